@@ -74,13 +74,6 @@ pub enum ObserveError {
     },
 }
 
-impl ObserveError {
-    /// What to change so that it works, as one line; `None` where nothing helps.
-    pub fn remedy(&self) -> Option<&'static str> {
-        None
-    }
-}
-
 /// Whoever wants to know of a start while it goes on.
 pub trait Follower {
     /// Whether it wants to know of pages as they are used ([`Self::used`]).

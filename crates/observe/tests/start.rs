@@ -12,7 +12,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
-use prepage_testing::{Need, has, unless_refused};
+use prepage_testing::{Need, assert_passed, child, has, is_child, this_test, unless_refused};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
 /// that executes nothing does the last two.
@@ -713,10 +713,6 @@ fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
     let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let shell = |script: &str| command(&["/bin/sh", "-c", script]);
     let python = |script: &str| command(&["/usr/bin/python3", "-c", script]);
-    let musl = dir.join("musl");
-    let source = dir.join("musl.c");
-    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"static\"); return 5; }\n").unwrap();
-    let built = Command::new("musl-gcc").arg("-static").arg(&source).arg("-o").arg(&musl).status();
     // Registers memory of its own with a userfaultfd, in a file system in memory that only it sees.
     let registers = dir.join("registers");
     let source = dir.join("registers.c");
@@ -742,14 +738,19 @@ fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
         // Its descendants live on.
         shell("sleep 0.5 & exit 9"),
     ];
-    if built.is_ok_and(|status| status.success()) {
+    if has(Need::Tool("musl-gcc".into())) {
+        let [musl, source] = ["musl", "musl.c"].map(|name| dir.join(name));
+        fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"static\"); return 5; }\n").unwrap();
+        let mut compiler = Command::new("musl-gcc");
+        let built = compiler.arg("-static").arg(&source).arg("-o").arg(&musl).status();
+        assert!(built.expect("musl-gcc is there").success());
         programs.push(vec![musl.to_str().unwrap().into()]);
     }
-    if Path::new("/usr/bin/strace").exists() {
+    if has(Need::Path("/usr/bin/strace".into())) {
         let traced = ["/usr/bin/strace", "-f", "-o", "/dev/null", "/bin/sh", "-c", "/bin/true; exit 10"];
         programs.push(command(&traced));
     }
-    if Path::new("/usr/bin/gdb").exists() {
+    if has(Need::Path("/usr/bin/gdb".into())) {
         let run = [
             "/usr/bin/gdb",
             "-nx",
@@ -953,25 +954,23 @@ os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 12'])
     }
 }
 
-/// Whether this is the process in a sandbox that refuses what observing goes by at best. Where it is not, `test` is run in one.
-fn is_in_a_sandbox(test: &str) -> bool {
-    const SANDBOXED: &str = "PREPAGE_TEST_SANDBOXED";
-    if std::env::var_os(SANDBOXED).is_some() {
+/// Whether this is the process in a sandbox that refuses what observing goes by at best. Where it is not, the calling test is run in one.
+fn is_in_a_sandbox() -> bool {
+    let test = this_test();
+    if is_child(&test) {
         return true;
     }
     // The filter is this thread's, and of all that it starts.
-    let in_a_thread = move |test: String| {
+    let in_a_thread = move || {
         let refused = [libc::SYS_userfaultfd, libc::SYS_ptrace, libc::SYS_perf_event_open];
         let filter = refuse(&refused.map(|call| (call, When::Always)));
         let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
         unless_refused(filter, Need::Path("a kernel with seccomp".into()), denied)?;
-        let mut inner = Command::new(std::env::current_exe().unwrap());
-        Some(inner.args(["--exact", &test]).env(SANDBOXED, "1").output().unwrap())
+        Some(child(&test, &[]))
     };
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let test = test.to_owned();
-    if let Some(output) = std::thread::spawn(move || in_a_thread(test)).join().unwrap() {
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    if let Some(output) = std::thread::spawn(in_a_thread).join().unwrap() {
+        assert_passed(&output);
     }
     false
 }
@@ -989,7 +988,7 @@ time.sleep(0.3)
 
 #[test]
 fn in_a_sandbox_pages_come_in_their_order() {
-    if !is_in_a_sandbox("in_a_sandbox_pages_come_in_their_order") {
+    if !is_in_a_sandbox() {
         return;
     }
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

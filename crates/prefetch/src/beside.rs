@@ -193,11 +193,7 @@ impl Beside<'_> {
                 Some(observation)
             }
             Err(error) => {
-                word.refused(&format!(
-                    "{}\n  try: {}",
-                    chain(&error),
-                    error.remedy().unwrap_or("prepage doctor")
-                ));
+                word.refused(&format!("{}\n  try: prepage doctor", chain(&error)));
                 None
             }
         }

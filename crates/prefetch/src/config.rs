@@ -312,7 +312,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    use prepage_testing::{Need, has};
+    use prepage_testing::{Need, assert_passed, child_command, child_output, has, this_test};
 
     use super::*;
 
@@ -420,13 +420,11 @@ mod tests {
             .unwrap();
         let mut name = String::new();
         BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut name).unwrap();
-        let test = "config::tests::a_terminal_in_a_files_place_does_not_become_that_of_the_process";
-        let mut leader = Command::new("setsid");
-        leader.arg("--wait").arg(std::env::current_exe().unwrap()).args(["--exact", test]);
-        let passed = leader.env(TERMINAL, name.trim_end()).output().unwrap();
+        let mut leader = child_command(&this_test(), &["setsid", "--wait"]);
+        let passed = child_output(leader.env(TERMINAL, name.trim_end()));
         drop(holder.stdin.take());
         holder.wait().unwrap();
-        assert!(passed.status.success(), "{}", String::from_utf8_lossy(&passed.stdout));
+        assert_passed(&passed);
     }
 
     #[test]

@@ -76,7 +76,9 @@ impl<'a> Progress<'a> {
         let read_bytes = fetched.map_or(0, Amounts::read_bytes);
         // Where the program was quicker, it read what was to be prefetched.
         let missing_bytes = read_bytes + self.disk_faults * PAGE_SIZE;
-        let is_cold = fetched.is_none_or(|fetched| 2 * missing_bytes >= fetched.requested_bytes().max(1));
+        // Where all was in memory, nothing was asked for.
+        let is_cold =
+            fetched.is_none_or(|fetched| (1..=2 * missing_bytes).contains(&fetched.requested_bytes()));
         if !is_cold || !self.wait_until_known(began_ns) {
             return None;
         }
@@ -148,8 +150,11 @@ mod tests {
         let until = Until::ended_or(child.id(), Duration::from_secs(30)).unwrap();
         let mut progress = Progress::new(child.id(), &until);
         progress.follow(u64::MAX);
-        // Nothing was read.
-        assert_eq!(progress.cold_start(7, now_ns(), Some(&Amounts::default())), None);
+        // Nothing was asked for, and the program waited for the disk no more than once.
+        for disk_faults in [0, 1] {
+            progress.disk_faults = disk_faults;
+            assert_eq!(progress.cold_start(7, now_ns(), Some(&Amounts::default())), None);
+        }
         child.wait().unwrap();
     }
 }

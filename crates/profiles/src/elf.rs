@@ -57,6 +57,13 @@ pub struct Segment {
     pub align_bytes: u64,
 }
 
+impl Segment {
+    /// Whether it is loaded to be written to.
+    pub const fn is_written(&self) -> bool {
+        self.kind == PT_LOAD.0 && self.flags & PF_W.0 != 0
+    }
+}
+
 /// One section header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
@@ -372,9 +379,7 @@ impl Elf {
 
     /// Offset and size of what is loaded to be written to.
     fn written(&self) -> impl Iterator<Item = (u64, u64)> {
-        let is_written = |segment: &&Segment| {
-            segment.kind == PT_LOAD.0 && segment.flags & PF_W.0 != 0 && segment.file_bytes <= DATA_BYTES_MAX
-        };
+        let is_written = |segment: &&Segment| segment.is_written() && segment.file_bytes <= DATA_BYTES_MAX;
         self.segments.iter().filter(is_written).map(|segment| (segment.offset_bytes, segment.file_bytes))
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::role::{is_at, is_private};
@@ -24,8 +24,11 @@ fn public_besides(mut profile: Profile, homes: &[String]) -> Option<Profile> {
         return None;
     }
     // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
-    let is_known_to_all =
-        |path: &str| !is_below(Path::new(path), homes) && may_be_reached_by_all(Path::new(path));
+    let is_known_to_all = |path: &str| {
+        let path = Path::new(path);
+        let leads_home = || real(path).is_none_or(|real| is_below(&real, homes));
+        !is_below(path, homes) && may_be_reached_by_all(path) && !leads_home()
+    };
     let mut told_by_role = profile.files.iter().filter(|file| is_at(&profile.role, &file.path));
     if !is_known_to_all(&profile.program) || told_by_role.any(|file| !is_known_to_all(&file.path)) {
         return None;
@@ -59,6 +62,15 @@ pub fn is_of_root(path: &Path) -> bool {
 
 fn is_below(path: &Path, homes: &[String]) -> bool {
     homes.iter().any(|home| path.starts_with(home))
+}
+
+/// Where `path` leads, as far as it is there; `None` where `..` follows on what is not there, and so may lead anywhere.
+fn real(path: &Path) -> Option<PathBuf> {
+    path.ancestors().find_map(|there| {
+        let (real, missing) = (there.canonicalize().ok()?, path.strip_prefix(there).ok()?);
+        let is_plain = missing.components().all(|part| matches!(part, Component::Normal(_)));
+        is_plain.then(|| real.join(missing))
+    })
 }
 
 /// Whether everybody may read the file at `path`. One that is not there is no secret of this machine.
@@ -123,6 +135,11 @@ mod tests {
         let closed = dir.path().join("closed");
         fs::create_dir(&closed).unwrap();
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+        let home = dir.path().join("eve");
+        fs::create_dir(&home).unwrap();
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(&home, dir.path().join("link")).unwrap();
+        let homes = [homes(), homes_of(vec![home.to_str().unwrap().to_owned()], "")].concat();
         let file = |path: String| ProfiledFile { path, ..ProfiledFile::default() };
         let name = |path: &str| Lookup { path: path.into(), list: false, counts: Counts::default() };
         let profile = Profile {
@@ -135,6 +152,10 @@ mod tests {
             ],
             lookups: vec![
                 name("/usr/share/x"),
+                name("/usr/share/../share/x"),
+                name("/usr/share/../../home/ann/plan"),
+                name("/usr/share/no-such-directory/../../../home/ann/plan"),
+                name(&format!("{}/link/plan", dir.path().display())),
                 name("/home/ann/plans/merger.c"),
                 name("/root/.x"),
                 name(&format!("{}/no-such-plan", closed.display())),
@@ -142,10 +163,10 @@ mod tests {
             starts: vec![ColdStart::default()],
             ..Profile::default()
         };
-        let given = public(profile.clone()).unwrap();
+        let given = public_besides(profile.clone(), &homes).unwrap();
         let paths: Vec<_> = given.files.iter().map(|file| file.path.rsplit('/').next().unwrap()).collect();
         assert_eq!(paths, ["open"]);
-        assert_eq!(given.lookups, [name("/usr/share/x")]);
+        assert_eq!(given.lookups, [name("/usr/share/x"), name("/usr/share/../share/x")]);
         assert!(given.starts.is_empty());
         assert_eq!(public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() }), None);
         assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), None);

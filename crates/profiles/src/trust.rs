@@ -192,6 +192,20 @@ pub fn read_below(
     Ok(Some(bytes))
 }
 
+/// Reads the file `name` in `directory`, as [`open_directory`] and [`read_below`] do.
+///
+/// # Errors
+/// As there; `Ok(None)` where either does not exist.
+pub fn read_in(
+    directory: &Path,
+    name: &Path,
+    limit_bytes: u64,
+    uid: u32,
+) -> Result<Option<Vec<u8>>, Refused> {
+    let Some(opened) = open_directory(directory, uid)? else { return Ok(None) };
+    read_below(opened.as_fd(), name, limit_bytes, uid)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

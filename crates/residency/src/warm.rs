@@ -3,6 +3,8 @@
 //! ```text
 //! each file: which pages are absent ─► pieces of 128 KiB ─► 16 readers ─► look again: what is in memory now
 //! ```
+//! Of readers there are fewer where no more threads can be made; without any, the caller reads.
+//!
 //! WILLNEED and readahead(2) cap the length they are given without a word, so every piece is asked for by itself; and
 //! each reader waits for its piece, so that an error shows and the device's queue stays bounded.
 
@@ -11,7 +13,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -25,6 +27,7 @@ use crate::target::{Passed, Spot};
 const READERS: usize = 16;
 /// What one read asks for: the least that kernels take in one WILLNEED by default.
 const PIECE_PAGES: u64 = 32;
+const PIECE_BYTES: usize = (PIECE_PAGES * PAGE_SIZE) as usize;
 /// Pieces waiting for a reader, so that they need not wait for the walk.
 const QUEUE: usize = 4 * READERS;
 /// How much is read between two looks at the memory that is left.
@@ -84,10 +87,15 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
     let (pieces, waiting) = sync_channel(QUEUE);
     let waiting = Mutex::new(waiting);
     std::thread::scope(|scope| {
-        for _ in 0..READERS {
-            scope.spawn(|| readers.work(&waiting));
-        }
-        hand_out(spots, limit_bytes, &pieces, &readers, &mut warmed);
+        let begin = || std::thread::Builder::new().spawn_scoped(scope, || readers.work(&waiting));
+        let has_readers = (0..READERS).take_while(|_| begin().is_ok()).count() > 0;
+        let mut own = vec![0; if has_readers { 0 } else { PIECE_BYTES }];
+        let mut read = |piece| match has_readers {
+            // Readers take pieces until the queue is closed, so that there is one to take this.
+            true => drop(pieces.send(piece)),
+            false => readers.read(&piece, &mut own),
+        };
+        hand_out(spots, limit_bytes, &mut read, &readers, &mut warmed);
         // The readers end when nobody can hand out any more.
         drop(pieces);
     });
@@ -105,11 +113,11 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
     warmed
 }
 
-/// Opens each file and queues its absent pages.
+/// Opens each file and has its absent pages `read`.
 fn hand_out<'a>(
     spots: &'a [Spot],
     limit_bytes: u64,
-    pieces: &SyncSender<Piece>,
+    read: &mut dyn FnMut(Piece),
     readers: &Readers,
     warmed: &mut Warmed<'a>,
 ) {
@@ -140,8 +148,7 @@ fn hand_out<'a>(
             if readers.short.load(Ordering::Relaxed) {
                 return;
             }
-            // Readers take pieces until the queue is closed, so that there is one to take this.
-            let _ = pieces.send(Piece { at, file: Arc::clone(&file), pages });
+            read(Piece { at, file: Arc::clone(&file), pages });
         }
     }
 }
@@ -166,24 +173,28 @@ struct Readers {
 
 impl Readers {
     fn work(&self, waiting: &Mutex<Receiver<Piece>>) {
-        let mut buffer = vec![0; (PIECE_PAGES * PAGE_SIZE) as usize];
+        let mut buffer = vec![0; PIECE_BYTES];
         loop {
             let next = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
             let Ok(piece) = next else { return };
-            // What waits in the queue is emptied, so that whoever fills it does not wait for ever.
-            if self.short.load(Ordering::Relaxed) {
-                continue;
-            }
-            if let Err(error) = bring_in(&piece, &mut buffer) {
-                let mut errors = self.errors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                errors.push((piece.at, error));
-                continue;
-            }
-            let before = self.read_bytes.fetch_add(piece.pages.bytes(), Ordering::Relaxed);
-            let crossed = before / CHECK_BYTES != (before + piece.pages.bytes()) / CHECK_BYTES;
-            if crossed && available_bytes() < total_bytes() / RESERVE_SHARE {
-                self.short.store(true, Ordering::Relaxed);
-            }
+            self.read(&piece, &mut buffer);
+        }
+    }
+
+    fn read(&self, piece: &Piece, buffer: &mut [u8]) {
+        // What waits in the queue is emptied, so that whoever fills it does not wait for ever.
+        if self.short.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = bring_in(piece, buffer) {
+            let mut errors = self.errors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            errors.push((piece.at, error));
+            return;
+        }
+        let before = self.read_bytes.fetch_add(piece.pages.bytes(), Ordering::Relaxed);
+        let crossed = before / CHECK_BYTES != (before + piece.pages.bytes()) / CHECK_BYTES;
+        if crossed && available_bytes() < total_bytes() / RESERVE_SHARE {
+            self.short.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_residency::{ByteRange, Residency, Spot, Stopped, Walk, evict, warm};
-use prepage_testing::{Doctor, Need, has, skip};
+use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 
 /// On a disk: the system's temporary directory may be in memory.
 fn directory() -> tempfile::TempDir {
@@ -155,15 +155,9 @@ fn pages_of_a_file_in_layers_are_those_of_its_layer() {
     write(&dir.path().join("lower/a"), 50);
     let script = "mkdir upper work merged &&
         mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged &&
-        exec \"$0\" --exact inside_layers";
-    let inside = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .current_dir(dir.path())
-        .env(LAYERS, dir.path())
-        .output()
-        .unwrap();
-    assert!(inside.status.success(), "{inside:?}");
+        exec \"$@\"";
+    let mut inside = child_command("inside_layers", &["unshare", "--mount", "sh", "-c", script, "sh"]);
+    assert_passed(&child_output(inside.current_dir(dir.path()).env(LAYERS, dir.path())));
 }
 
 /// No test by itself: the program that [`pages_of_a_file_in_layers_are_those_of_its_layer`] starts.

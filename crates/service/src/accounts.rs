@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use prepage_profiles::trust::{open_directory, read_below};
+use prepage_profiles::trust::{open_directory, read_in};
 use prepage_sys::new_file::write_at;
 
 /// The name of the file.
@@ -22,32 +22,36 @@ const ROOT: u32 = 0;
 /// Names by number.
 type Names = HashMap<u32, String>;
 
+/// Device, inode and time of change of a list.
+type Version = (u64, u64, i64, i64);
+
 /// What is remembered of the accounts.
 #[derive(Debug)]
 pub struct Accounts {
     directory: PathBuf,
     names: Names,
-    /// Identifies the version of /etc/passwd that was read last.
-    version: Option<(u64, u64, i64, i64)>,
+    /// That of the list that was believed last.
+    version: Option<Version>,
+    /// That of the list at the last look.
+    seen: Option<Version>,
     is_written: bool,
 }
 
 impl Accounts {
     /// The accounts that the file in `directory` lists; no accounts if there is no such file.
     pub fn read(directory: PathBuf) -> Self {
-        let read = || {
-            let opened = open_directory(&directory, ROOT).ok()??;
-            read_below(opened.as_fd(), Path::new(NAME), BYTES_MAX, ROOT).ok()?
-        };
-        let names = parse(&read().unwrap_or_default(), 0);
-        Self { directory, names, version: None, is_written: true }
+        let read = read_in(&directory, Path::new(NAME), BYTES_MAX, ROOT);
+        let names = parse(&read.ok().flatten().unwrap_or_default(), 0);
+        Self { directory, names, version: None, seen: None, is_written: true }
     }
 
-    /// Looks at the list `passwd` where it has changed. Returns the numbers that are nobody's any more, or somebody else's.
+    /// Looks at the list `passwd` where it has changed, and not since the last look: one that is written over lacks lines meanwhile. Returns the
+    /// numbers that are nobody's any more, or somebody else's.
     pub fn look(&mut self, passwd: &Path) -> Vec<u32> {
         let Ok(metadata) = std::fs::metadata(passwd) else { return Vec::new() };
         let version = Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()));
-        if version == self.version {
+        let is_at_rest = std::mem::replace(&mut self.seen, version) == version;
+        if version == self.version || !is_at_rest {
             return Vec::new();
         }
         let names = parse(&std::fs::read(passwd).unwrap_or_default(), 2);
@@ -116,18 +120,41 @@ mod tests {
         };
         write("a:x:7:7::/home/a:\nb:x:8:8::/home/b:\n");
         let mut accounts = Accounts::read(directory.path().into());
-        assert!(accounts.look(&passwd).is_empty(), "nobody was known");
+        let look = |accounts: &mut Accounts| {
+            assert!(accounts.look(&passwd).is_empty(), "it may be written just now");
+            accounts.look(&passwd)
+        };
+        assert!(look(&mut accounts).is_empty(), "nobody was known");
         accounts.write().unwrap();
         write("b:x:8:8::/home/b:\nc:x:9:9::/home/c:\n");
-        assert_eq!((accounts.look(&passwd), accounts.look(&passwd)), (vec![7], vec![]));
+        assert_eq!((look(&mut accounts), accounts.look(&passwd)), (vec![7], vec![]));
         // It was not written that this is known: what is kept may not have been removed.
         let mut next = Accounts::read(directory.path().into());
-        assert_eq!(next.look(&passwd), [7]);
+        assert_eq!(look(&mut next), [7]);
         next.write().unwrap();
         write("d:x:8:8::/home/d:\nc:x:9:9::/home/c:\n");
         let mut last = Accounts::read(directory.path().into());
-        assert_eq!(last.look(&passwd), [8], "another has the number");
+        assert_eq!(look(&mut last), [8], "another has the number");
         std::fs::write(&passwd, "").unwrap();
-        assert!(last.look(&passwd).is_empty(), "it is being written");
+        assert!(look(&mut last).is_empty(), "it is being written");
+    }
+
+    #[test]
+    fn while_a_list_is_written_over_nobody_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let passwd = directory.path().join("passwd");
+        let write =
+            |text: &str| std::fs::write(&passwd, format!("root:x:0:0::/root:/bin/sh\n{text}")).unwrap();
+        let all = "a:x:7:7::/home/a:\nb:x:8:8::/home/b:\n";
+        let mut accounts = Accounts::read(directory.path().into());
+        let looks = |accounts: &mut Accounts| [accounts.look(&passwd), accounts.look(&passwd)].concat();
+        write(all);
+        assert!(looks(&mut accounts).is_empty(), "nobody was known");
+        write("a:x:7:7:");
+        assert!(accounts.look(&passwd).is_empty(), "the rest may come");
+        write(all);
+        assert!(looks(&mut accounts).is_empty());
+        write("a:x:7:7::/home/a:\n");
+        assert_eq!(looks(&mut accounts), [8]);
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
+use prepage_profiles::trust::read_in;
 use prepage_sys::extents::{FileExtent, extents, place_of};
 use prepage_sys::new_file::write_at;
 use prepage_sys::page_flags::PageFlags;
@@ -41,6 +42,8 @@ const DIRECTORY_BYTES_MAX: u64 = 1 << 20;
 const END_PAGES: u64 = (16 << 20) / PAGE_SIZE;
 /// Of a directory that was listed.
 const ENTRIES_MAX: usize = 4096;
+/// Who writes it.
+const ROOT: u32 = 0;
 /// `EXT4_SUPER_MAGIC`, which ext2 and ext3 have too (statfs(2)).
 const EXT4: u64 = 0xEF53;
 
@@ -328,10 +331,7 @@ impl BlockDevice {
 
     /// What was written below `directory` of this device; nothing where that is of another file system, or cannot be believed.
     pub fn known(&self, directory: &Path) -> Option<Blocks> {
-        let path = directory.join(NAME);
-        let metadata = fs::symlink_metadata(&path).ok()?;
-        let is_believed = metadata.is_file() && metadata.uid() == 0 && metadata.len() <= FILE_BYTES_MAX;
-        let blocks = Blocks::parse(&fs::read(&path).ok().filter(|_| is_believed)?)?;
+        let blocks = Blocks::parse(&read_in(directory, Path::new(NAME), FILE_BYTES_MAX, ROOT).ok()??)?;
         let fits = blocks.ranges.iter().all(|range| range.1 <= self.pages);
         (fits && blocks.file_system == self.file_system).then_some(blocks)
     }

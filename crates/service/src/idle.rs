@@ -57,15 +57,16 @@ pub struct Idle {
     log: Mutex<Log>,
     /// As [`write_changed`] has it.
     writing: Mutex<()>,
+    /// Held for a look at /proc and /sys, which may wait for a battery.
+    sampler: Mutex<Sampler>,
     state: Mutex<State>,
     /// When the next round is due, and which ones hang.
     rounds: Mutex<Rounds>,
 }
 
-/// Protected by `Idle::state`, which is never held over a read.
+/// Protected by `Idle::state`, which is never held over what may wait for a device.
 #[derive(Debug, Default)]
 struct State {
-    sampler: Sampler,
     calm: Calm,
     /// What the machine is busy with, in a word; `idle` where it is not.
     now: &'static str,
@@ -141,6 +142,7 @@ impl Idle {
             searches: Searches::default(),
             log: Mutex::new(Log::read(directory)),
             writing: Mutex::default(),
+            sampler: Mutex::default(),
             state: Mutex::default(),
             rounds: Mutex::default(),
         }
@@ -205,14 +207,14 @@ impl Idle {
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
-        let reading = {
+        let reading = lock(&self.sampler).look();
+        {
             let mut state = lock(&self.state);
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
             // While whoever has opened something is likely to be there still.
             state.brought.iter_mut().for_each(|entry| entry.brought.look());
-            state.sampler.look()
-        };
+        }
         let is_short = reading.is_some_and(|reading| reading.is_short());
         self.settle(&expected, is_short, now_unix_s, round);
         if let Some(reading) = reading
@@ -221,7 +223,7 @@ impl Idle {
         {
             self.bring(uid, what, &reading, round);
             // What the disk did meanwhile was this.
-            lock(&self.state).sampler.forget();
+            lock(&self.sampler).forget();
         }
         self.write_log(false);
     }

@@ -1,6 +1,7 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -304,7 +305,7 @@ impl Permit {
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
         let is_for_all = is_for_all(process);
         if is_for_all {
-            keep_what_is_of_root(&mut observation, process);
+            keep_what_is_of_root(&mut observation, &mut Owners::of(process));
         }
         if observation.files.is_empty() {
             return learner.counters.observed.count();
@@ -374,11 +375,40 @@ impl Owners {
 }
 
 /// Leaves of what a start used what would be there for all others: no user has all of them read files that the user chose, and nobody
-/// learns from names what a user has. What root has started may go on as a user, as sshd(8) does.
-fn keep_what_is_of_root(observation: &mut Observation, process: &Process) {
-    let mut owners = Owners::of(process);
+/// learns from names what a user has, or looks for. What root has started may go on as a user, as sshd(8) does.
+fn keep_what_is_of_root(observation: &mut Observation, owners: &mut Owners) {
     observation.files.retain(|file| owners.is_of_root(Path::new(&file.path)));
     observation.names.retain(|name| owners.is_of_root(Path::new(&name.path)));
+    if !owners.by_root {
+        keep_no_text(observation);
+    }
+}
+
+/// Leaves out names of nothing that the user may have typed, or given to the program in some other way. What stays are other places, and other
+/// endings, in which a program looks for what it finds: no word in them is new.
+fn keep_no_text(observation: &mut Observation) {
+    let paths = observation.files.iter().map(|file| &file.path);
+    let names = observation.names.iter().map(|name| &name.path).filter(|name| is_there(Path::new(name)));
+    let words: HashSet<String> = paths
+        .chain(names)
+        .flat_map(|path| path.split('/'))
+        .map(|part| without_endings(part).into())
+        .collect();
+    let is_known = |part: &OsStr| part.to_str().is_some_and(|part| words.contains(without_endings(part)));
+    observation.names.retain(|name| {
+        let mut missing = Path::new(&name.path).ancestors().take_while(|path| !is_there(path));
+        missing.all(|path| path.file_name().is_some_and(is_known))
+    });
+}
+
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// `libc` of `libc.so.6`, and `.profile` of itself.
+fn without_endings(name: &str) -> &str {
+    let end = name.char_indices().skip(1).find(|(_, letter)| *letter == '.');
+    end.map_or(name, |(at, _)| &name[..at])
 }
 
 /// Processor time of this process.
@@ -390,6 +420,8 @@ fn processor_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use prepage_core::profile::observation::{Coverage, ObservedName};
 
     use super::*;
 
@@ -439,6 +471,33 @@ mod tests {
         for path in usual.map(PathBuf::from).into_iter().chain(names.map(below)) {
             assert_eq!(owners.is_of_root(&path), public::is_of_root(&path), "{}", path.display());
         }
+    }
+
+    /// Whoever reads the machine's profiles does not learn what others looked for.
+    #[test]
+    fn of_names_that_are_not_there_only_those_go_to_all_that_are_tried_for_one_that_is() {
+        let kept = |by_root| {
+            let name = |path: &str| ObservedName { path: path.into(), list: false };
+            let there = ["/usr/bin/env", "/etc/passwd", "/usr/share"];
+            let tried = ["/usr/local/bin/env", "/usr/share/env.so.1", "/usr/share/bin/env"];
+            let typed =
+                ["/project-x-offer", "/usr/bin/project-x", "/usr/no-such-directory/env", "/etc/.env.swp"];
+            let mut observation = Observation {
+                unix_s: 1,
+                files: Vec::new(),
+                names: there.into_iter().chain(tried).chain(typed).map(name).collect(),
+                coverage: Coverage::Exact,
+                reads_coverage: Coverage::Exact,
+                names_coverage: Coverage::Exact,
+                unseen: Vec::new(),
+            };
+            keep_what_is_of_root(&mut observation, &mut Owners { by_root, directories: HashMap::new() });
+            assert!(
+                observation.names.starts_with(&there.into_iter().chain(tried).map(name).collect::<Vec<_>>())
+            );
+            observation.names.len() - there.len() - tried.len()
+        };
+        assert_eq!((kept(false), kept(true)), (0, 4));
     }
 
     #[test]

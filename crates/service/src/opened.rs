@@ -24,12 +24,9 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
+use crate::askers::Askers;
 use crate::process::{is_prepages, parents};
-use crate::watch::{State, Watch};
-
-/// elf(5): a segment that is mapped, and one that is written to.
-const PT_LOAD: u32 = 1;
-const PF_W: u32 = 2;
+use crate::watch::Watch;
 
 /// Files and directories that are remembered.
 const OPENED_MAX: usize = 1 << 16;
@@ -238,10 +235,8 @@ impl Opened {
     fn place_of(&mut self, file_system: u64) -> Option<&File> {
         let watch = &self.watch;
         let find = || {
-            let all = watch.file_systems().into_iter().filter(|one| one.state == State::Watched);
-            let is_it =
-                |point: &Path| rustix::fs::statvfs(point).is_ok_and(|statvfs| statvfs.f_fsid == file_system);
-            let point = all.map(|one| one.point).find(|point| is_it(point))?;
+            let point = watch.point_of(file_system)?;
+            let _asking = Askers::of_machine().ask(&point).ok()?;
             open_directory(&point).ok()
         };
         self.places.entry(file_system).or_insert_with(find).as_ref()
@@ -326,7 +321,7 @@ fn copied(file: &File, others: &[PageIndex]) -> Vec<PageIndex> {
         return Vec::new();
     }
     let Ok(elf) = Elf::parse(file) else { return Vec::new() };
-    let written = elf.segments.iter().filter(|one| one.kind == PT_LOAD && one.flags & PF_W != 0);
+    let written = elf.segments.iter().filter(|one| one.is_written());
     let written: Vec<_> = written
         .map(|one| {
             one.offset_bytes / PAGE_SIZE..one.offset_bytes.saturating_add(one.file_bytes).div_ceil(PAGE_SIZE)

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::Budget;
 use prepage_prefetch::persist::{Shown, persist};
+use prepage_profiles::trust::read_in;
 use prepage_profiles::{StoreError, Stores};
 use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
@@ -43,6 +43,8 @@ const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
 /// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
+/// Who writes it.
+const ROOT: u32 = 0;
 
 /// How it is to run.
 #[derive(Clone, Debug)]
@@ -101,10 +103,9 @@ pub struct PeriodReport {
 impl PeriodReport {
     /// That of the last boot; `None` where there was none that is known.
     pub fn of_last_boot(stores: &Stores) -> Option<Self> {
-        let path = stores.directory(Subject::Boot.layer()).ok()?.join(REPORT);
-        let metadata = fs::symlink_metadata(&path).ok()?;
-        let is_believed = metadata.is_file() && metadata.uid() == 0 && metadata.len() <= REPORT_BYTES_MAX;
-        serde_json::from_slice(&fs::read(&path).ok().filter(|_| is_believed)?).ok()
+        let directory = stores.directory(Subject::Boot.layer()).ok()?;
+        let report = read_in(directory, Path::new(REPORT), REPORT_BYTES_MAX, ROOT).ok()??;
+        serde_json::from_slice(&report).ok()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_observe::elsewhere::is_elsewhere;
@@ -94,6 +94,8 @@ pub struct Service {
     below: Option<PathBuf>,
     /// What is done now and then: no start takes its thread.
     upkeep: Crew,
+    /// What nobody has begun yet.
+    due: Mutex<Due>,
     /// Used by one thread at a time.
     accounts: Mutex<Accounts>,
     fetches: Fetches,
@@ -109,6 +111,24 @@ pub struct Service {
     pub(crate) last_starts: LastStarts,
     files: Files,
     streaks: Streaks,
+}
+
+/// What is done by [`Service::upkeep`] once it was asked for, however busy that is. Protected by `Service::due`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Due {
+    /// Profiles and configuration are to be read again.
+    reload: bool,
+    /// Execs were missed since this time ([`boot_ticks`]).
+    missed_since: Option<u64>,
+}
+
+/// What is looked at now and then is being looked at, until this is dropped.
+struct Looking(Arc<Service>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.is_looking.store(false, Ordering::Relaxed);
+    }
 }
 
 /// What is left to do for a start once its pages are on their way.
@@ -163,6 +183,7 @@ impl Service {
             learns: options.learn,
             below: options.below.clone(),
             upkeep: Crew::new("upkeep", 1, UPKEEP_WAITING_MAX),
+            due: Mutex::default(),
             accounts: Mutex::new(accounts),
             tree: Tree::default(),
             looks: Arc::new(FairCrew::new("launch", LAUNCHERS)),
@@ -238,8 +259,8 @@ impl Service {
                 }
                 if lost {
                     self.counters.lost.count();
-                    let service = self.clone();
-                    self.upkeep.lend(Priority::Start, Box::new(move || service.rescan(drained)));
+                    self.due().missed_since.get_or_insert(drained);
+                    self.do_what_is_due();
                 }
                 // What a later event tells of was missed after this one was read.
                 if lost || !has_more {
@@ -271,14 +292,8 @@ impl Service {
                     if arrived.signal != HANG_UP {
                         return Ok(());
                     }
-                    let service = self.clone();
-                    let reload = move || {
-                        service.library.reload();
-                        service.files.end_rests();
-                        service.streaks.forget();
-                        service.names.want();
-                    };
-                    self.upkeep.lend(Priority::Start, Box::new(reload));
+                    self.due().reload = true;
+                    self.do_what_is_due();
                 }
             }
             if ticked.elapsed() >= every {
@@ -305,12 +320,15 @@ impl Service {
             self.looks.lend(uid, Box::new(move |_look| service.fetches.close(uid)));
         }
         self.counters.crowded.add(self.looks.drop_late() as u64);
+        self.do_what_is_due();
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
             return;
         }
-        let service = self.clone();
+        // Dropped, done or not, it is over.
+        let looking = Looking(self.clone());
         let look = move || {
+            let service = &looking.0;
             if service.library.refresh() {
                 service.names.want();
             }
@@ -325,11 +343,31 @@ impl Service {
             service.look_at_accounts();
             service.learner.rest();
             service.gains.write(false);
-            service.is_looking.store(false, Ordering::Relaxed);
         };
-        if !self.upkeep.lend(Priority::Guess, Box::new(look)) {
-            self.is_looking.store(false, Ordering::Relaxed);
+        self.upkeep.lend(Priority::Guess, Box::new(look));
+    }
+
+    fn due(&self) -> MutexGuard<'_, Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has it done as soon as a thread can. Where too much waits already, the next tick asks again.
+    fn do_what_is_due(self: &Arc<Self>) {
+        if *self.due() == Due::default() {
+            return;
         }
+        let service = self.clone();
+        let catch_up = move || {
+            let Due { reload, missed_since } = std::mem::take(&mut *service.due());
+            if reload {
+                service.library.reload();
+                service.files.end_rests();
+                service.streaks.forget();
+                service.names.want();
+            }
+            missed_since.into_iter().for_each(|since_ticks| service.rescan(since_ticks));
+        };
+        self.upkeep.lend(Priority::Start, Box::new(catch_up));
     }
 
     /// Removes what is kept of users whose accounts were removed.
@@ -600,9 +638,6 @@ impl Service {
         // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
-        if part_of.is_none() && predicts && is_of_user && may_come_again {
-            self.idle.iter().for_each(|idle| idle.launched(&process));
-        }
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
@@ -629,6 +664,9 @@ impl Service {
                 }
             }
         };
+        if part_of.is_none() && predicts && is_of_user && may_come_again {
+            self.idle.iter().for_each(|idle| idle.launched(&process));
+        }
         self.last_starts.add(&process, done);
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,

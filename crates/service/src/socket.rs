@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prepage_profiles::trust::create_directory;
 use prepage_sys::user_namespace::maker_of;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -43,7 +44,7 @@ impl Socket {
     /// As bind(2); AddrInUse where another service answers.
     pub fn open(path: &Path, service: Arc<Service>) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
+            create_directory(directory, 0o755)?;
         }
         if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
             if has_service(path) {
@@ -174,18 +175,23 @@ fn answer(stream: &UnixStream, uid: u32, service: &Service) -> io::Result<()> {
 /// Asks the service at `path` for its status.
 ///
 /// # Errors
-/// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long.
+/// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long; ConnectionAborted where it hangs up.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
     let stream = connect(path, 10 * PATIENCE)?;
     let mut stream = Until::now_and(10 * PATIENCE, &stream);
-    stream.write_all(b"status\n")?;
     let mut answer = Vec::new();
-    // A read that waited for as long as it may says that it would have to wait.
-    let read = stream.read_to_end(&mut answer);
-    read.map_err(|error| {
-        if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
-    })?;
-    Ok(serde_json::from_slice(&answer)?)
+    let asked = stream.write_all(b"status\n").and_then(|()| stream.read_to_end(&mut answer));
+    let hung_up = || io::Error::new(io::ErrorKind::ConnectionAborted, "it hung up without an answer");
+    match asked {
+        Ok(0) => Err(hung_up()),
+        Ok(_) => Ok(serde_json::from_slice(&answer)?),
+        Err(error) => Err(match error.kind() {
+            // What waited for as long as it may says that it would have to wait.
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => hung_up(),
+            _ => error,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +226,18 @@ mod tests {
         std::thread::spawn(move || done.send((has_service(&path), ask(&path).map_err(|error| error.kind()))));
         let answer = answers.recv_timeout(60 * PATIENCE).expect("an end");
         assert_eq!(answer, (false, Err(io::ErrorKind::TimedOut)));
+    }
+
+    /// As one does that is being stopped. To a program that writes, a broken pipe would say that nobody reads what it says.
+    #[test]
+    fn a_service_that_hangs_up_is_told_from_a_reader_that_leaves() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+        for _ in 0..100 {
+            assert_eq!(ask(&path).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// File systems of which opens are followed while a start is observed.
 const OPENS_MAX: usize = 64;
-/// File systems that are looked at; more are told as not watched.
+/// File systems that are looked at; others are passed over without a word.
 const FILE_SYSTEMS_MAX: usize = 16_384;
 
 /// What is said of a file system.
@@ -78,6 +78,8 @@ pub struct Watched {
     pub kind: String,
     /// Whether its execs are seen.
     pub state: State,
+    /// What events call it ([`FileHandle::file_system`]), once they are seen.
+    number: Option<u64>,
 }
 
 impl Watched {
@@ -141,7 +143,9 @@ impl Watch {
             all.iter().map(|(device, one)| (one.point.as_os_str().len(), *device)).collect();
         by_length.sort_unstable();
         by_length.iter().skip(OPENS_MAX).for_each(|(_, device)| drop(all.remove(device)));
-        all.retain(|_, one| opens.add(&one.point).is_ok());
+        let add =
+            |point: &Path| Askers::of_machine().ask(point).is_ok_and(|_asking| opens.add(point).is_ok());
+        all.retain(|_, one| add(&one.point));
         let is_whole = all.len() == local;
         let watch = Self {
             execs: Arc::new(opens),
@@ -170,20 +174,21 @@ impl Watch {
         self.execs.read(see)
     }
 
+    /// Where the file system is mounted that events call `number`.
+    pub fn point_of(&self, number: u64) -> Option<PathBuf> {
+        lock(&self.file_systems).values().find(|one| one.number == Some(number)).map(|one| one.point.clone())
+    }
+
     /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
     pub fn pass_over(&self, files: &[FileHandle]) {
         let mut left: Vec<&FileHandle> = files.iter().collect();
-        for Watched { point, .. } in self.file_systems().into_iter().filter(Watched::is_local) {
-            if left.is_empty() {
-                return;
-            }
-            // It may be mounted within one that does not answer.
-            let Ok(_asking) = Askers::of_machine().ask(&point) else { continue };
-            let Ok(file_system) = rustix::fs::statvfs(&point).map(|statvfs| statvfs.f_fsid) else { continue };
-            let here: Vec<_> = left.extract_if(.., |file| file.file_system == file_system).collect();
+        for Watched { point, number, .. } in self.file_systems().into_iter().filter(Watched::is_local) {
+            let here: Vec<_> = left.extract_if(.., |file| number == Some(file.file_system)).collect();
             if here.is_empty() {
                 continue;
             }
+            // It may be mounted within one that does not answer.
+            let Ok(_asking) = Askers::of_machine().ask(&point) else { continue };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let Ok(mount) = rustix::fs::open(&point, flags, Mode::empty()) else { continue };
             for file in here {
@@ -225,7 +230,10 @@ impl Watch {
             {
                 continue;
             }
-            known.insert(device, Watched { id, point: point.clone(), kind, state: State::Asked });
+            known.insert(
+                device,
+                Watched { id, point: point.clone(), kind, state: State::Asked, number: None },
+            );
             let question = Question {
                 askers: Askers::of_machine(),
                 execs: self.execs.clone(),
@@ -277,12 +285,12 @@ impl Question {
             }
             return;
         };
-        let state = match self.execs.add(&self.point) {
-            Ok(()) => State::Watched,
-            Err(error) => State::Refused(error.to_string()),
+        let (state, number) = match self.execs.add(&self.point) {
+            Ok(()) => (State::Watched, rustix::fs::statvfs(&self.point).ok().map(|statvfs| statvfs.f_fsid)),
+            Err(error) => (State::Refused(error.to_string()), None),
         };
-        if let Some(watched) = lock(&self.all).get_mut(&self.device) {
-            watched.state = state;
+        if let Some(watched) = lock(&self.all).get_mut(&self.device).filter(|watched| watched.id == self.id) {
+            (watched.state, watched.number) = (state, number);
         }
     }
 
@@ -297,7 +305,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use prepage_testing::{Need, unless_refused};
+    use prepage_testing::{Hung, Need, has, unless_refused};
 
     use super::*;
 
@@ -310,11 +318,16 @@ mod tests {
         let askers: &'static Askers =
             Box::leak(Box::new(crate::askers::tests::of(&[("nfs", point.to_str().unwrap())])));
         let waits = askers.ask(&point).unwrap();
-        let watched = Watched { id: 1, point: point.clone(), kind: "nfs".into(), state: State::Asked };
+        let watched =
+            Watched { id: 1, point: point.clone(), kind: "nfs".into(), state: State::Asked, number: None };
         let all = Arc::new(Mutex::new(HashMap::from([(7, watched)])));
         let crew = Crew::new("test", 1, 1);
-        let question = Question { askers, execs: Arc::new(execs), all: all.clone(), device: 7, id: 1, point };
-        assert!(question.put(Priority::Start, &crew));
+        let execs = Arc::new(execs);
+        let question = |id| {
+            let (execs, all, point) = (execs.clone(), all.clone(), point.clone());
+            Question { askers, execs, all, device: 7, id, point }
+        };
+        assert!(question(1).put(Priority::Start, &crew));
         let state = || lock(&all)[&7].state.clone();
         std::thread::sleep(ASKED_AGAIN_AFTER / 2);
         assert_eq!(state(), State::Asked, "it may still answer");
@@ -324,5 +337,32 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(state(), State::Watched);
+        // By the time that one answers, another may be mounted that has the number.
+        lock(&all).entry(7).and_modify(|watched| (watched.id, watched.state) = (2, State::Asked));
+        question(1).ask(&crew);
+        assert_eq!(state(), State::Asked);
+        question(2).ask(&crew);
+        assert_eq!(state(), State::Watched);
+    }
+
+    #[test]
+    fn nobody_is_asked_which_file_system_something_was_opened_on() {
+        if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let _hung = Hung::mount(directory.path());
+        let watch = Watch::new().unwrap();
+        let dead = Watched {
+            id: 1,
+            point: directory.path().into(),
+            kind: "nfs".into(),
+            state: State::Watched,
+            number: None,
+        };
+        lock(&watch.file_systems).insert(1, dead);
+        let (done, answers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(watch.point_of(u64::MAX)));
+        assert_eq!(answers.recv_timeout(Duration::from_secs(20)).expect("an end"), None);
     }
 }

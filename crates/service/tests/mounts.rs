@@ -13,7 +13,7 @@ use std::time::Duration;
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::cachestat::evict;
-use prepage_testing::{Hung, Need, has};
+use prepage_testing::{Hung, Need, has, is_child, passes_as_child, this_test};
 use rustix::process::Signal;
 
 use support::*;
@@ -294,18 +294,13 @@ fn waiting(connections: &Path, point: &Path) -> u32 {
     fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
 }
 
-const INSIDE: &str = "PREPAGE_TEST_OWN_MOUNTS";
-
-/// Whether this is a process whose mounts nobody else sees. If not, test `name` is run in one; what it does goes with it.
-fn has_own_mounts(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
+/// Whether this is a process whose mounts nobody else sees. If not, the calling test is run in one; what it does goes with it.
+fn has_own_mounts() -> bool {
+    if is_child(&this_test()) {
         return true;
     }
     if has(Need::Root) && has(Need::Mounts) {
-        let mut inside = Command::new("unshare");
-        inside.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
-        let ended = inside.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").status().unwrap();
-        assert!(ended.success(), "in a mount namespace of its own: {ended}");
+        passes_as_child(&["unshare", "--mount", "--propagation", "private"]);
     }
     false
 }
@@ -327,7 +322,7 @@ fn mount_many(place: &Place, below: &Path, count: usize) {
 fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
     const MOUNTS: usize = 10_000;
     const EXECS: usize = 2_000;
-    if !has_own_mounts("ten_thousand_mounts_take_bounded_memory_and_hide_no_program") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -364,7 +359,7 @@ fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
 #[test]
 fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
     const SIZE: u64 = 100 << 10;
-    if !has_own_mounts("the_machines_profiles_take_what_its_configuration_says_from_a_reload_on") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -402,7 +397,7 @@ fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
 
 #[test]
 fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
-    if !has_own_mounts("of_a_user_who_wants_nothing_done_nothing_is_remembered") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -472,7 +467,7 @@ fn of_a_user_who_is_not_in_etc_passwd_and_whose_home_does_not_answer_no_start_is
 
 #[test]
 fn nothing_is_kept_of_an_account_that_is_removed() {
-    if !has_own_mounts("nothing_is_kept_of_an_account_that_is_removed") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -536,7 +531,7 @@ fn a_start_in_a_mount_namespace_of_its_own_is_left_alone() {
 
 #[test]
 fn a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched() {
-    if !has_own_mounts("a_program_on_an_overlay_is_served_or_the_overlay_is_said_not_to_be_watched") {
+    if !has_own_mounts() {
         return;
     }
     is_served_or_said_not_to_be_watched("index=off,nfs_export=off");
@@ -593,9 +588,7 @@ fn configured(place: &Place, text: &str) -> Mounted<'static> {
 /// They would cost what others cost otherwise.
 #[test]
 fn where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time() {
-    if !has_own_mounts(
-        "where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_executed_all_the_time",
-    ) {
+    if !has_own_mounts() {
         return;
     }
     for wants_nothing in [true, false] {
@@ -615,7 +608,7 @@ fn where_nothing_or_not_this_is_wanted_the_kernel_passes_over_programs_that_are_
 
 #[test]
 fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
-    if !has_own_mounts("what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -641,7 +634,7 @@ fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
 /// A user whose account is removed leaves nothing behind, also where that takes more than one try, or another service.
 #[test]
 fn an_account_counts_as_removed_once_nothing_is_kept_of_its_user() {
-    if !has_own_mounts("an_account_counts_as_removed_once_nothing_is_kept_of_its_user") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };
@@ -681,7 +674,7 @@ impl Drop for Group {
 /// Its pages are on their way before it is executed, and so before it is seen how it is called.
 #[test]
 fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
-    if !has_own_mounts("a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone") {
+    if !has_own_mounts() {
         return;
     }
     let Some(place) = Place::new() else { return };

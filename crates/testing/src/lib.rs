@@ -18,6 +18,7 @@
 //! ```
 
 mod caches;
+mod child;
 mod hung;
 mod need;
 mod program;
@@ -29,6 +30,7 @@ use std::fmt::Display;
 use std::panic::Location;
 
 pub use caches::unless_caches_dropped;
+pub use child::{assert_passed, child, child_command, child_output, is_child, passes_as_child, this_test};
 pub use hung::Hung;
 pub use need::{Doctor, Need, python, task_groups};
 pub use program::Program;

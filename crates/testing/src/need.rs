@@ -86,8 +86,6 @@ pub enum Need {
     LoopDevice,
     /// A control group that limits tasks can be made.
     TaskGroup,
-    /// This release of Linux, or a later one.
-    Linux(u32, u32),
     /// Processes that dump core leave a file in their working directory.
     CoreFiles,
     /// The kernel does not use huge pages unasked.
@@ -158,12 +156,6 @@ impl Need {
                     format!("{} cannot be written", groups.display())
                 })
             }
-            Self::Linux(major, minor) => {
-                let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-                let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
-                let found = (numbers.next(), numbers.next());
-                is(found >= (Some(*major), Some(*minor)), || format!("Linux {}", release.trim()))
-            }
             Self::CoreFiles => {
                 let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
                 is(!pattern.starts_with(['|', '@']) && !pattern.contains('/'), || format!("{pattern:?}"))
@@ -216,7 +208,6 @@ impl fmt::Display for Need {
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
-            Self::Linux(major, minor) => write!(f, "Linux {major}.{minor}"),
             Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),

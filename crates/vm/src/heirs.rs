@@ -338,26 +338,18 @@ impl Reader {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use std::process::Command;
-
     use prepage_sys::forked::Forked;
     use prepage_sys::region::{Contents, Region};
     use prepage_sys::userfaultfd::{OpenError, Served};
-    use prepage_testing::{Need, unless_refused};
+    use prepage_testing::{Need, is_child, passes_as_child, this_test, unless_refused};
 
     use super::*;
 
     #[test]
     fn forks_end_though_the_server_does_nothing() {
-        const CHILD: &str = "PREPAGE_TEST_CHILD";
-        if std::env::var_os(CHILD).is_none() {
+        if !is_child(&this_test()) {
             // A fork that nobody reads waits for ever.
-            let test = "heirs::tests::forks_end_though_the_server_does_nothing";
-            let mut child = Command::new("timeout");
-            child.args(["60".as_ref(), std::env::current_exe().unwrap().as_os_str()]);
-            let child = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
-            assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
-            return;
+            return passes_as_child(&["timeout", "60"]);
         }
         let uffd = Userfaultfd::open_with_forks(Delivery::Message);
         let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted);

@@ -4,13 +4,13 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_testing::{Need, has, unless_refused};
 use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
-use support::{Words, is_child, touch, word};
+use support::{Words, child_command, is_child, touch, word};
 
 const HELD_BYTES: u64 = 48 << 20;
 
@@ -55,16 +55,10 @@ fn a_limit_that_shrinks_is_followed() {
     }
     let group = Group(directory);
     group.set_limit(256 << 20).unwrap();
-    let mut child = Command::new("sh")
-        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-        .arg(group.0.join("cgroup.procs"))
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child_holds", "--nocapture", "--test-threads=1"])
-        .env("PREPAGE_TEST_CHILD", "child_holds")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let processes = group.0.join("cgroup.procs");
+    let before = ["sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", processes.to_str().unwrap()];
+    let mut child =
+        child_command("child_holds", &before).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     while !line.ends_with("holds all\n") {

@@ -521,9 +521,7 @@ fn a_killed_process_leaves_a_whole_snapshot() {
     let came_to = || std::fs::read(&manifest).ok();
     let mut last = 0;
     for round in 0..8 {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
-            .env("PREPAGE_TEST_CHILD", NAME)
+        let child = support::child_command(NAME, &[])
             .env(DIRECTORY, directory.path())
             .stdout(std::process::Stdio::null())
             .spawn()

@@ -5,14 +5,14 @@ mod support;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use prepage_testing::{Need, has};
 use prepage_vm::view::ViewError;
 use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{MapOptions, Pool, Vm, VmOptions};
-use support::{file, is_child, touch};
+use support::{child_command, file, is_child, touch};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -32,13 +32,8 @@ impl Drop for Shown {
 
 impl Shown {
     fn start(name: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .env("PREPAGE_TEST_CHILD", name)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            child_command(name, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = Vec::new();
         while !said.ends_with(b"it is there\n") {
             let mut byte = [0];

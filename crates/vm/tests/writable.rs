@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use prepage_core::{FaultClass, PAGE_SIZE};
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::region::is_present;
 use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Mode, Object, Pool, Vm, VmOptions};
-use support::{file, is_child, left_in, modes, page_bytes, pages, until, word};
+use support::{child_command, file, is_child, left_in, modes, page_bytes, pages, until, word};
 
 const PAGE: usize = PAGE_SIZE as usize;
 
@@ -443,9 +443,7 @@ fn a_process_that_is_killed_loses_nothing_that_a_flush_confirmed() {
     const PAGES: usize = 256;
     let file = file((PAGES * PAGE) as u64);
     for round in 1..5 {
-        let mut killed = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_writes", "--nocapture", "--test-threads=1"])
-            .env("PREPAGE_TEST_CHILD", "child_writes")
+        let mut killed = child_command("child_writes", &[])
             .env("PREPAGE_TEST_FILE", file.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -9,12 +9,12 @@ use prepage_core::DeviceFigures;
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{Calibration, calibrate};
-use prepage_prefetch::clock;
 use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
 
 use crate::output::print_json;
 use crate::table::table;
+use crate::targets::age;
 
 /// Where programs lie on most systems.
 const PROGRAMS: &str = "/usr";
@@ -135,16 +135,6 @@ fn print(
         rates.lines(crate::output::width()),
         age(calibration.measured_unix_s)
     )
-}
-
-fn age(since_unix_s: u64) -> String {
-    let seconds = clock::unix_s().saturating_sub(since_unix_s);
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 fn json(path: &Path, device: &Device, calibration: &Calibration) -> std::io::Result<()> {

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use prepage_display::terminal::{self, Lines};
+use prepage_prefetch::launch::random;
 use prepage_sys::new_file::NewFile;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -23,11 +24,7 @@ where
 {
     let name = path.display().to_string();
     let context = || cannot_be_written(&name);
-    let fill = |file: &mut dyn Write| -> Result<()> {
-        let mut out = BufWriter::new(file);
-        write(&mut out).map_err(Into::into)?;
-        Ok(out.flush()?)
-    };
+    let fill = |file: &mut dyn Write| fill(file, write);
     if is_stdout(path) {
         return fill(&mut stdout());
     }
@@ -46,6 +43,33 @@ where
     let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
     fill(&mut Named { file: new.file(), name: &name })?;
     new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
+}
+
+/// Writes a new file in the temporary directory, where others may write too, with `write`: under a name that begins with `begin`, ends with `end`,
+/// and nobody can know before, for this user alone to read. Returns where.
+pub fn temporary<E>(
+    begin: &str,
+    end: &str,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<PathBuf>
+where
+    E: Into<anyhow::Error>,
+{
+    let path = std::env::temp_dir().join(format!("{begin}-{:016x}{end}", random()));
+    let name = path.display().to_string();
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+    let mut named = Named { file: file.with_context(|| cannot_be_written(&name))?, name: &name };
+    let written = fill(&mut named, write).inspect_err(|_| drop(std::fs::remove_file(&path)));
+    written.map(|()| path)
+}
+
+fn fill<E>(file: &mut dyn Write, write: impl FnOnce(&mut dyn Write) -> Result<(), E>) -> Result<()>
+where
+    E: Into<anyhow::Error>,
+{
+    let mut out = BufWriter::new(file);
+    write(&mut out).map_err(Into::into)?;
+    Ok(out.flush()?)
 }
 
 /// Refuses to write `output` where that is the file `input` itself, by whatever name: `input` would be lost.

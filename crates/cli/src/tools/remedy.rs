@@ -65,8 +65,8 @@ fn fixed_remedy(cause: &(dyn std::error::Error + 'static)) -> Option<&'static st
     if let Some(ExportError::Trace(error)) = cause.downcast_ref::<ExportError>() {
         return Some(error.remedy());
     }
-    if let Some(LearnError::Observe(error)) = cause.downcast_ref::<LearnError>() {
-        return error.remedy();
+    if let Some(LearnError::Observe(_)) = cause.downcast_ref::<LearnError>() {
+        return Some("prepage doctor");
     }
     match cause.downcast_ref::<MeasureError>() {
         Some(MeasureError::NotCold { .. }) => Some("end the programs that use the same files, or --warm"),

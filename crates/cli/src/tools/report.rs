@@ -146,14 +146,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Writes the page for the browser, and shows it where that was asked for.
 fn page(args: &Args) -> Result<ExitCode> {
     let file = newest::open(args.trace.as_deref())?;
-    let path = args.html.clone().unwrap_or_else(|| {
-        let trace = file.path().file_stem().unwrap_or_default().to_string_lossy();
-        std::env::temp_dir().join(format!("prepage-{trace}-{}.html", std::process::id()))
-    });
-    crate::output::keep_input(&path, file.path())?;
+    args.html.iter().try_for_each(|path| crate::output::keep_input(path, file.path()))?;
     let report = Report::read(&file, &html::options(Filter::from(&args.filter)))?;
     let points = html::Points::read(&file, &report, args.points)?;
-    crate::output::replace(&path, |out| html::write(&report, &points, out))?;
+    let write = |out: &mut dyn Write| html::write(&report, &points, out);
+    let path = match &args.html {
+        Some(path) => crate::output::replace(path, write).map(|()| path.clone())?,
+        None => {
+            let trace = file.path().file_stem().unwrap_or_default().to_string_lossy();
+            crate::output::temporary(&format!("prepage-{trace}"), ".html", write)?
+        }
+    };
     tell_replaced(&report);
     crate::output::tell(&path);
     if args.open {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use prepage_core::PAGE_SIZE;
+use prepage_prefetch::clock;
 use prepage_profiles::{Stores, chain};
 use prepage_residency::{ByteRange, Passed, Spot, Walk, parse_size};
 use serde_json::{Value, json};
@@ -93,6 +94,17 @@ pub fn pages_as_size(pages: u64) -> String {
         Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{}{name}", bytes / unit),
         Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / unit as f64),
         None => format!("{bytes}"),
+    }
+}
+
+/// How long ago that was.
+pub fn age(since_unix_s: u64) -> String {
+    let seconds = clock::unix_s().saturating_sub(since_unix_s);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 

@@ -14,6 +14,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Doctor, Hung, Need, has, task_groups};
+use prepage_vm::{Pool, Vm, VmOptions};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
 const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 4 cat; echo ran"];
@@ -318,7 +319,7 @@ impl TaskGroup {
         if !has(Need::TaskGroup) {
             return None;
         }
-        let group = Self(task_groups().join(format!("prepage-test-{}", std::process::id())));
+        let group = Self(task_groups().join(format!("prepage-test-{}-{most}", std::process::id())));
         fs::create_dir(&group.0).unwrap();
         fs::write(group.0.join("pids.max"), most.to_string()).unwrap();
         Some(group)
@@ -352,6 +353,22 @@ fn a_prefetch_leaves_tasks_to_its_program() {
     assert!(told.contains("of 40 files"), "{told}");
     // How often somebody met the limit.
     assert_eq!(fs::read_to_string(group.0.join("pids.events")).unwrap(), "max 0\n");
+}
+
+#[test]
+fn where_no_thread_can_be_made_files_are_read_and_processes_asked_by_one() {
+    let sandbox = Sandbox::new();
+    let data = data_file(&sandbox, "data");
+    let Some(group) = TaskGroup::with(1) else { return };
+    let vm = Vm::new(VmOptions::default().pool(&Pool::new(64 << 20).unwrap())).unwrap();
+    let pid = std::process::id().to_string();
+    for words in [&["warm", data.to_str().unwrap()][..], &["vm", "top", "--once", "--pid", &pid]] {
+        let mut command = sandbox.command("sh", &["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]);
+        let output =
+            command.arg(&group.0).arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    }
+    drop(vm);
 }
 
 #[test]

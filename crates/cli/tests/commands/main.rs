@@ -1,5 +1,5 @@
 //! The commands as their users meet them, in one program: it is compiled and linked once, and where one test waits, others run.
-//! Tests that change settings of the machine, or measure it, are programs of their own: `bench`, `learn`, `modes`, `rates`.
+//! Tests that change settings of the machine, or measure it, are programs of their own: `bench`, `learn`, `modes`, `rates`, `yama`.
 
 #[path = "../support/mod.rs"]
 mod support;

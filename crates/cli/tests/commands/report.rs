@@ -201,6 +201,30 @@ fn the_newest_trace_is_reported_and_shown_in_the_browser() {
     assert!(dir.path().join("t.html").exists());
 }
 
+/// Others may write there, and can guess the name of a trace and the number of a process.
+#[test]
+fn a_page_in_the_temporary_directory_is_written_through_no_link_and_for_nobody_else() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, temporary) = (written(dir.path(), "t.parquet", &trace(2, 5000)), dir.path().join("temporary"));
+    std::fs::create_dir(&temporary).expect("made");
+    let mine = dir.path().join("mine");
+    std::fs::write(&mine, "mine").expect("written");
+    let planted = "umask 022; ln -s ../mine \"$TMPDIR/prepage-t-$$.html\"; exec \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", planted, "sh", env!("CARGO_BIN_EXE_prepage-tools"), "report", "--open"])
+        .arg(&path)
+        .env("TMPDIR", &temporary)
+        .env("BROWSER", "true")
+        .output()
+        .expect("sh runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(mine).expect("read"), "mine");
+    let files = std::fs::read_dir(&temporary).expect("listed").map(|entry| entry.expect("listed"));
+    let pages: Vec<_> = files.filter(|entry| entry.file_type().expect("known").is_file()).collect();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&pages[0].metadata().expect("known").permissions());
+    assert_eq!((pages.len(), mode & 0o777), (1, 0o600));
+}
+
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -3,89 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 
-use crate::support::{Sandbox, can_learn, is_root, text};
+use crate::support::place::{LOOK, Place, seen};
+use crate::support::{can_learn, is_root, text};
 use prepage_testing::{Need, has};
-
-/// Says what a program can see of the world it was started in.
-const LOOK: &str = "import os, resource, signal, sys\n\
-    fds = sorted(int(fd) for fd in os.listdir('/proc/self/fd'))\n\
-    def target(fd):\n\
-    \x20   try: return os.readlink(f'/proc/self/fd/{fd}').split(':')[0]\n\
-    \x20   except OSError: return None\n\
-    print([(fd, target(fd)) for fd in fds if target(fd)])\n\
-    for line in open('/proc/self/status'):\n\
-    \x20   if line.startswith(('SigBlk', 'SigIgn', 'SigCgt', 'Cap', 'NoNew', 'Seccomp', 'Threads', 'TracerPid', 'Uid', 'Gid', 'Umask')): print(line, end='')\n\
-    print(sorted((k, v) for k, v in os.environ.items() if k not in ('_',)))\n\
-    print(os.getcwd(), os.getpid() == os.getsid(0), os.getpgrp() == os.getpid(), os.nice(0))\n\
-    print([resource.getrlimit(limit) for limit in range(16)], os.sched_getaffinity(0))\n\
-    print(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().split())\n\
-    try: print(os.waitpid(-1, os.WNOHANG))\n\
-    except ChildProcessError: print('no child')\n";
-
-/// What is to be the same.
-fn seen(output: &Output) -> (Option<i32>, Option<i32>, String, String) {
-    // gdb says which process it was.
-    let numbered = |word: &str| word.strip_suffix(')').is_some_and(|word| word.parse::<u32>().is_ok());
-    let words = text(&output.stdout).split(' ').filter(|word| !numbered(word)).collect::<Vec<_>>().join(" ");
-    (output.status.code(), output.status.signal(), words, text(&output.stderr))
-}
-
-/// Where programs are started: with `prefix` in front of them and `prepage` alike.
-struct Place {
-    sandbox: Sandbox,
-    prefix: Vec<String>,
-    prepage: PathBuf,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self { sandbox: Sandbox::new(), prefix: Vec::new(), prepage: env!("CARGO_BIN_EXE_prepage").into() }
-    }
-
-    /// The same behind words that start what follows them.
-    fn behind(self, prefix: &[&str]) -> Self {
-        Self { prefix: prefix.iter().map(ToString::to_string).collect(), ..self }
-    }
-
-    /// The same in a shell, which does something before: `exec "$@"` starts the program.
-    fn after(self, script: &str) -> Self {
-        let script = format!("{script}\nexec \"$@\"");
-        self.behind(&["sh", "-c", &script, "sh"])
-    }
-
-    fn start(&self, words: &[&str]) -> Command {
-        let all: Vec<&str> = self.prefix.iter().map(String::as_str).chain(words.iter().copied()).collect();
-        self.sandbox.command(all[0], &all[1..])
-    }
-
-    fn output(&self, words: &[&str]) -> Output {
-        self.start(words).output().unwrap()
-    }
-
-    /// Starts `program` without, for the first time, when it is known, and from then on: always the same. Returns what the
-    /// first start said with -v, where it is the program's streams and one line more.
-    fn same(&self, program: &[&str]) {
-        let plain = seen(&self.output(program));
-        let prepage = self.prepage.to_str().unwrap();
-        for start in 0..3 {
-            let started = seen(&self.output(&[&[prepage, "run", "--"], program].concat()));
-            assert_eq!(started, plain, "start {start} of {program:?}");
-            self.sandbox.wait_for_helpers();
-        }
-        let unlearned = seen(&self.output(&[&[prepage, "run", "--no-learn", "--"], program].concat()));
-        assert_eq!(unlearned, plain, "{program:?}");
-    }
-
-    /// What a first start says with -v.
-    fn told(&self, program: &[&str]) -> String {
-        let prepage = self.prepage.to_str().unwrap();
-        text(&self.output(&[&[prepage, "run", "-v", "--"], program].concat()).stderr)
-    }
-}
 
 fn built(place: &Place, compiler: &[&str], name: &str, source: &str) -> Option<String> {
     if !has(Need::Tool(compiler[0].into())) {
@@ -410,29 +334,6 @@ fn places_that_cannot_be_written_or_executed() {
     let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{full}; exec \"$@\""), "sh"]);
     place.same(&look);
     assert!(place.told(&look).contains("not learning"), "{}", place.told(&look));
-}
-
-#[test]
-fn under_each_setting_of_yama() {
-    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-    if !has(Need::Root) || !has(Need::Path(SCOPE.into())) {
-        return;
-    }
-    /// Puts back what was there, unless it was 3, which stays.
-    struct Restored(String);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            let _ = fs::write(SCOPE, &self.0);
-        }
-    }
-    let before = Restored(fs::read_to_string(SCOPE).unwrap());
-    // Once it is 3 it stays so until the machine is started again: only where it is already.
-    let scopes = if before.0.trim() == "3" { 3..=3 } else { 0..=2 };
-    for scope in scopes {
-        fs::write(SCOPE, scope.to_string()).unwrap();
-        Place::new().same(&["/usr/bin/python3", "-c", LOOK]);
-        Place::new().same(&["sh", "-c", "/bin/true; ls /; exit 3"]);
-    }
 }
 
 #[test]

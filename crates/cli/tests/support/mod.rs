@@ -1,6 +1,8 @@
 //! A store of its own for each test, and the commands run on it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod place;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;

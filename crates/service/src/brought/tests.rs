@@ -7,7 +7,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Touches;
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_sys::cachestat::evict;
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, assert_passed, child_command, child_output, has};
 
 use super::*;
 
@@ -122,15 +122,10 @@ fn pages_of_a_file_in_layers_are_not_missing_where_they_are_in_memory_below() {
     }
     let script = "mkdir lower upper work merged &&
         mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged &&
-        exec \"$0\" --exact brought::tests::inside_layers";
-    let inside = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .current_dir(&place.0)
-        .env(LAYERS, place.0.path())
-        .output()
-        .unwrap();
-    assert!(inside.status.success(), "{inside:?}");
+        exec \"$@\"";
+    let mut inside =
+        child_command("brought::tests::inside_layers", &["unshare", "--mount", "sh", "-c", script, "sh"]);
+    assert_passed(&child_output(inside.current_dir(&place.0).env(LAYERS, place.0.path())));
 }
 
 /// No test by itself: what the one above starts.

@@ -1,11 +1,12 @@
 //! What the tests share.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_testing::{Doctor, Need, unless_refused};
+pub use prepage_testing::{child, child_command, is_child};
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
 /// A word that tells where it stands.
@@ -127,21 +128,4 @@ pub fn modes(vm: &Vm, object: &Object) -> Vec<Mode> {
 /// One that frees nothing by itself that tests count.
 pub fn vm() -> Vm {
     Vm::new(VmOptions::default().free_shadowed_after(std::time::Duration::MAX)).unwrap()
-}
-
-/// Runs one of a file's tests that act only in a child, with `before` in front of the command line.
-pub fn child(name: &str, before: &[&str]) -> std::process::Output {
-    let itself = std::env::current_exe().unwrap();
-    let mut words: Vec<&std::ffi::OsStr> = before.iter().map(std::ffi::OsStr::new).collect();
-    words.push(itself.as_os_str());
-    std::process::Command::new(words[0])
-        .args(&words[1..])
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env("PREPAGE_TEST_CHILD", name)
-        .output()
-        .unwrap()
-}
-
-pub fn is_child(name: &str) -> bool {
-    std::env::var_os("PREPAGE_TEST_CHILD").is_some_and(|child| child == name)
 }

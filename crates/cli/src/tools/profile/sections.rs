@@ -146,7 +146,7 @@ fn print_map(title: &str, map: &ProfiledFile, out: &mut impl Write) -> Result<()
     writeln!(
         out,
         "{title}: {pages} of {of} pages ({share:.0} %), made {} ago",
-        super::age(map.learned_unix_s)
+        crate::targets::age(map.learned_unix_s)
     )?;
     let run = |run: PageRange| match run.len() {
         1 => run.start().to_string(),

@@ -16,9 +16,10 @@ use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_profiles::stored::Listed as StoreEntry;
 use serde::Serialize;
 
-use super::{Listed, age, what_is_wrong};
+use super::{Listed, what_is_wrong};
 use crate::output::print_json;
 use crate::table::table;
+use crate::targets::age;
 
 /// Shows one profile.
 pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Write) -> Result<()> {

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,8 +19,10 @@ use crate::table::table;
 use crate::targets::pages_as_size;
 use prepage_profiles::chain;
 
-/// Who does not answer for so long is passed over: all are asked at once.
+/// Who does not answer for so long is passed over.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Each by a thread. Others choose how many processes there are to ask.
+const ASKED_AT_ONCE: usize = 16;
 /// Moves a terminal's cursor to its beginning, and clears what is behind it.
 const HOME: &str = "\x1b[H";
 const CLEAR: &str = "\x1b[J";
@@ -94,13 +98,28 @@ impl Look {
             sockets().context("cannot read /proc/net/unix, which lists the processes that use prepage-vm")?;
         let asked: Vec<Socket> =
             found.into_iter().filter(|socket| pids.is_empty() || pids.contains(&socket.pid())).collect();
-        let answers: Vec<(u32, Result<View, AskError>)> = std::thread::scope(|scope| {
-            let ask = |socket: &Socket| (socket.pid(), socket.ask(PATIENCE));
-            let threads: Vec<_> = asked.iter().map(|socket| scope.spawn(move || ask(socket))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panics")).collect()
+        let next = AtomicUsize::new(0);
+        let answers: Mutex<Vec<(usize, Result<View, AskError>)>> = Mutex::default();
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(socket) = asked.get(at) else { return };
+                let answer = socket.ask(PATIENCE);
+                answers.lock().expect("no panics").push((at, answer));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..ASKED_AT_ONCE.min(asked.len()) {
+                // One that cannot be started is one fewer that asks.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
         });
+        let mut answers = answers.into_inner().expect("no panics");
+        answers.sort_by_key(|(at, _)| *at);
         let mut look = Self { when: Instant::now(), views: Vec::new(), failed: Vec::new() };
-        for (pid, answer) in answers {
+        for (at, answer) in answers {
+            let pid = asked[at].pid();
             match answer {
                 Ok(view) => look.views.push(view),
                 // As if it had never been found, unless it was asked for.
