@@ -43,7 +43,7 @@ fn a_service_that_is_stopped_keeps_its_socket_however_many_have_called() {
     let address = SocketAddrUnix::new(&service.socket).unwrap();
     let call = || {
         let caller = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None);
-        connect(&caller.unwrap(), &address)
+        connect(caller.unwrap(), &address)
     };
     while call().is_ok() {}
     assert_eq!(ask(&service.socket).unwrap_err().kind(), ErrorKind::TimedOut);
