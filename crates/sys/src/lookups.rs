@@ -243,13 +243,13 @@ impl Lookups {
         Ok(Followed { lookups: self.clone(), number, lost })
     }
 
-    /// Has the programs run no longer where nobody is followed. Takes a tenth of a second, and whoever is to be followed meanwhile waits: before
-    /// Linux 6.10 a program runs once at its tracepoint or not at all.
+    /// Has the programs run no longer where nobody is followed. Takes a tenth of a second, without the lock: a service that is stopped meanwhile would keep
+    /// its observations from going on.
     pub fn rest(&self) {
         let mut state = self.lock();
-        if state.followed.is_empty() {
-            state.running = None;
-        }
+        let running = if state.followed.is_empty() { state.running.take() } else { None };
+        drop(state);
+        drop(running);
     }
 
     fn run(&self) -> io::Result<(PerfEvent, Vec<RunsAt>)> {
