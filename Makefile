@@ -97,7 +97,7 @@ bench-service: build setup-bench setup-start setup-programs
 	bench/service $(PLACES)
 .PHONY: bench-service
 
-## bench-service-cost: a build with the service running and with it stopped, and reads of others beside idle prefetch (root); ROUNDS settable
+## bench-service-cost: a build with the service running and with it stopped, reads of others beside idle prefetch, the latency of execs, and what names cost (root); ROUNDS, PAIRS, SECONDS settable
 bench-service-cost: build setup-bench
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service-cost

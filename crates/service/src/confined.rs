@@ -8,6 +8,7 @@
 
 use std::io;
 
+use prepage_sys::bpf::RUN_AT_TRACEPOINT;
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::landlock;
 use rustix::thread::{
@@ -42,7 +43,7 @@ const REFUSED: &[&[i64]] = &[
     &[libc::SYS_open_tree, libc::SYS_move_mount, libc::SYS_mount_setattr],
     &[libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount, libc::SYS_fspick],
     // The kernel, the machine and its clocks.
-    &[libc::SYS_init_module, libc::SYS_finit_module, libc::SYS_delete_module, libc::SYS_bpf],
+    &[libc::SYS_init_module, libc::SYS_finit_module, libc::SYS_delete_module],
     &[libc::SYS_kexec_load, libc::SYS_kexec_file_load, libc::SYS_reboot, libc::SYS_syslog, libc::SYS_acct],
     &[libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_quotactl, libc::SYS_quotactl_fd],
     &[libc::SYS_sethostname, libc::SYS_setdomainname, libc::SYS_vhangup, libc::SYS_personality],
@@ -60,8 +61,9 @@ const REFUSED: &[&[i64]] = &[
 const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_mknod, libc::SYS_modify_ldt];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
-/// New code, and sockets other than the one that it answers at.
-const REFUSED_WHERE: [(i64, When); 3] = [
+/// New code, of its own and for the kernel to run, and sockets other than the one that it answers at.
+const REFUSED_WHERE: [(i64, When); 4] = [
+    (libc::SYS_bpf, When::Not(0, RUN_AT_TRACEPOINT)),
     (libc::SYS_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
     (libc::SYS_pkey_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
     (libc::SYS_socket, When::Not(0, libc::AF_UNIX as u32)),
@@ -131,6 +133,10 @@ mod tests {
             let denied =
                 |result: io::Result<()>| result.unwrap_err().kind() == io::ErrorKind::PermissionDenied;
             assert!(denied(std::process::Command::new("/bin/true").status().map(drop)), "executes");
+            assert!(
+                denied(prepage_sys::bpf::Values::new(1).map(drop)),
+                "makes what the kernel runs programs with"
+            );
             assert!(denied(std::net::UdpSocket::bind("127.0.0.1:0").map(drop)), "has a network");
             let flags = rustix::mount::MountFlags::empty();
             let mounted = rustix::mount::mount("none", directory.path(), "tmpfs", flags, None);

@@ -57,6 +57,7 @@
 //! | [`start_opens`], [`start_names`] | the same of a start that is observed, and what it looks up |
 //! | [`quiet`]     | when that is over                                                        |
 //! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
+//! | [`owner`]     | which service that is                                                    |
 //! | [`notify`]    | what systemd is told                                                     |
 //!
 //! ```no_run
@@ -99,6 +100,7 @@ pub mod names;
 pub mod notify;
 pub mod opened;
 pub mod options;
+pub mod owner;
 pub mod pace;
 pub mod pages;
 pub mod period;

@@ -47,7 +47,7 @@ Options of all:
   -h, --help                Print help
   -V, --version             Print version
 
-Exit code: 69 where it would fail again (no right to watch what is executed, another service answers at the socket), 2 for wrong
+Exit code: 69 where it would fail again (no right to watch what is executed, another service has the socket), 2 for wrong
 options, 1 for other errors
 ";
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
                 source = error.source();
             }
             eprintln!();
-            if let ServiceError::Watch(_) = error {
+            if matches!(error, ServiceError::Watch(_)) && error.will_recur() {
                 eprintln!("  try: run it as root; in a container: --cap-add SYS_ADMIN (Linux 5.1 or newer)");
             }
             ExitCode::from(if error.will_recur() { CANNOT_RUN_HERE } else { 1 })

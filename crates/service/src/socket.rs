@@ -16,9 +16,9 @@ use prepage_sys::user_namespace::maker_of;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use rustix::process::test_kill_process;
 
 use crate::fair_crew::FairCrew;
+use crate::owner::Owner;
 use crate::service::Service;
 use crate::status::{Status, metrics};
 
@@ -35,21 +35,20 @@ const THREADS: usize = 6;
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
+    _owner: Owner,
 }
 
 impl Socket {
     /// Answers for `service` at `path`. A socket that an earlier service left there is replaced.
     ///
     /// # Errors
-    /// As bind(2); AddrInUse where another service answers.
+    /// As bind(2); AddrInUse where another service has it, stopped or not.
     pub fn open(path: &Path, service: Arc<Service>) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             create_directory(directory, 0o755)?;
         }
+        let owner = Owner::take(path)?;
         if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-            if has_service(path) {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
             fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
@@ -72,17 +71,8 @@ impl Socket {
             }
         };
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { path: path.to_owned(), _owner: owner })
     }
-}
-
-/// Whether a service listens at `path`. The kernel says which process began to listen: the socket of a service that was killed stays open as long
-/// as one of its observations goes on, for ever where a file system does not answer that. Whoever calls there until nobody else can does not keep
-/// another service from taking its place.
-fn has_service(path: &Path) -> bool {
-    let Ok(stream) = connect(path, PATIENCE) else { return false };
-    let Ok(who) = socket_peercred(&stream) else { return true };
-    test_kill_process(who.pid) != Err(Errno::SRCH)
 }
 
 /// Connects to `path`. The kernel keeps so many callers that nobody has answered yet, and lets the next one wait: for `patience` here, and for ever
@@ -198,22 +188,9 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use prepage_sys::forked::Forked;
     use prepage_testing::{Need, has};
 
     use super::*;
-
-    #[test]
-    fn a_socket_that_is_open_though_its_service_is_gone_is_replaced() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        assert!(!has_service(&path));
-        let listener = UnixListener::bind(&path).unwrap();
-        assert!(has_service(&path));
-        let listens = Forked::new(|| i32::from(rustix::net::listen(&listener, 8).is_err()));
-        assert_eq!(listens.unwrap().wait().unwrap().exit_status(), Some(0));
-        assert!(!has_service(&path));
-    }
 
     #[test]
     fn nobody_waits_for_ever_where_more_call_than_are_answered() {
@@ -223,9 +200,9 @@ mod tests {
         rustix::net::listen(&listener, 0).unwrap();
         let _caller = UnixStream::connect(&path).unwrap();
         let (done, answers) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send((has_service(&path), ask(&path).map_err(|error| error.kind()))));
+        std::thread::spawn(move || done.send(ask(&path).map_err(|error| error.kind())));
         let answer = answers.recv_timeout(60 * PATIENCE).expect("an end");
-        assert_eq!(answer, (false, Err(io::ErrorKind::TimedOut)));
+        assert_eq!(answer, Err(io::ErrorKind::TimedOut));
     }
 
     /// As one does that is being stopped. To a program that writes, a broken pipe would say that nobody reads what it says.

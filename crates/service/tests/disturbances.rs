@@ -4,12 +4,17 @@ mod support;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
+use prepage_service::socket::ask;
+use prepage_sys::process_status::ProcessStatus;
+use prepage_testing::{Need, has};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
 use support::*;
@@ -27,6 +32,58 @@ fn what_was_started_while_the_service_was_stopped_is_served_when_it_goes_on() {
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     assert!(pages_in_memory(&file) >= 3);
     assert_eq!(service.count("lost"), 0);
+}
+
+/// Callers that hang up stay in line. Once as many are there as the kernel keeps, a call fails as if nobody were there.
+#[test]
+fn a_service_that_is_stopped_keeps_its_socket_however_many_have_called() {
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.signal(Signal::STOP);
+    let address = SocketAddrUnix::new(&service.socket).unwrap();
+    let call = || {
+        let caller = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None);
+        connect(caller.unwrap(), &address)
+    };
+    while call().is_ok() {}
+    assert_eq!(ask(&service.socket).unwrap_err().kind(), ErrorKind::TimedOut);
+    let mut second = Command::new(env!("CARGO_BIN_EXE_prepaged"));
+    second.arg("--no-learn").arg("--socket").arg(&service.socket).env("PREPAGE_LAYERS", place.layer());
+    let mut second = Running(second.spawn().unwrap());
+    let mut code = None;
+    let ends = is_so_in_time(|| {
+        code = second.0.try_wait().unwrap();
+        code.is_some()
+    });
+    assert!(ends, "another service has taken its socket");
+    assert_eq!(code.unwrap().code(), Some(69));
+    service.signal(Signal::CONT);
+    let is_the_first = || ask(&service.socket).is_ok_and(|status| status["pid"] == service.child.id());
+    assert!(is_so_in_time(is_the_first));
+}
+
+/// The observation of the tracer would hold it still, and wait for it.
+#[test]
+fn whoever_traces_the_service_is_not_held_still() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Tool("strace".into())) {
+        return;
+    }
+    let found = Command::new("sh").args(["-c", "command -v strace"]).output().unwrap().stdout;
+    let (strace, own) = (place.path("strace"), String::from_utf8(found).unwrap());
+    assert!(Command::new("cp").arg(own.trim()).arg(&strace).status().unwrap().success());
+    let service = Prepaged::start(&place, &[]);
+    let pid = service.child.id().to_string();
+    // It traces the service before the service comes to observe it.
+    let mut first = Command::new("chrt");
+    first.args(["-f", "50"]).arg(strace).args(["-f", "-qq", "-o", "/dev/null", "-p", &pid]);
+    let tracer = Running(first.spawn().unwrap());
+    let id = tracer.0.id().to_string();
+    let is_traced = || ProcessStatus::of(&pid).unwrap().field("TracerPid") == Some(&id);
+    assert!(is_so_in_time(is_traced), "strace does not trace it");
+    // Nothing is touched for a second: the start is over.
+    service.wait_until("strace is observed", || service.count("observed") > 0);
+    assert!(is_traced());
 }
 
 /// A program stands still for a moment when it is observed: whoever stops or kills the service in that moment would leave it so.

@@ -38,6 +38,9 @@ pub enum VisitError {
     /// It is another user's or has other rights than we, is being traced, or the system forbids ptrace (Yama, seccomp).
     #[error("the process may not be stopped: it has other rights, is being traced, or ptrace is forbidden")]
     Refused(#[source] io::Error),
+    /// It traces this process, or one with the same memory. Who is held still by it could not let it go.
+    #[error("the process traces the one that was to visit it")]
+    Tracer,
     /// Its system calls are filtered (seccomp), and the filter may kill it for one it does not know.
     #[error("the process is in a sandbox")]
     Sandboxed,
@@ -104,6 +107,9 @@ impl Visit {
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| VisitError::Gone)?;
         if has_ended(pid) {
             return Err(VisitError::Gone);
+        }
+        if traces_visitor(pid) {
+            return Err(VisitError::Tracer);
         }
         let visit = Self { pid, pidfd, at_exec, is_held: false };
         visit.is_free()?;
@@ -306,6 +312,15 @@ impl Drop for Visit {
     }
 }
 
+/// Whether `pid` traces this process, or the one that has started it, whose memory and locks this one may have ([`crate::apart`]).
+fn traces_visitor(pid: u32) -> bool {
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid().to_string());
+    let is_traced = |process: &str| {
+        ProcessStatus::of(process).is_ok_and(|status| status.field("TracerPid") == Some(&pid.to_string()))
+    };
+    is_traced("self") || parent.is_some_and(|parent| is_traced(&parent))
+}
+
 fn refused(pid: u32, error: io::Error) -> VisitError {
     match error.raw_os_error() {
         Some(libc::ESRCH) => VisitError::Gone,
@@ -391,9 +406,13 @@ static OWN_OFFSET: std::sync::LazyLock<Option<u64>> = std::sync::LazyLock::new(|
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::process::Command;
 
+    use prepage_testing::{Need, has};
+
     use super::*;
+    use crate::forked::Forked;
 
     #[test]
     fn a_visit_that_is_given_up_leaves_the_process_running() {
@@ -405,6 +424,31 @@ mod tests {
             }
         }
         assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn who_traces_the_visitor_or_its_parent_is_not_visited() {
+        if !has(Need::Tracing) {
+            return;
+        }
+        let (mut told, mut tell) = std::io::pipe().unwrap();
+        let traced = std::process::id();
+        let tracer = Forked::new(|| {
+            ptrace::seize_alone(traced).unwrap();
+            tell.write_all(&std::process::id().to_ne_bytes()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        let mut pid = [0; 4];
+        told.read_exact(&mut pid).unwrap();
+        let pid = u32::from_ne_bytes(pid);
+        let is_left_alone = || matches!(Visit::begin(pid), Err(VisitError::Tracer));
+        let child = Forked::new(|| i32::from(!is_left_alone()));
+        let by_parent = child.unwrap().wait().unwrap().exit_status();
+        let by_itself = is_left_alone();
+        tracer.unwrap().kill().unwrap();
+        assert_eq!((by_itself, by_parent), (true, Some(0)));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Small programs that the kernel runs at its tracepoints (bpf(2)). They are put together here, checked by the kernel before it runs any, and
 //! speak to this process through memory that both have mapped (Linux 5.8; CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN).
 //!
-//! A process that gives bpf(2) up keeps the programs that it has made: they run where [`crate::perf::PerfEvent::run`] says so.
+//! A process that gives bpf(2) up, but for [`RUN_AT_TRACEPOINT`], keeps the programs that it has made: they run where [`Program::run_at`] and
+//! [`crate::perf::PerfEvent::run`] say so.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,7 +18,8 @@ const MAP_CREATE: libc::c_long = 0;
 const PROG_LOAD: libc::c_long = 5;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_RINGBUF: u32 = 27;
-const PROG_TYPE_TRACEPOINT: u32 = 5;
+/// Command of bpf(2) that has a program run which is there already.
+pub const RUN_AT_TRACEPOINT: u32 = 17;
 const F_MMAPABLE: u32 = 1 << 10;
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
@@ -46,7 +48,17 @@ struct ProgLoad {
     log: u64,
 }
 
-const _: () = assert!(size_of::<MapCreate>() == 20 && size_of::<ProgLoad>() == 40);
+/// The same of BPF_RAW_TRACEPOINT_OPEN.
+#[repr(C)]
+struct RawTracepointOpen {
+    name: u64,
+    program: u32,
+    _padding: u32,
+}
+
+const _: () = assert!(
+    size_of::<MapCreate>() == 20 && size_of::<ProgLoad>() == 40 && size_of::<RawTracepointOpen>() == 16
+);
 
 /// A register: [`R0`] has results, [`R1`] to `R5` what helpers are given, [`R6`] to [`R9`] stay, [`R10`] is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +133,8 @@ pub enum Helper {
     Time = 5,
     /// The process in the high half and the thread in the low one, as the first namespace counts them.
     ProcessAndThread = 14,
+    /// Copies memory of the kernel's.
+    CopyKernel = 113,
     /// Copies a string of user memory that is present.
     CopyUserString = 114,
     /// The same as `ProcessAndThread` in a namespace that is named, into memory.
@@ -253,19 +267,33 @@ impl Code {
     }
 }
 
+/// What a program runs at, and what [`R1`] points to at its beginning.
+#[derive(Clone, Copy, Debug)]
+pub enum At {
+    /// The record of a tracepoint, as tracefs describes it: [`crate::perf::PerfEvent::run`].
+    Record = 5,
+    /// What the kernel gives to its tracepoint, 64 bits each, before any record is made: [`Program::run_at`]. Takes less time.
+    Arguments = 17,
+}
+
 /// A program that the kernel has checked.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
+/// A program that runs at a tracepoint, by anybody and on any CPU, until this is dropped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "open for as long as the program is to run")]
+pub struct RunsAt(OwnedFd);
+
 impl Program {
-    /// Has the kernel check the program, for a tracepoint.
+    /// Has the kernel check the program.
     ///
     /// # Errors
     /// EPERM without the right to load programs; EINVAL and EACCES where the kernel refuses this one.
-    pub fn load(code: Code) -> io::Result<Self> {
+    pub fn load(code: Code, at: At) -> io::Result<Self> {
         let instructions = code.finish();
         let attr = ProgLoad {
-            kind: PROG_TYPE_TRACEPOINT,
+            kind: at as u32,
             instructions_len: instructions.len() as u32,
             instructions: instructions.as_ptr() as u64,
             license: LICENSE.as_ptr() as u64,
@@ -275,6 +303,17 @@ impl Program {
         };
         // SAFETY: the attributes and what they point to live until the call returns, and are only read.
         unsafe { bpf(PROG_LOAD, &attr) }.map(Self)
+    }
+
+    /// Has this program, one [`At::Arguments`], run at the tracepoint `name`.
+    ///
+    /// # Errors
+    /// ENOENT where the kernel has no such tracepoint.
+    pub fn run_at(&self, name: &CStr) -> io::Result<RunsAt> {
+        let attr =
+            RawTracepointOpen { name: name.as_ptr() as u64, program: self.0.as_raw_fd() as u32, _padding: 0 };
+        // SAFETY: the attributes and the name live until the call returns, and are only read.
+        unsafe { bpf(RUN_AT_TRACEPOINT.into(), &attr) }.map(RunsAt)
     }
 }
 

@@ -1,27 +1,27 @@
 //! Which names a process and what it starts look up, found or not, as the kernel is asked for them (Linux 5.8; CAP_SYS_ADMIN, or CAP_BPF and
 //! CAP_PERFMON).
 //!
-//! Four small programs run at tracepoints ([`crate::bpf`]). One remembers where a thread's system call has its path, and one copies the path
-//! when the call is done: before that it may lie in a page of the program's file that is not in memory yet. Two follow forks and exits. While
-//! anybody is followed each system call of the machine takes some 0.1 µs longer. Whoever changes what names mean, by chroot(2) or mount(2), is
-//! followed no further.
+//! Three small programs run at tracepoints ([`crate::bpf`]). One sees each system call that is done, and copies the path of those that have one: before
+//! that the path may lie in a page of the program's file that is not in memory yet. Two follow forks and exits. While anybody is followed each system
+//! call of the machine takes longer (docs/adr/0012-the-service.md). Whoever changes what names mean, by chroot(2) or mount(2), is followed no further.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::bpf::{
-    Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Values,
+    At, Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, RunsAt,
+    Values,
 };
-use crate::perf::{Observed, PerfError, PerfEvent, Setup, Source, Tracefs, Tracepoint, online_cpus};
+use crate::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
 
 /// Starts that are followed at once.
 const FOLLOWED_MAX: usize = 12;
-/// Processes that are followed, and threads of theirs in a system call: of two with the same remainder the older one is followed no further.
+/// Processes that are followed: of two with the same remainder the older one is followed no further.
 const PROCESSES: usize = 1 << 12;
-const THREADS: usize = 1 << 12;
 /// Names that are kept of one start until somebody looks.
 const NAMES_MAX: usize = 1 << 16;
 /// A longer path is not reported.
@@ -37,10 +37,7 @@ const LOST: usize = 1;
 const WANTED: usize = 2;
 /// Who is: the number, and the process as the first namespace counts it.
 const PROCESS: usize = 16;
-/// System calls under way: kind and thread, address of the path, number and process, time.
-const CALL: usize = PROCESS + PROCESSES;
-const CALL_WORDS: usize = 4;
-const WORDS: usize = CALL + CALL_WORDS * THREADS;
+const WORDS: usize = PROCESS + PROCESSES;
 
 // Kinds of system calls that take a name.
 /// From the working directory on.
@@ -49,36 +46,84 @@ const PATH: i32 = 0;
 const ENTERS: i32 = 1;
 /// The working directory becomes another one, which has no name here.
 const ENTERS_DESCRIPTOR: i32 = 2;
-/// The same as `PATH`, and where it is found the path is gone.
-const EXECUTES: i32 = 3;
 /// From a directory on that has no name here.
-const PATH_AT: i32 = 4;
+const PATH_AT: i32 = 3;
 
-/// System calls whose first argument is a path.
+/// What system calls mean, by number.
+struct Calls {
+    /// Their first argument is a path.
+    of_paths: &'static [i64],
+    /// Their second one is, behind a directory.
+    of_paths_at: &'static [i64],
+    chdir: i64,
+    fchdir: i64,
+    execve: i64,
+    /// Names mean other files afterwards.
+    elsewhere: &'static [i64],
+}
+
+const NATIVE: Calls = Calls {
+    #[cfg(target_arch = "x86_64")]
+    of_paths: &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink],
+    #[cfg(not(target_arch = "x86_64"))]
+    of_paths: &[],
+    of_paths_at: &[
+        libc::SYS_openat,
+        libc::SYS_newfstatat,
+        libc::SYS_faccessat,
+        libc::SYS_faccessat2,
+        libc::SYS_readlinkat,
+        libc::SYS_statx,
+        libc::SYS_openat2,
+    ],
+    chdir: libc::SYS_chdir,
+    fchdir: libc::SYS_fchdir,
+    execve: libc::SYS_execve,
+    elsewhere: &[
+        libc::SYS_chroot,
+        libc::SYS_pivot_root,
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_move_mount,
+        libc::SYS_setns,
+    ],
+};
+
+/// Those of 32-bit programs (arch/x86/entry/syscalls/syscall_32.tbl).
 #[cfg(target_arch = "x86_64")]
-const OF_PATHS: [i64; 5] =
-    [libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink];
-#[cfg(not(target_arch = "x86_64"))]
-const OF_PATHS: [i64; 0] = [];
-/// The same of the second one, behind a directory.
-const OF_PATHS_AT: [i64; 7] = [
-    libc::SYS_openat,
-    libc::SYS_newfstatat,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_readlinkat,
-    libc::SYS_statx,
-    libc::SYS_openat2,
-];
-/// Calls behind which names mean other files.
-const ELSEWHERE: [i64; 6] = [
-    libc::SYS_chroot,
-    libc::SYS_pivot_root,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_move_mount,
-    libc::SYS_setns,
-];
+const OF_32_BITS: Calls = Calls {
+    // open, access, readlink, stat, lstat, stat64, lstat64
+    of_paths: &[5, 33, 85, 106, 107, 195, 196],
+    // openat, fstatat64, readlinkat, faccessat, statx, openat2, faccessat2
+    of_paths_at: &[295, 300, 305, 307, 383, 437, 439],
+    chdir: 12,
+    fchdir: 133,
+    execve: 11,
+    // mount, umount, umount2, chroot, pivot_root, setns, move_mount
+    elsewhere: &[21, 22, 52, 61, 217, 346, 429],
+};
+
+/// Where a thread's registers have the number of the system call that it has made, and the first two arguments (struct pt_regs of
+/// arch/*/include/asm/ptrace.h), of so many bytes.
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    pub const BYTES: i32 = 144;
+    pub const CALL: i16 = 120;
+    /// rdi and rsi.
+    pub const ARGUMENTS: [i16; 2] = [112, 104];
+    /// rbx and rcx.
+    pub const ARGUMENTS_32: [i16; 2] = [40, 88];
+    pub const CS: i16 = 136;
+    /// What the low half of cs is where 32-bit code runs (arch/x86/include/asm/segment.h).
+    pub const USER32_CS: i32 = 0x23;
+}
+#[cfg(target_arch = "aarch64")]
+mod registers {
+    pub const BYTES: i32 = 288;
+    pub const CALL: i16 = 280;
+    /// The first one as it was before the result took its place, and x1.
+    pub const ARGUMENTS: [i16; 2] = [272, 8];
+}
 
 /// A name that was looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +156,10 @@ pub enum RelativeTo {
 /// The programs that see names being looked up.
 #[derive(Debug)]
 pub struct Lookups {
-    /// Each with its tracepoint.
-    programs: Vec<(Program, u64)>,
+    /// The one that follows forks, and its tracepoint.
+    forks: (Program, u64),
+    /// The others, each with its tracepoint.
+    others: [(Program, &'static CStr); 2],
     cpu: u32,
     values: Values,
     numbers: AtomicU32,
@@ -125,8 +172,8 @@ struct State {
     queue: Queue,
     /// By number: what was read for somebody by somebody else.
     followed: HashMap<u32, Vec<LookedUp>>,
-    /// While they are open, programs run.
-    events: Vec<PerfEvent>,
+    /// While it is there, the programs run.
+    running: Option<(PerfEvent, Vec<RunsAt>)>,
 }
 
 impl State {
@@ -158,33 +205,25 @@ impl Lookups {
     /// Makes the programs; none runs yet.
     ///
     /// # Errors
-    /// EPERM without the right to make them, EINVAL on older kernels, and where there are no tracepoints.
+    /// EPERM without the right to make them, EINVAL on older kernels, and where there are no tracepoints; EPERM where a kernel that is locked down for
+    /// confidentiality lets nobody read its memory.
     pub fn new() -> io::Result<Self> {
         let values = Values::new(WORDS)?;
         let queue = Queue::new(QUEUE_BYTES)?;
         let tracefs = Tracefs::open()?;
         let namespace = std::fs::metadata("/proc/self/ns/pid")?;
-        let tracepoint = |system, name| tracefs.tracepoint(system, name).map_err(io::Error::other);
-        let offset = |tracepoint: &Tracepoint, field: &str| {
-            let place = tracepoint.field(field).or_else(|_| tracepoint.text_field(field));
-            place.map(|place| place.offset() as i16).map_err(io::Error::other)
-        };
-        let exit = tracepoint("sched", "sched_process_exit")?;
-        let fork = tracepoint("sched", "sched_process_fork")?;
-        let call_end = tracepoint("raw_syscalls", "sys_exit")?;
-        let call = tracepoint("raw_syscalls", "sys_enter")?;
+        let fork = tracefs.tracepoint("sched", "sched_process_fork").map_err(io::Error::other)?;
+        let child = fork.field("child_pid").map_err(io::Error::other)?.offset() as i16;
+        let forks = (Program::load(forks(&values, child), At::Record)?, fork.id);
         // Who is followed is taken up by the last of them.
-        let codes = [
-            (exits(&values), exit),
-            (forks(&values, offset(&fork, "child_pid")?), fork),
-            (call_ends(&values, &queue, &namespace, offset(&call_end, "ret")?), call_end),
-            (call_begins(&values, &namespace, offset(&call, "id")?, offset(&call, "args")?), call),
+        let load = |code, tracepoint| Ok::<_, io::Error>((Program::load(code, At::Arguments)?, tracepoint));
+        let others = [
+            load(exits(&values), c"sched_process_exit")?,
+            load(calls(&values, &queue, &namespace), c"sys_exit")?,
         ];
-        let load = |(code, tracepoint): (Code, Tracepoint)| Ok((Program::load(code)?, tracepoint.id));
-        let programs = codes.into_iter().map(load).collect::<io::Result<Vec<_>>>()?;
         let cpu = online_cpus()?.first().copied().unwrap_or(0);
-        let state = State { queue, followed: HashMap::new(), events: Vec::new() };
-        Ok(Self { programs, cpu, values, numbers: AtomicU32::new(1), state: Mutex::new(state) })
+        let state = State { queue, followed: HashMap::new(), running: None };
+        Ok(Self { forks, others, cpu, values, numbers: AtomicU32::new(1), state: Mutex::new(state) })
     }
 
     /// Follows process `pid` and what it starts, from its next system call on.
@@ -193,8 +232,8 @@ impl Lookups {
     /// WouldBlock where as many are followed as may be, and what perf says.
     pub fn follow(self: &Arc<Self>, pid: u32) -> io::Result<Followed> {
         let mut state = self.lock();
-        if state.events.is_empty() {
-            state.events = self.run().map_err(io::Error::other)?;
+        if state.running.is_none() {
+            state.running = Some(self.run()?);
         }
         // Who was followed before has left something, maybe.
         state.take(self.word(LOST));
@@ -209,22 +248,22 @@ impl Lookups {
         Ok(Followed { lookups: self.clone(), number, lost })
     }
 
-    /// Has the programs run no longer where nobody is followed. Takes a fifth of a second.
+    /// Has the programs run no longer where nobody is followed. Takes a tenth of a second, without the lock: a service that is stopped meanwhile would keep
+    /// its observations from going on.
     pub fn rest(&self) {
         let mut state = self.lock();
-        let events = if state.followed.is_empty() { std::mem::take(&mut state.events) } else { Vec::new() };
+        let running = if state.followed.is_empty() { state.running.take() } else { None };
         drop(state);
-        drop(events);
+        drop(running);
     }
 
-    fn run(&self) -> Result<Vec<PerfEvent>, PerfError> {
-        let run = |(program, tracepoint): &(Program, u64)| {
-            let event =
-                PerfEvent::open(&Setup::new(Source::Tracepoint(*tracepoint)), Observed::System, self.cpu)?;
-            event.run(program)?;
-            Ok(event)
-        };
-        self.programs.iter().map(run).collect()
+    fn run(&self) -> io::Result<(PerfEvent, Vec<RunsAt>)> {
+        let (program, tracepoint) = &self.forks;
+        let setup = Setup::new(Source::Tracepoint(*tracepoint));
+        let forks = PerfEvent::open(&setup, Observed::System, self.cpu).map_err(io::Error::other)?;
+        forks.run(program).map_err(io::Error::other)?;
+        let others = self.others.iter().map(|(program, tracepoint)| program.run_at(tracepoint));
+        Ok((forks, others.collect::<io::Result<_>>()?))
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -323,19 +362,22 @@ fn own_number(code: &mut Code, namespace: &std::fs::Metadata, otherwise: crate::
     code.load_low(R3, R10, -4);
 }
 
-/// A thread is about to make a system call.
-fn call_begins(values: &Values, namespace: &std::fs::Metadata, id: i16, args: i16) -> Code {
+/// A thread has made a system call.
+fn calls(values: &Values, queue: &Queue, namespace: &std::fs::Metadata) -> Code {
+    /// On the stack: what [`own_number`] writes last, and before it three words and the path. The registers are there before that.
+    const EVENT: i16 = -(8 + 24 + PATH_BYTES_MAX as i16);
+    const REGISTERS: i16 = EVENT;
+    const _: () = assert!(REGISTERS as i32 + registers::BYTES <= 0);
     let mut code = Code::default();
     let [end, take, followed] = [(); 3].map(|()| code.label());
     code.calc(R6, Op::Set, Operand::Of(R1));
     code.call(Helper::ProcessAndThread);
-    code.calc(R7, Op::Set, Operand::Of(R0));
     code.calc(R8, Op::Set, Operand::Of(R0));
     code.calc(R8, Op::ShiftRight, Operand::Is(32));
     code.values(R9, values);
     entry(&mut code, R8, PROCESS, PROCESSES, 3);
-    code.load(R2, R1, 0);
-    code.low(R3, R2);
+    code.load(R7, R1, 0);
+    code.low(R3, R7);
     code.jump_if(R3, If::Equal, Operand::Of(R8), followed);
     code.load(R2, R9, offset(IS_ANYBODY_WANTED) as i16);
     code.jump_if(R2, If::Equal, Operand::Is(0), end);
@@ -343,8 +385,8 @@ fn call_begins(values: &Values, namespace: &std::fs::Metadata, id: i16, args: i1
     code.calc(R1, Op::Set, Operand::Is(0));
     for one in 0..FOLLOWED_MAX {
         let next = code.label();
-        code.load(R4, R9, offset(WANTED + one) as i16);
-        code.low(R2, R4);
+        code.load(R7, R9, offset(WANTED + one) as i16);
+        code.low(R2, R7);
         code.jump_if(R2, If::NotEqual, Operand::Of(R3), next);
         code.store(R9, offset(WANTED + one) as i16, R1);
         code.jump(take);
@@ -352,108 +394,92 @@ fn call_begins(values: &Values, namespace: &std::fs::Metadata, id: i16, args: i1
     }
     code.jump(end);
     code.place(take);
-    code.calc(R4, Op::ShiftRight, Operand::Is(32));
-    code.calc(R4, Op::ShiftLeft, Operand::Is(32));
-    code.calc(R4, Op::Or, Operand::Of(R8));
+    code.calc(R7, Op::ShiftRight, Operand::Is(32));
+    code.calc(R7, Op::ShiftLeft, Operand::Is(32));
+    code.calc(R7, Op::Or, Operand::Of(R8));
     entry(&mut code, R8, PROCESS, PROCESSES, 3);
-    put(&mut code, R4);
-    code.calc(R2, Op::Set, Operand::Of(R4));
+    put(&mut code, R7);
     code.place(followed);
-    // R1 is the entry of the process, R2 its content.
-    let [first, second, enters, enters_descriptor, executes, leaves, remember] =
-        [(); 7].map(|()| code.label());
-    code.load(R3, R6, id);
-    let calls = [
-        (&OF_PATHS_AT[..], second),
-        (&OF_PATHS, first),
-        (&[libc::SYS_chdir], enters),
-        (&[libc::SYS_fchdir], enters_descriptor),
-        (&[libc::SYS_execve], executes),
-        (&ELSEWHERE, leaves),
-    ];
-    for (numbers, label) in calls {
-        for number in numbers {
-            code.jump_if(R3, If::Equal, Operand::Is(*number as i32), label);
+    // R7 says who is followed. R6 is the result from here on.
+    code.load(R3, R6, 0);
+    code.load(R6, R6, 8);
+    code.calc(R1, Op::Set, Operand::Of(R10));
+    code.calc(R1, Op::Add, Operand::Is(REGISTERS.into()));
+    code.calc(R2, Op::Set, Operand::Is(registers::BYTES));
+    code.call(Helper::CopyKernel);
+    let [first, second, enters, enters_descriptor, executes, leaves, tell, put, lost] =
+        [(); 9].map(|()| code.label());
+    // R2 and R4 are the arguments, R3 is the number of the call.
+    let tell_apart = |code: &mut Code, calls: &Calls, arguments: [i16; 2]| {
+        code.load(R2, R10, REGISTERS + arguments[0]);
+        code.load(R4, R10, REGISTERS + arguments[1]);
+        let labels = [
+            (calls.of_paths_at, second),
+            (calls.of_paths, first),
+            (&[calls.chdir], enters),
+            (&[calls.fchdir], enters_descriptor),
+            (&[calls.execve], executes),
+            (calls.elsewhere, leaves),
+        ];
+        for (numbers, label) in labels {
+            for number in numbers {
+                code.jump_if(R3, If::LowEqual, Operand::Is(*number as i32), label);
+            }
         }
-    }
-    code.jump(end);
-    code.place(leaves);
-    code.calc(R2, Op::Set, Operand::Is(0));
-    code.store(R1, 0, R2);
-    code.jump(end);
-    code.place(second);
-    code.load(R3, R6, args + 8);
-    code.load(R1, R6, args);
-    code.calc(R4, Op::Set, Operand::Is(PATH));
-    code.jump_if(R1, If::LowEqual, Operand::Is(libc::AT_FDCWD), remember);
-    code.calc(R4, Op::Set, Operand::Is(PATH_AT));
-    code.jump(remember);
-    for (label, kind) in
-        [(enters, ENTERS), (enters_descriptor, ENTERS_DESCRIPTOR), (executes, EXECUTES), (first, PATH)]
+        code.jump(end);
+    };
+    code.load(R3, R10, REGISTERS + registers::CALL);
+    #[cfg(target_arch = "x86_64")]
     {
-        code.place(label);
-        code.load(R3, R6, args);
-        code.calc(R4, Op::Set, Operand::Is(kind));
-        code.jump(remember);
+        let native = code.label();
+        code.load(R1, R10, REGISTERS + registers::CS);
+        code.calc(R1, Op::And, Operand::Is(0xffff));
+        code.jump_if(R1, If::NotEqual, Operand::Is(registers::USER32_CS), native);
+        tell_apart(&mut code, &OF_32_BITS, registers::ARGUMENTS_32);
+        code.place(native);
     }
-    code.place(remember);
-    code.calc(R8, Op::Set, Operand::Of(R2));
-    code.low(R7, R7);
-    entry(&mut code, R7, CALL, THREADS, 5);
-    code.calc(R4, Op::ShiftLeft, Operand::Is(32));
-    code.calc(R4, Op::Or, Operand::Of(R7));
-    code.store(R1, 0, R4);
-    code.store(R1, 8, R3);
-    code.store(R1, 16, R8);
-    code.calc(R9, Op::Set, Operand::Of(R1));
-    code.call(Helper::Time);
-    code.store(R9, 24, R0);
-    code.place(end);
-    code.end();
-    code
-}
-
-/// A thread has made a system call.
-fn call_ends(values: &Values, queue: &Queue, namespace: &std::fs::Metadata, ret: i16) -> Code {
-    /// On the stack: what [`own_number`] writes last, and before it three words and the path.
-    const EVENT: i16 = -(8 + 24 + PATH_BYTES_MAX as i16);
-    let mut code = Code::default();
-    let [end, put, lost] = [(); 3].map(|()| code.label());
-    code.load(R6, R1, ret);
-    code.call(Helper::ProcessAndThread);
-    code.low(R7, R0);
-    code.values(R9, values);
-    entry(&mut code, R7, CALL, THREADS, 5);
-    code.load(R8, R1, 0);
-    code.low(R2, R8);
-    code.jump_if(R2, If::NotEqual, Operand::Of(R7), end);
+    tell_apart(&mut code, &NATIVE, registers::ARGUMENTS);
+    code.place(leaves);
+    code.jump_if(R6, If::AtMost, Operand::Is(-1), end);
+    entry(&mut code, R8, PROCESS, PROCESSES, 3);
     code.calc(R2, Op::Set, Operand::Is(0));
     code.store(R1, 0, R2);
-    code.calc(R7, Op::Set, Operand::Of(R1));
-    code.calc(R8, Op::ShiftRight, Operand::Is(32));
-    let fails = code.label();
-    code.jump_if(R8, If::NotEqual, Operand::Is(EXECUTES), fails);
+    code.jump(end);
+    // R8 is the kind from here on, and R9 where the path is.
+    code.place(second);
+    code.calc(R9, Op::Set, Operand::Of(R4));
+    code.calc(R8, Op::Set, Operand::Is(PATH));
+    code.jump_if(R2, If::LowEqual, Operand::Is(libc::AT_FDCWD), tell);
+    code.calc(R8, Op::Set, Operand::Is(PATH_AT));
+    code.jump(tell);
+    // Where the program is executed its path is gone.
+    code.place(executes);
     code.jump_if(R6, If::AtLeast, Operand::Is(0), end);
-    code.place(fails);
+    for (label, kind) in [(first, PATH), (enters, ENTERS), (enters_descriptor, ENTERS_DESCRIPTOR)] {
+        code.place(label);
+        code.calc(R9, Op::Set, Operand::Of(R2));
+        code.calc(R8, Op::Set, Operand::Is(kind));
+        code.jump(tell);
+    }
+    code.place(tell);
     own_number(&mut code, namespace, end);
+    // Number and process.
+    code.calc(R7, Op::ShiftRight, Operand::Is(32));
+    code.calc(R7, Op::ShiftLeft, Operand::Is(32));
+    code.calc(R7, Op::Or, Operand::Of(R3));
+    code.store(R10, EVENT + 8, R7);
+    code.call(Helper::Time);
+    code.store(R10, EVENT + 16, R0);
     // Kind and result.
     code.calc(R1, Op::Set, Operand::Of(R8));
     code.calc(R1, Op::ShiftLeft, Operand::Is(32));
     code.low(R6, R6);
     code.calc(R1, Op::Or, Operand::Of(R6));
     code.store(R10, EVENT, R1);
-    // Number and process.
-    code.load(R2, R7, 16);
-    code.calc(R2, Op::ShiftRight, Operand::Is(32));
-    code.calc(R2, Op::ShiftLeft, Operand::Is(32));
-    code.calc(R2, Op::Or, Operand::Of(R3));
-    code.store(R10, EVENT + 8, R2);
-    code.load(R2, R7, 24);
-    code.store(R10, EVENT + 16, R2);
-    code.load(R3, R7, 8);
     code.calc(R1, Op::Set, Operand::Of(R10));
     code.calc(R1, Op::Add, Operand::Is(i32::from(EVENT) + 24));
     code.calc(R2, Op::Set, Operand::Is(PATH_BYTES_MAX));
+    code.calc(R3, Op::Set, Operand::Of(R9));
     code.call(Helper::CopyUserString);
     code.calc(R3, Op::Set, Operand::Is(24));
     code.jump_if(R8, If::Equal, Operand::Is(ENTERS_DESCRIPTOR), put);
@@ -471,6 +497,7 @@ fn call_ends(values: &Values, queue: &Queue, namespace: &std::fs::Metadata, ret:
     code.jump_if(R0, If::NotEqual, Operand::Is(0), lost);
     code.jump(end);
     code.place(lost);
+    code.values(R9, values);
     code.calc(R1, Op::Set, Operand::Is(1));
     code.add_to(R9, offset(LOST) as i16, R1);
     code.place(end);
@@ -523,10 +550,11 @@ fn exits(values: &Values) -> Code {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::path::Path;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use prepage_testing::{Need, unless_refused};
+    use prepage_testing::{Need, has as has_need, unless_refused};
 
     use super::*;
 
@@ -590,6 +618,43 @@ mod tests {
             [true, false, true],
             "{all:?}"
         );
+    }
+
+    /// Their system calls have other numbers, and their arguments are in other registers.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn of_32_bit_programs_names_are_told_too_and_no_call_is_taken_for_one_of_64_bits() {
+        const SOURCE: &str = r#"
+static long call(long number, long a, long b, long c) {
+    long result;
+    asm volatile("int $0x80" : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c) : "memory");
+    return result;
+}
+void _start(void) {
+    static char buffer[256];
+    call(33, (long)"/no/such/access", 0, 0);
+    /* getresuid(2), of 64 bits mount(2) */
+    call(165, (long)buffer, (long)buffer + 4, (long)buffer + 8);
+    call(195, (long)"/no/such/stat64", (long)buffer, 0);
+    call(295, -100, (long)"/no/such/openat", 0);
+    call(1, 0, 0, 0);
+}
+"#;
+        let compiled = Path::new("/proc/sys/abi/vsyscall32").to_owned();
+        if !has_need(Need::Tool("cc".into())) || !has_need(Need::Path(compiled)) {
+            return;
+        }
+        let Some(lookups) = lookups() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let (source, program) = (directory.path().join("x.c"), directory.path().join("x"));
+        std::fs::write(&source, SOURCE).unwrap();
+        let options = ["-m32", "-O1", "-fno-pic", "-nostdlib", "-static", "-o"];
+        let compiler = Command::new("cc").args(options).args([&program, &source]).status();
+        assert!(compiler.unwrap().success());
+        let all = of_shell(&lookups, program.to_str().unwrap());
+        for path in ["/no/such/access", "/no/such/stat64", "/no/such/openat"] {
+            assert!(has(&all, path), "{path}: {all:?}");
+        }
     }
 
     #[test]
