@@ -65,6 +65,8 @@ fn child_is_shown() {
     let hidden = Vm::new(VmOptions::default().shown(false)).unwrap();
     let file = file(32 * 4096);
     let object = vms[0].file(file.path()).unwrap();
+    // This process is killed as a rule: the file goes while somebody can see to that.
+    drop(file);
     let map = vms[0].map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
     (0..5).for_each(|page| _ = touch(&map, page));
     println!("it is there");
