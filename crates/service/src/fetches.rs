@@ -539,8 +539,11 @@ mod tests {
             return;
         }
         let directory = tempfile::tempdir_in(directory).unwrap();
-        let profile = profile_of(&directory.path().canonicalize().unwrap().join("file"));
+        let directory = directory.path().canonicalize().unwrap();
+        let profiles = ["many", "one"].map(|name| profile_of(&directory.join(name)));
         let files = |count| {
+            // What is read for others at the moment would be found in memory.
+            let profile = &profiles[usize::from(count == 1)];
             let files = std::iter::repeat_n(profile.files[0].clone(), count).collect();
             let profile = Profile { files, ..profile.clone() };
             Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))

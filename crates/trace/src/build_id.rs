@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
@@ -40,7 +40,9 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
 }
 
 /// Opens `path` to read it. A pipe that stands there is not waited for.
+#[cfg(any(feature = "import", feature = "parquet"))]
 pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     File::options().read(true).custom_flags(flags).open(path)
 }
