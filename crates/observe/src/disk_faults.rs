@@ -29,7 +29,7 @@ impl DiskFaults {
         Ok(Self { stream, places: Places::of(pids) })
     }
 
-    /// Notes those that were told since the last look. `last_touch_ns` is that of a file's page.
+    /// Notes the faults that came since the last look. `last_touch_ns` becomes the time of the last one on a page of a file.
     pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         for event in self.stream.finish() {
             self.places.apply(&event);

@@ -12,9 +12,9 @@ use crate::sightings::{PAGES_MAX, Sightings};
 /// The ends of page tables in a process tree: a process ends, or executes another program in its own place.
 #[derive(Debug, Default)]
 pub(crate) struct Endings {
-    /// How many of each process's came since nobody looked any more.
+    /// How many page tables of each process went without a last look.
     unseen: HashMap<u32, u32>,
-    /// How many each process told all before. That is read sooner or later than the end is seen.
+    /// Of how many page tables each process has told everything before they went. Their number may rise before `unseen` does, or after.
     told: HashMap<u32, u32>,
     /// The file that each process has named last.
     mapped: HashMap<u32, PathBuf>,
@@ -33,7 +33,7 @@ impl Endings {
         self.is_missed = true;
     }
 
-    /// Notes what processes told. Returns when a page was touched that is new, if one was.
+    /// Notes the pages that processes say they have touched. Returns when the last page that was not known before was touched, if there is one.
     pub(crate) fn take_in(&mut self, told: &[Record], sightings: &mut Sightings) -> Option<u64> {
         let now = now_ns();
         let mut last_touch_ns = None;
@@ -69,7 +69,7 @@ impl Endings {
         self.has_windows
     }
 
-    /// Whether pages may have been touched that are not known, as far as processes told by now.
+    /// Whether touched pages may be unknown: a page table went that nobody had looked at last, and its process has not told of it.
     pub(crate) fn has_missed(&self) -> bool {
         let told = |pid| self.told.get(pid).copied().unwrap_or_default();
         self.is_missed || self.unseen.iter().any(|(pid, count)| *count > told(pid))

@@ -198,13 +198,19 @@ fn program_with(library: &Path) -> PathBuf {
     compile(dir, "program", source, &["-Wl,--no-as-needed", path, &place])
 }
 
-#[test]
-fn what_is_loaded_later_is_told_as_surely() {
+/// A library with a table of 256 pages, and a program of `source` that is told to load it.
+fn library_and_program(source: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let table = "const char table[256 * 4096] = {1};";
     let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
-    let program = compile(dir.path(), "program", LOAD_AND_TOUCH, &[]);
+    let program = compile(dir.path(), "program", source, &[]);
     std::thread::sleep(Duration::from_millis(20));
+    (dir, library, program)
+}
+
+#[test]
+fn what_is_loaded_later_is_told_as_surely() {
+    let (_dir, library, program) = library_and_program(LOAD_AND_TOUCH);
     let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
     for options in [perf, page_tables] {
         let mut surely = 0;
@@ -554,11 +560,7 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     if !has(Need::Tool("cc".into())) || !has(Need::Linux(6, 11)) {
         return;
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let table = "const char table[256 * 4096] = {1};";
-    let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
-    let program = compile(dir.path(), "program", LOAD_TOUCH_AND_END, &[]);
-    std::thread::sleep(Duration::from_millis(20));
+    let (_dir, library, program) = library_and_program(LOAD_TOUCH_AND_END);
     let [_, _, options, _] = ways(program.to_str().unwrap());
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for then in ["unload", "execute", "leave", "return"] {

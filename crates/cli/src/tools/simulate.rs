@@ -331,7 +331,7 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
     Ok(known)
 }
 
-/// The profile in a file, or, where there is none, of this name; `None` where the file is something else.
+/// The profile in the file of this name. Where there is no such file, the stored profile that is called so. `None` where the file holds no profile.
 fn stored_profile(path: &Path) -> Result<Option<Profile>> {
     if let Some(name) = path.to_str()
         && !path.exists()

@@ -85,7 +85,7 @@ fn what_is_asked_for_and_cannot_be_printed_is_an_error() {
         assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
         assert!(said.contains("standard output: cannot be written: No space left"), "{command:?}: {said}");
     }
-    // Who leaves is told nothing.
+    // A reader that has closed its pipe gets no message.
     for args in asked {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

@@ -64,7 +64,7 @@ fn where_the_kernel_refuses_to_show_anything() {
         let Some(place) = denying(calls) else { return };
         place.same(&["/usr/bin/python3", "-c", LOOK]);
         place.same(&["sh", "-c", "cat /etc/hostname; ls /usr/lib | wc -l; exit 5"]);
-        let told = place.told(&["ls", "/"]);
+        let told = place.said(&["ls", "/"]);
         // Without ptrace the agent goes in all the same, and without perf page tables tell.
         assert!(told.contains("not seen: ") || !calls.contains(&"userfaultfd"), "{calls:?}: {told}");
     }
@@ -104,7 +104,7 @@ fn who_has_asked_for_a_new_namespace_of_processes_starts_its_first() {
     let place = place.behind(&["unshare", "-p"]);
     place.same(&["sh", "-c", "sleep 0.2 & wait; echo done"]);
     place.same(&["sh", "-c", "sh -c 'sh -c \"echo \\$\\$\"; true'"]);
-    let told = place.told(&["true"]);
+    let told = place.said(&["true"]);
     assert!(told.contains("another namespace of processes"), "{told}");
 }
 
@@ -327,13 +327,13 @@ fn places_that_cannot_be_written_or_executed() {
     let read_only = format!("mount -t tmpfs -o ro,mode=700 none '{}'", place.sandbox.store().display());
     let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{read_only}; exec \"$@\""), "sh"]);
     place.same(&look);
-    assert!(place.told(&look).contains("not learning"), "{}", place.told(&look));
+    assert!(place.said(&look).contains("not learning"), "{}", place.said(&look));
     let place = Place::new();
     fs::create_dir(place.sandbox.store()).unwrap();
     let full = format!("mount -t tmpfs -o size=64k,mode=700 none '{}'", place.sandbox.store().display());
     let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{full}; exec \"$@\""), "sh"]);
     place.same(&look);
-    assert!(place.told(&look).contains("not learning"), "{}", place.told(&look));
+    assert!(place.said(&look).contains("not learning"), "{}", place.said(&look));
 }
 
 #[test]

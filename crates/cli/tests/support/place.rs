@@ -76,8 +76,8 @@ impl Place {
         assert_eq!(unlearned, plain, "{program:?}");
     }
 
-    /// What a first start says with -v.
-    pub fn told(&self, program: &[&str]) -> String {
+    /// What `run -v` says of a first start of `program`.
+    pub fn said(&self, program: &[&str]) -> String {
         let prepage = self.prepage.to_str().unwrap();
         text(&self.output(&[&[prepage, "run", "-v", "--"], program].concat()).stderr)
     }
