@@ -1,7 +1,7 @@
 //! The page tables of a process tree: which pages are there, looked at in growing intervals.
 //!
-//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell. What is touched between the last
-//! look and the end of a process, that tells itself where it has an agent (`endings`).
+//! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell. A process with an agent
+//! tells what it has touched between the last look and its end (`endings`).
 
 mod process;
 pub(crate) mod tree;
