@@ -3,16 +3,13 @@
 //! From a cold disk that takes a millisecond or two, for profiles are looked up meanwhile. The kernel then reads the program's head, the loader that
 //! it names and what the loader begins with, one after the other.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::num::NonZeroU64;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use prepage_core::PageIndex;
 use prepage_profiles::elf::Elf;
-use prepage_profiles::program::find;
+use prepage_profiles::script::interpreters;
 use prepage_trace::build_id::open_regular;
 use rustix::fs::Advice;
 
@@ -26,9 +23,6 @@ const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
 /// As deep as the kernel goes (fs/exec.c).
 const SCRIPTS_DEEP: u32 = 4;
-
-/// As much of a script as the kernel looks at (BINPRM_BUF_SIZE).
-const SCRIPT_HEAD_BYTES: usize = 256;
 
 /// Asks for the head of `program`, and where that names a loader, for the loader and its cache; of a script, for those of its interpreter,
 /// and of the program that env(1) is to look for. Waits for nothing that the start of the program would not wait for. Where the head is in memory,
@@ -44,15 +38,11 @@ fn ask_for_at(program: &Path, depth: u32) {
     if !is_there {
         ask(&file);
     }
-    if let Some((interpreter, argument)) = interpreter(&file).filter(|_| depth < SCRIPTS_DEEP) {
-        ask_for_at(Path::new(&interpreter), depth + 1);
-        let is_env = Path::new(&interpreter).file_name() == Some("env".as_ref());
-        if let Some(found) = argument.filter(|_| is_env).and_then(|name| find(&name).ok()) {
-            ask_for_at(&found, depth + 1);
-        }
-        return;
+    let interpreters = interpreters(&file);
+    if depth < SCRIPTS_DEEP {
+        interpreters.iter().for_each(|interpreter| ask_for_at(interpreter, depth + 1));
     }
-    if is_there {
+    if is_there || !interpreters.is_empty() {
         return;
     }
     let loader = Elf::parse(&file).and_then(|elf| elf.interpreter(&file));
@@ -62,16 +52,6 @@ fn ask_for_at(program: &Path, depth: u32) {
             ask(&file);
         }
     }
-}
-
-/// The interpreter that a script names, and the argument that it gets, if any.
-fn interpreter(file: &File) -> Option<(OsString, Option<OsString>)> {
-    let mut head = [0; SCRIPT_HEAD_BYTES];
-    let got = file.read_at(&mut head, 0).ok()?;
-    let line = head[..got].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii();
-    let mut words = line.splitn(2, |byte| matches!(byte, b' ' | b'\t'));
-    let word = |bytes: &[u8]| OsString::from_vec(bytes.trim_ascii().to_vec());
-    Some((word(words.next()?), words.next().map(word)))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::elf::{Elf, ElfError, Links};
 use crate::identity::{Skipped, content_of, identity_of, open_to_read};
 use crate::libraries::{Cache, candidates};
 use crate::note::{self, Room};
-use crate::program::find;
+use crate::script::interpreters;
 use crate::sidecar::Sidecars;
 use crate::trust::{Refused, Untrusted, is_trusted};
 
@@ -204,19 +204,11 @@ impl Search {
     }
 }
 
-/// The program that runs the script at `path`: `#!/usr/bin/python3 -s` or `#!/usr/bin/env python3`.
+/// The program that runs the script at `path` in the end.
 fn interpreter(path: &Path) -> Option<PathBuf> {
-    /// What the kernel reads of a script (`BINPRM_BUF_SIZE`).
-    const LINE_BYTES_MAX: usize = 256;
     let file = open_to_read(path).ok()?;
     identity_of(&file).ok()?;
-    let mut head = [0; LINE_BYTES_MAX];
-    let read = Bytes::read_at(&file, 0, &mut head).ok()?;
-    let line = head[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let named = words.next()?;
-    let program = if named.ends_with("/env") { find(words.next()?.as_ref()).ok()? } else { named.into() };
-    program.canonicalize().ok()
+    interpreters(&file).pop()?.canonicalize().ok()
 }
 
 /// `None` where there is no such library for this machine.

@@ -16,6 +16,7 @@
 //! | [`layer`], [`room`] | whose knowledge it is, and where; what makes room for more          |
 //! | [`key`]         | which profile a command means                                       |
 //! | [`program`]     | which executable a command means                                    |
+//! | [`script`]      | what runs a script                                                  |
 //! | [`identity`]    | whether a file is still the one that was learned                    |
 //! | [`mod@source`]  | the number by which a profile names its host                        |
 //! | [`trust`]       | whose word is followed                                              |
@@ -54,6 +55,7 @@ pub mod program;
 pub mod public;
 pub mod replacement;
 pub mod room;
+pub mod script;
 pub mod section;
 pub mod sidecar;
 pub mod source;

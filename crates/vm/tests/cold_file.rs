@@ -7,14 +7,13 @@ mod support;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat;
 use prepage_testing::{Need, has};
 use prepage_vm::{AccessError, MapOptions, Mode, Reason};
-use support::{modes, touch, until, vm, word};
+use support::{memfd_pages, modes, touch, until, vm, word};
 
 const PAGES: u64 = 1024;
 /// The last page is not whole.
@@ -31,10 +30,6 @@ fn cool(file: &File, is_possible: bool) {
 
 /// Pages that memfds of the VM hold, and bytes of writable shared mappings of them that are in the page table.
 fn held() -> (u64, u64) {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-    let ours = fds
-        .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")));
-    let pages = ours.map(|path| std::fs::metadata(path).map_or(0, |facts| facts.blocks() / 8)).sum();
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut shown_kib, mut is_view) = (0, false);
     for line in maps.lines() {
@@ -45,7 +40,7 @@ fn held() -> (u64, u64) {
             is_view = false;
         }
     }
-    (pages, shown_kib * 1024)
+    (memfd_pages(), shown_kib * 1024)
 }
 
 #[test]

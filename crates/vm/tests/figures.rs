@@ -5,26 +5,19 @@
 
 mod support;
 
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Vm};
-use support::{Words, modes, pages, touch, vm, word};
+use support::{Words, memfd_pages, modes, pages, random, touch, vm, word};
 
 /// Below what makes neighbouring mappings join.
 const PAGES: u64 = 300;
 
 /// Pages that the kernel holds in memfds of the VM, and mappings of them.
 fn kernel() -> (u64, u64) {
-    let held = |entry: std::fs::DirEntry| {
-        let path = entry.path();
-        let is_ours = std::fs::read_link(&path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)"));
-        is_ours.then(|| std::fs::metadata(&path).map_or(0, |facts| facts.blocks() / 8))
-    };
-    let frames = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(held).sum();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (frames, maps.lines().filter(|line| line.contains("/memfd:prepage")).count() as u64)
+    (memfd_pages(), maps.lines().filter(|line| line.contains("/memfd:prepage")).count() as u64)
 }
 
 /// Reads in the background may go on until `quiet`.
@@ -60,13 +53,7 @@ fn figures_are_exact_at_every_quiet_moment() {
     if !modes.contains(&Mode::Inline) {
         return;
     }
-    let mut state = 88172645463325252_u64;
-    let mut random = |limit: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    };
+    let mut random = random();
     let mut objects: Vec<Object> = Vec::new();
     let mut maps: Vec<(usize, Map)> = Vec::new();
     let mut quiet = Instant::now();

@@ -10,7 +10,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{
     Advice, Map, MapOptions, Mode, Object, Pool, Reason, Replacement, Source, SourceError, Vm, VmOptions,
 };
-use support::{Words, file, modes, pages, touch, until, vm, word};
+use support::{Words, file, memfds, modes, pages, touch, until, vm, word};
 
 const MIB: u64 = 1 << 20;
 
@@ -383,14 +383,9 @@ fn frames_of_an_object_that_goes_are_freed_before_they_count_as_free() {
     let vm = vm();
     let object = vm.file(file(LEN).path()).unwrap();
     vm.map(&object, &MapOptions::shared()).unwrap().populate(object.pages()).unwrap();
-    let memfd = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.unwrap().path();
-        let is_ours = std::fs::read_link(&path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)"));
-        let file = if is_ours { std::fs::File::open(path).ok() } else { None };
-        file.filter(|file| file.metadata().unwrap().len() == LEN)
-    };
     // While it is open somewhere it is not freed by being closed.
-    let held: Vec<_> = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(memfd).collect();
+    let of_object = memfds().into_iter().filter(|(_, facts)| facts.len() == LEN);
+    let held: Vec<_> = of_object.map(|(path, _)| std::fs::File::open(path).unwrap()).collect();
     let blocks =
         || held.iter().map(|memfd| std::os::unix::fs::MetadataExt::blocks(&memfd.metadata().unwrap()));
     assert_eq!(blocks().sum::<u64>(), 37 * 8);

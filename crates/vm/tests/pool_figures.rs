@@ -4,27 +4,16 @@
 
 mod support;
 
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{Map, MapOptions, Mode, Object, Pool, Vm, VmOptions};
-use support::{Words, modes, pages, touch, word};
+use support::{Words, memfd_pages, modes, pages, random, touch, word};
 
 const PAGES: u64 = 200;
 const LIMIT: u64 = 256;
 /// As long as reclaim may take on a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Pages that the kernel holds in memfds of the VM.
-fn kernel() -> u64 {
-    let held = |entry: std::fs::DirEntry| {
-        let path = entry.path();
-        let is_ours = std::fs::read_link(&path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)"));
-        is_ours.then(|| std::fs::metadata(&path).map_or(0, |facts| facts.blocks() / 8))
-    };
-    std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(held).sum()
-}
 
 /// At a moment at which the reclaimer rests, and one comes soon: all ways to count give the same.
 fn compare(pool: &Pool, objects: &[Object], after: &str) {
@@ -40,7 +29,7 @@ fn compare(pool: &Pool, objects: &[Object], after: &str) {
         let listed = pool.objects();
         let found = [
             figures.resident_pages,
-            kernel(),
+            memfd_pages(),
             objects.iter().map(Object::resident_pages).sum(),
             listed.iter().map(|object| object.resident_pages).sum(),
         ];
@@ -84,13 +73,7 @@ fn the_pool_counts_what_the_kernel_counts() {
     if !modes.contains(&Mode::Inline) {
         return;
     }
-    let mut state = 88172645463325252_u64;
-    let mut random = |limit: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    };
+    let mut random = random();
     let mut objects: Vec<Object> = Vec::new();
     let mut maps: Vec<(usize, Map)> = Vec::new();
     for step in 0..10_000 {
@@ -150,7 +133,7 @@ fn the_pool_counts_what_the_kernel_counts() {
     drop(maps);
     drop(objects);
     let began = Instant::now();
-    while !pool.objects().is_empty() || kernel() > 0 {
+    while !pool.objects().is_empty() || memfd_pages() > 0 {
         assert!(began.elapsed() < PATIENCE);
         std::thread::yield_now();
     }

@@ -19,7 +19,7 @@ use prepage_vm::{
 };
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Signal, WaitStatus, getpid, kill_process};
-use support::{Words, child, file, is_child, modes, pages, touch, until, vm, word};
+use support::{Words, child, file, is_child, memfd_pages, memfds, modes, pages, touch, until, vm, word};
 
 /// Runs the test `name` in a child, which must say `said`.
 fn passes(name: &str, before: &[&str], said: &str) {
@@ -358,17 +358,6 @@ fn child_takes_signals() {
     eprintln!("all signals came");
 }
 
-/// MiB that the memory of memfds takes, by the whole machine's count of this process's.
-fn memfd_pages() -> u64 {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-    let ours = fds
-        .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")));
-    ours.map(|path| {
-        std::fs::metadata(path).map_or(0, |facts| std::os::unix::fs::MetadataExt::blocks(&facts) / 8)
-    })
-    .sum()
-}
-
 #[test]
 fn a_core_dump_makes_no_memory_of_what_was_never_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -404,10 +393,8 @@ fn child_dumps_core() {
     assert!(memfd_pages() <= 32);
     let _ = std::fs::remove_file(&name);
     // A process that holds the memfd, too, and outlives this one: it counts when the dump is over.
-    let fd = std::fs::read_dir("/proc/self/fd").unwrap().flatten().find(|entry| {
-        std::fs::read_link(entry.path()).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)"))
-    });
-    let number: i32 = fd.unwrap().file_name().to_string_lossy().parse().unwrap();
+    let (path, _) = memfds().swap_remove(0);
+    let number: i32 = path.file_name().unwrap().to_string_lossy().parse().unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
     // SAFETY: the child makes system calls and one line of text, and leaves.
     unsafe {

@@ -7,12 +7,12 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_vm::{Advice, Map, MapOptions, Object, Piece};
-use support::{Words, modes, pages, touch, vm};
+use support::{Words, memfds, modes, pages, random, touch, vm};
 
 const PAGES: u64 = 200;
 
@@ -57,33 +57,20 @@ fn told(objects: &[(u64, Object)]) -> BTreeSet<(u64, u64, u64)> {
     found
 }
 
-/// The inodes of the VM's memfds.
-fn memfds() -> BTreeSet<u64> {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-    fds.filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")))
-        .map(|path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap()))
-        .collect()
-}
-
 #[test]
 fn the_backings_tell_what_the_page_tables_show() {
     let vm = vm();
+    let inodes = || memfds().iter().map(|(_, facts)| facts.ino()).collect::<BTreeSet<u64>>();
     let mut objects: Vec<(u64, Object)> = Vec::new();
     for _ in 0..3 {
-        let before = memfds();
+        let before = inodes();
         let object =
             vm.source("words", Words { len_bytes: PAGES * PAGE_SIZE, ..Default::default() }).unwrap();
-        let inode = memfds().into_iter().find(|inode| !before.contains(inode)).expect("a new memfd");
+        let inode = inodes().into_iter().find(|inode| !before.contains(inode)).expect("a new memfd");
         objects.push((inode, object));
     }
     let modes = modes(&vm, &objects[0].1);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |limit: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    };
+    let mut random = random();
     let mut maps: Vec<Map> = Vec::new();
     let mut compared = 0;
     for step in 0..600 {

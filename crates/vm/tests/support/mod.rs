@@ -1,7 +1,10 @@
 //! What the tests share.
 #![allow(dead_code, unused_imports)]
 
+use std::fs::Metadata;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -24,6 +27,31 @@ pub fn left_in(vm: &Vm) -> (u64, u64, u64, u64) {
             return left;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The memfds that hold frames of this process's VMs, by their paths below /proc/self/fd, and what the kernel says of each.
+pub fn memfds() -> Vec<(PathBuf, Metadata)> {
+    let paths = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    let of_frames = paths
+        .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:prepage (deleted)")));
+    // One of another thread's may be closed meanwhile.
+    of_frames.filter_map(|path| std::fs::metadata(&path).ok().map(|facts| (path, facts))).collect()
+}
+
+/// Pages that the kernel holds in them.
+pub fn memfd_pages() -> u64 {
+    memfds().iter().map(|(_, facts)| facts.blocks() * 512 / PAGE_SIZE).sum()
+}
+
+/// Numbers below a limit, the same in each run (xorshift).
+pub fn random() -> impl FnMut(u64) -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move |limit| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % limit
     }
 }
 
