@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::bench_start::{Prepared, library_for, prepare};
 use crate::output::print_json;
 use crate::table::table;
-use crate::targets::size;
+use crate::size::size;
 
 /// Options of `prepage bench sweep`.
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,9 @@ use prepage_core::profile::start::observe_every;
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, PAGES_A_MISS, Profile, ProfiledFile};
 use prepage_core::quantity::counted;
+use prepage_display::number::age;
 use prepage_display::terminal::printable;
+use prepage_prefetch::clock;
 use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{Skipped, open_if_same};
@@ -19,7 +21,6 @@ use serde::Serialize;
 use super::{Listed, what_is_wrong};
 use crate::output::print_json;
 use crate::table::table;
-use crate::targets::age;
 
 /// Shows one profile.
 pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Write) -> Result<()> {
@@ -50,7 +51,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
             fewer => counted(fewer.into(), "start"),
         },
         counted(profile.sources.len().max(1), "host"),
-        age(profile.history.updated_unix_s)
+        age(clock::unix_s().saturating_sub(profile.history.updated_unix_s))
     )?;
     writeln!(
         out,
