@@ -73,7 +73,7 @@ pub fn passes(path: &Path, pages: u64) -> io::Result<[Pass; 4]> {
 /// What the passes say about the hypothesis.
 pub fn verdict([first, _, again, other]: &[Pass; 4]) -> String {
     let ratio = median_ratio(&again.latencies_us, &other.latencies_us);
-    let said = if ratio.high < 1.0 {
+    let said = if ratio.high.is_some_and(|high| high < 1.0) {
         "come faster: some cache below the kernel holds them"
     } else {
         "come no faster: nothing below the kernel holds them, or it held both"
@@ -81,12 +81,11 @@ pub fn verdict([first, _, again, other]: &[Pass; 4]) -> String {
     let tenths = first.tenths_us();
     let fall = tenths.last().zip(tenths.first()).map_or(f64::NAN, |(end, begin)| end / begin);
     format!(
-        "A page read before takes {:.1} µs, {:.3} ({:.3} to {:.3}, 95 %) of what a page takes that nothing had read. So pages \
+        "A page read before takes {:.1} µs, {:.3} ({}, 95 %) of what a page takes that nothing had read. So pages \
          read before {said}. The last tenth of the first pass took {fall:.2} of its first.",
         again.quantile_us(0.5),
         ratio.value,
-        ratio.low,
-        ratio.high,
+        ratio.interval(3),
     )
 }
 

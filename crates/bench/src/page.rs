@@ -91,9 +91,8 @@ pub fn cells(one: &Shown) -> Vec<[String; 6]> {
     };
     let microseconds = |mean| known(mean, |mean: f64| format!("{mean:.2}"));
     add("count", &|tally| tally.count.to_string(), &|row, _| row.count.to_string());
-    add("percent", &|tally| percent(tally.count, tallies[3].count), &|row, all| {
-        percent(row.count, all.count)
-    });
+    let share = |part, whole| known(percent(part, whole), |share| format!("{share:.1}"));
+    add("percent", &|tally| share(tally.count, tallies[3].count), &|row, all| share(row.count, all.count));
     add("mean µs", &|tally| microseconds(tally.mean_us()), &|row, _| microseconds(row.mean_us));
     add("total ms", &|tally| format!("{:.1}", tally.total_ms()), &|row, _| format!("{:.1}", row.total_ms));
     rows

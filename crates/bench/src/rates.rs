@@ -7,6 +7,8 @@ pub mod zeros;
 
 use std::time::Instant;
 
+use prepage_prefetch::statistics::median;
+
 /// A rate measured several times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
@@ -38,9 +40,9 @@ impl Rate {
         Ok(Self { what: what.to_owned(), workers, per_second })
     }
 
-    /// The middle one.
+    /// The middle one, or between the two in the middle.
     pub fn median(&self) -> f64 {
-        self.per_second[self.per_second.len() / 2]
+        median(&self.per_second)
     }
 
     /// The least and the greatest.
@@ -78,6 +80,10 @@ mod tests {
         let mut rates = [5.0, 1.0, 3.0].into_iter();
         let rate = Rate::measure("x", 2, 3, || rates.next().ok_or(())).expect("three rounds");
         assert_eq!((rate.median(), rate.range()), (3.0, (1.0, 5.0)));
+        let mut rates = [5.0, 1.0, 3.0, 4.0].into_iter();
+        let even = Rate::measure("x", 2, 4, || rates.next().ok_or(())).expect("four rounds");
+        assert_eq!(even.median(), 3.5);
+        let mut rates = [5.0, 1.0, 3.0].into_iter();
         assert_eq!(Rate::measure("x", 2, 4, || rates.next().ok_or(())), Err(()));
     }
 }

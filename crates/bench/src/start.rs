@@ -80,10 +80,10 @@ pub struct Measured {
     pub faults: u64,
     /// Of these, those that read from a device.
     pub disk_faults: u64,
-    /// What the disk of /usr was asked to read, by whomever: requests and bytes (diskstats).
-    pub disk_reads: u64,
+    /// What the disk of /usr was asked to read, by whomever, in requests (diskstats); `None` where /usr has no disk of its own (overlay).
+    pub disk_reads: Option<u64>,
     /// The same in bytes.
-    pub disk_read_bytes: u64,
+    pub disk_read_bytes: Option<u64>,
     /// The phases.
     pub phases: Phases,
     /// Pages that the prefetch asked for.
@@ -183,7 +183,7 @@ impl Bench {
         let made = head_start.and_then(HeadStart::end);
         let others = others.collect().map_err(unstarted())?;
         let cpu = ended.cpu + others.cpu;
-        let disk = disk();
+        let disk = disk().zip(disk_before);
         if ended.status != 0 {
             let status = ExitStatus::from_raw(ended.status);
             return Err(BenchError::Void(format!("{name} ended with {status}")));
@@ -192,8 +192,8 @@ impl Bench {
         measured.resident_bytes_max = ended.resident_bytes_max;
         measured.faults = ended.minor_faults + ended.major_faults;
         measured.disk_faults = ended.major_faults;
-        measured.disk_reads = disk.reads - disk_before.reads;
-        measured.disk_read_bytes = disk.read_bytes - disk_before.read_bytes;
+        measured.disk_reads = disk.map(|(after, before)| after.reads - before.reads);
+        measured.disk_read_bytes = disk.map(|(after, before)| after.read_bytes - before.read_bytes);
         if let Some(early) = self.early_fault.as_ref().filter(|_| way.maps_ahead()) {
             measured.mapped = early.take_report()?;
             phases.mapping_ns = measured.mapped.took_ns;
@@ -315,7 +315,7 @@ fn wait_for(program: u32) -> io::Result<(Reaped, Others)> {
     }
 }
 
-/// What the disk with /usr has done so far; nothing where the file system has no disk of its own.
-fn disk() -> DiskStat {
-    rustix::fs::stat("/usr").ok().and_then(|stat| DiskStat::of(stat.st_dev)).unwrap_or_default()
+/// What the disk with /usr has done so far; `None` where the file system has no disk of its own.
+fn disk() -> Option<DiskStat> {
+    rustix::fs::stat("/usr").ok().and_then(|stat| DiskStat::of(stat.st_dev))
 }

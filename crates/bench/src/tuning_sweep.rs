@@ -55,10 +55,10 @@ pub struct Point {
     pub readers_and_holes: Option<(u32, u64)>,
     /// From before reading the profile to the end of the program, milliseconds; one entry a start.
     pub wall_ms: Vec<f64>,
-    /// What the disk of /usr was asked to read, bytes.
-    pub disk_read_bytes: Vec<u64>,
+    /// What the disk of /usr was asked to read, bytes; `None` where it has none.
+    pub disk_read_bytes: Vec<Option<u64>>,
     /// The same, requests.
-    pub disk_reads: Vec<u64>,
+    pub disk_reads: Vec<Option<u64>>,
     /// Faults of the program that read from the disk.
     pub disk_faults: Vec<u64>,
 }

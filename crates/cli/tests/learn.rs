@@ -172,7 +172,7 @@ fn a_measurement_compares_like_with_like() {
         "-n",
         "3",
         "--read-ahead",
-        "128",
+        "128k",
         "--json",
         "--",
         "python3",
@@ -219,4 +219,42 @@ fn an_ignored_end_of_children_is_the_programs_and_loses_no_result() {
     assert_eq!(sandbox.profiles().len(), 2);
     let measured = ignoring(&["measure", "--warm", "-n", "1", "--json", "--", "sh", "-c", "exit 3"]);
     assert_eq!(measured.status.code(), Some(0), "{}", text(&measured.stderr));
+    let report = json(&measured);
+    // Two of each way, the ones that are thrown away counted.
+    assert_eq!((&report["exit_status"], &report["failed_starts"]), (&3.into(), &4.into()), "{report}");
+    assert!(report["warm"]["ratio_low"].is_null() && report["warm"]["ratio"].is_f64(), "{report}");
+    let shown = ignoring(&["measure", "--warm", "-n", "1", "--", "sh", "-c", "exit 3"]);
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains("\nthe command failed in 4 of 4 starts; exit status of the first: 3\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("\nprefetched / plain, warm: ") && shown.contains("(95 %: -)\n"), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_the_command_is_run() {
+    let sandbox = Sandbox::new();
+    fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mark = sandbox.path().join("mark");
+    let script = format!("echo run >>'{}'", mark.display());
+    let measure = |variable: &str, options: &[&str]| {
+        let prepage = env!("CARGO_BIN_EXE_prepage");
+        let command = [
+            &["env", variable, prepage, "measure", "--warm", "-n", "1"],
+            options,
+            &["--", "sh", "-c", &script],
+        ];
+        let user: &[&str] =
+            if is_root() { &["--reuid=65534", "--regid=65534", "--clear-groups"] } else { &[] };
+        let measured = sandbox.command("setpriv", &[user, &command.concat()].concat()).output().unwrap();
+        assert!(!measured.status.success() && !mark.exists(), "{}", text(&measured.stderr));
+        text(&measured.stderr)
+    };
+    let said = measure("A=1", &["--read-ahead", "128k"]);
+    assert!(said.contains("read-ahead cannot be set\n  try: as root, or without --read-ahead\n"), "{said}");
+    let said = measure("PREPAGE_STORE=/proc/no/store", &[]);
+    assert!(said.contains("/proc/no/store: ") && said.contains("\n  try: set PREPAGE_STORE"), "{said}");
+    let said = measure("A=1", &["--read-ahead", "128"]);
+    assert!(said.contains("whole number of KiB with its unit"), "{said}");
 }

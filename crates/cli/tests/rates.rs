@@ -45,5 +45,6 @@ fn what_cannot_be_started_is_an_error() {
         let output = bench(&arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(expected), "{arguments:?}: {said}");
+        assert!(said.matches("/no/such/directory").count() <= 1, "{arguments:?}: {said}");
     }
 }

@@ -29,7 +29,7 @@ use crate::page::PageIndex;
 
 pub use counts::Counts;
 pub use extent::{Extent, Touches};
-pub use observe::OBSERVATIONS_MAX;
+pub use observe::{OBSERVATIONS_MAX, PAGES_A_MISS};
 pub use start::ColdStart;
 
 /// Which file it was: equal in every field means that nothing about the file changed.

@@ -57,7 +57,7 @@ impl<'a> Document<'a> {
 
     /// A table, with its total as the last row and a note of the rows that were left out.
     pub fn table(&mut self, caption: &str, table: &Table) -> io::Result<()> {
-        let Table { headings, rows, total, left_out } = table;
+        let Table { headings, rows, total, left_out, .. } = table;
         let caption = escaped(caption);
         write!(self.out, "<div class=\"table\"><table><caption>{caption}</caption><thead><tr>")?;
         for heading in headings {

@@ -1,4 +1,6 @@
-//! Times and shares as tables print them. The unit stands in the column's heading.
+//! Times, sizes and shares as people read them. In tables the unit stands in the column's heading.
+
+use prepage_core::PAGE_SIZE;
 
 /// Nanoseconds as milliseconds, exact to 10 µs.
 pub fn ms(ns: u64) -> String {
@@ -11,12 +13,54 @@ pub fn us(ns: f64) -> String {
     if us < 10.0 { format!("{us:.2}") } else { format!("{us:.1}") }
 }
 
-/// What share of `whole` is `part`, in percent; 0 of nothing.
-pub fn percent(part: u64, whole: u64) -> String {
-    format!("{:.1}", 100.0 * part as f64 / whole.max(1) as f64)
+/// What share of `whole` is `part`, in percent; `None` of nothing.
+pub fn percent(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
+}
+
+/// Pages as a size with its unit: `1.5M`, units of 1024 as in arguments.
+pub fn pages_as_size(pages: u64) -> String {
+    let bytes = pages.saturating_mul(PAGE_SIZE);
+    let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{}{name}", bytes / unit),
+        Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / unit as f64),
+        None => format!("{bytes}"),
+    }
+}
+
+/// How long ago something was, with its unit.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 /// `value` as tables print it, `-` where it is not known.
 pub fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_as_arguments_are() {
+        let shown: Vec<String> = [0, 1, 256, 384, 1 << 20].into_iter().map(pages_as_size).collect();
+        assert_eq!(shown, ["0", "4k", "1M", "1.5M", "4G"]);
+    }
+
+    #[test]
+    fn of_nothing_there_is_no_percentage() {
+        assert_eq!([percent(1, 4), percent(0, 0)], [Some(25.0), None]);
+    }
+
+    #[test]
+    fn ages_are_in_units_that_people_would_use() {
+        assert_eq!([119, 120, 7200, 200_000].map(age), ["119 s", "2 min", "2 h", "2 days"]);
+    }
 }

@@ -20,6 +20,8 @@ pub struct Table {
     pub total: Option<Vec<Cell>>,
     /// Rows that are not shown.
     pub left_out: usize,
+    /// How a user of the terminal gets to see them: `--top N`. Empty where nothing is known to help.
+    pub shown_by: String,
 }
 
 /// A table with these headings and no rows; the columns `numbers` (from 0) are aligned to the right.
@@ -44,8 +46,19 @@ impl Table {
     }
 
     /// The lines of the table for a terminal of `width` columns ([`crate::terminal::width`]), [`printable`] and without spaces at
-    /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are.
+    /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are. A last line says how
+    /// many rows are not shown.
     pub fn lines(&self, width: Option<usize>) -> String {
+        let rows = self.rows_in(width);
+        match (self.left_out, self.shown_by.as_str()) {
+            (0, _) => rows,
+            (more, "") => format!("{rows}\n and {more} more"),
+            (more, option) => format!("{rows}\n and {more} more ({option})"),
+        }
+    }
+
+    /// The rows in lines of `width`.
+    fn rows_in(&self, width: Option<usize>) -> String {
         let headings = self.headings.iter().map(|heading| printable(&heading.text)).collect();
         let rows = self.rows.iter().chain(&self.total);
         let rows = rows.map(|row| row.iter().map(|cell| printable(&cell.text)).collect());
@@ -69,7 +82,7 @@ impl Table {
 
     /// How wide its lines are where all is shown.
     pub fn width(&self) -> usize {
-        self.lines(None).lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
+        self.rows_in(None).lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
     }
 
     /// The widths of the columns in lines of `width`, where `widths` show all.
@@ -191,5 +204,16 @@ mod tests {
         // No narrower than so.
         assert_eq!(files.lines(Some(1)), files.lines(Some(66)));
         assert!(files.lines(Some(1)).contains("  …inux-gnu/12/cc1\n"));
+    }
+
+    #[test]
+    fn rows_that_are_left_out_are_said_to_be() {
+        let mut files = table(&["a"], &[]);
+        files.add_row(["b"]);
+        assert_eq!(files.lines(None), " a\n b");
+        files.left_out = 3;
+        assert_eq!(files.lines(None), " a\n b\n and 3 more");
+        files.shown_by = "--top N".into();
+        assert_eq!((files.lines(None), files.width()), (" a\n b\n and 3 more (--top N)".into(), 2));
     }
 }

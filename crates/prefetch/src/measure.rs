@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use serde::Serialize;
 
 use crate::cold::{Chill, resident_share};
 use crate::engine::device_of;
-use crate::statistics::{Estimate, median, median_ratio};
+use crate::statistics::{Estimate, known_median, median, median_ratio};
 
 /// How long to wait for what a start leaves running before the next one.
 const AFTERMATH: Duration = Duration::from_secs(40);
@@ -83,8 +84,8 @@ pub struct Starts {
     pub wall_ms: Vec<f64>,
     /// Page faults of the program and the children it waited for that read from a device.
     pub disk_faults: Vec<f64>,
-    /// Bytes read from the devices of the program's files, by whomever.
-    pub device_read_bytes: Vec<f64>,
+    /// Bytes read from the devices of the program's files, by whomever; `None` where none of them is a block device, whose reads are counted.
+    pub device_read_bytes: Vec<Option<f64>>,
 }
 
 /// Starts without and with prefetch.
@@ -117,6 +118,10 @@ pub struct Figures {
     pub resident_share: Option<f64>,
     /// Starts whose exit status or output differed from the first plain start's.
     pub differing_starts: u32,
+    /// The exit status of the first plain start: its own, or 128 and the signal that killed it.
+    pub exit_status: i32,
+    /// Starts whose exit status was not 0.
+    pub failed_starts: u32,
 }
 
 /// Measures; `tell` hears before each start which one it is, from 1, and of how many. Makes the calling process adopt its orphaned descendants and waits for every child it has: it should have
@@ -132,6 +137,7 @@ pub fn measure(
         devices: devices(profile),
         first: None,
         differing_starts: 0,
+        failed_starts: 0,
         patience: AFTERMATH,
         started: 0,
         tell,
@@ -148,11 +154,13 @@ pub fn measure(
         None
     };
     let (warm, _) = bench.compare(&[], || Ok(()))?;
-    Ok(Figures { cold, others, warm, resident_share: share, differing_starts: bench.differing_starts })
+    let Bench { first, differing_starts, failed_starts, .. } = bench;
+    let (exit_status, ..) = first.expect("each kind has its first round at least");
+    Ok(Figures { cold, others, warm, resident_share: share, differing_starts, exit_status, failed_starts })
 }
 
-/// What a program left behind: exit status, standard output, standard error.
-type Trail = (Option<i32>, Vec<u8>, Vec<u8>);
+/// What a program left behind: exit status (128 and the signal where one killed it), standard output, standard error.
+type Trail = (i32, Vec<u8>, Vec<u8>);
 
 struct Bench<'a> {
     measurement: &'a Measurement,
@@ -160,6 +168,7 @@ struct Bench<'a> {
     devices: BTreeSet<u64>,
     first: Option<Trail>,
     differing_starts: u32,
+    failed_starts: u32,
     /// How long to wait for what a start leaves running.
     patience: Duration,
     /// How many starts were begun.
@@ -244,8 +253,11 @@ impl Bench<'_> {
         into.wall_ms.push(began.elapsed().as_secs_f64() * 1e3);
         into.disk_faults.push((children_disk_faults() - faults_before) as f64);
         self.await_aftermath();
-        into.device_read_bytes.push(self.read_bytes().saturating_sub(read_before) as f64);
-        self.compare_trails((status.code(), content(out), content(err)));
+        let read_bytes =
+            self.read_bytes().zip(read_before).map(|(after, before)| after.saturating_sub(before));
+        into.device_read_bytes.push(read_bytes.map(|bytes| bytes as f64));
+        let killed = || 128 + status.signal().expect("what did not exit was killed");
+        self.note((status.code().unwrap_or_else(killed), content(out), content(err)));
         Ok(())
     }
 
@@ -263,15 +275,18 @@ impl Bench<'_> {
         self.patience = AFTERMATH_OF_DAEMONS;
     }
 
-    fn compare_trails(&mut self, trail: Trail) {
+    fn note(&mut self, trail: Trail) {
+        self.failed_starts += u32::from(trail.0 != 0);
         match &self.first {
             None => self.first = Some(trail),
             Some(first) => self.differing_starts += u32::from(*first != trail),
         }
     }
 
-    fn read_bytes(&self) -> u64 {
-        self.devices.iter().filter_map(|&device| DiskStat::of(device)).map(|stat| stat.read_bytes).sum()
+    /// What was read from the devices so far; `None` where there is none, or one is gone.
+    fn read_bytes(&self) -> Option<u64> {
+        let of_devices = self.devices.iter().map(|&device| Some(DiskStat::of(device)?.read_bytes));
+        of_devices.sum::<Option<u64>>().filter(|_| !self.devices.is_empty())
     }
 }
 
@@ -296,9 +311,9 @@ pub fn untouched_bytes(profile: &Profile, touched: &Profile) -> u64 {
     planned_reads(profile).iter().map(unused).sum::<u64>() * PAGE_SIZE
 }
 
-/// Medians of one kind of starts: wall milliseconds, disk faults, bytes read.
-pub fn medians(starts: &Starts) -> (f64, f64, f64) {
-    (median(&starts.wall_ms), median(&starts.disk_faults), median(&starts.device_read_bytes))
+/// Medians of one kind of starts: wall milliseconds, disk faults, bytes read where they are known of all.
+pub fn medians(starts: &Starts) -> (f64, f64, Option<f64>) {
+    (median(&starts.wall_ms), median(&starts.disk_faults), known_median(&starts.device_read_bytes))
 }
 
 /// A file in memory: writing to it never waits for a reader or a disk.

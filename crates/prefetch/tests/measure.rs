@@ -9,7 +9,7 @@ use prepage_prefetch::measure::{Measurement, measure};
 #[test]
 fn a_program_whose_output_changes_is_noticed() {
     let measurement = Measurement {
-        command: ["sh", "-c", "echo same"].map(OsString::from).to_vec(),
+        command: ["sh", "-c", "echo same; exit 3"].map(OsString::from).to_vec(),
         // `env run --quiet --no-hold-out --` stands in for a starter that does something else than the program.
         starter: "/usr/bin/env".into(),
         rounds: 1,
@@ -21,4 +21,8 @@ fn a_program_whose_output_changes_is_noticed() {
     assert_eq!(figures.differing_starts, 2);
     assert_eq!(figures.warm.plain.wall_ms.len(), 1);
     assert!(figures.cold.is_none());
+    // Both ways fail, `env` by itself.
+    assert_eq!((figures.exit_status, figures.failed_starts), (3, 4));
+    // The profile names no file: of what device reads are counted is not known.
+    assert_eq!(figures.warm.plain.device_read_bytes, [None]);
 }

@@ -427,7 +427,8 @@ impl Stores {
             return Err(StoreError::Capped { bytes_max: self.bytes_max });
         }
         let directory = wanted.ancestors().find(|directory| directory.exists()).unwrap_or(wanted);
-        let io = |error: Errno| StoreError::Io { path: directory.into(), source: error.into() };
+        // Whoever asks knows the directory that is wanted, not the one in which it would be made.
+        let io = |error: Errno| StoreError::Io { path: wanted.into(), source: error.into() };
         if directory == wanted {
             trust::open_directory(directory, self.uid)?;
         }

@@ -416,3 +416,10 @@ fn a_profile_of_a_year_that_no_clock_has_is_the_first_to_go() {
     write(&stores.clone().keeping(size + size / 2), &other, Layer::User);
     assert!(!path.exists() && stores.path_of(&other, Layer::User).unwrap().exists());
 }
+
+#[test]
+fn a_store_that_cannot_be_made_is_named_itself() {
+    let wanted = Path::new("/proc/no/such/store");
+    let refused = Stores::at(wanted.into()).room(Layer::User).unwrap_err();
+    assert!(matches!(&refused, StoreError::Io { path, .. } if path == wanted), "{refused}");
+}

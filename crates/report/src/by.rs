@@ -137,6 +137,7 @@ impl Grouped {
             rows: self.rows.iter().map(|of| row(cells(&of.labels), &of.costs)).collect(),
             total: Some(row(all, &self.total)),
             left_out: self.left_out,
+            shown_by: format!("--by {} --top N", self.by.name()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The figures a table can show of a group of faults.
 
+use prepage_display::number::percent;
 use serde_json::Value;
 
 use crate::costs::Costs;
@@ -67,12 +68,18 @@ impl Column {
         self.labels().1
     }
 
+    /// Whether it is the cost of several faults together.
+    pub const fn is_sum_of_costs(self) -> bool {
+        matches!(self, Self::DiskTotal | Self::Total | Self::TotalPercent)
+    }
+
     /// Whether it takes a histogram to know.
     pub const fn is_percentile(self) -> bool {
         matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P999)
     }
 
-    /// The figure of `costs` in a table over `total`, in the unit of the heading; `None` where it is not known. `tsc_hz`
+    /// The figure of `costs` in a table over `total`, in the unit of the heading; `None` where it is not known: of a group without faults as
+    /// well, where the costs of `total` are not. `tsc_hz`
     /// is [`prepage_core::TraceFacts::tsc_hz`].
     pub fn value(self, costs: &Costs, total: &Costs, tsc_hz: Option<u64>) -> Option<f64> {
         let (tally, total) = (&costs.tally, &total.tally);
@@ -80,7 +87,7 @@ impl Column {
         match self {
             Self::Count => Some(tally.count as f64),
             Self::Disk => Some(tally.disk as f64),
-            Self::Percent => share(tally.count, total.count),
+            Self::Percent => percent(tally.count, total.count),
             Self::Mean => tally.mean_ns().map(|ns| ns / 1e3),
             Self::Cycles => tally.mean_ns().zip(tsc_hz).map(|(ns, hz)| ns * hz as f64 / 1e9),
             Self::P50 => us(costs.percentile_ns(50.0)),
@@ -88,10 +95,10 @@ impl Column {
             Self::P99 => us(costs.percentile_ns(99.0)),
             Self::P999 => us(costs.percentile_ns(99.9)),
             Self::Max => us((tally.timed > 0).then_some(tally.max_ns)),
-            Self::DiskTotal | Self::Total | Self::TotalPercent if !tally.is_timed() => None,
+            _ if self.is_sum_of_costs() && !(tally.is_timed() && total.is_timed()) => None,
             Self::DiskTotal => Some(tally.disk_ns as f64 / 1e6),
             Self::Total => Some(tally.cost_ns as f64 / 1e6),
-            Self::TotalPercent => share(tally.cost_ns, total.cost_ns),
+            Self::TotalPercent => percent(tally.cost_ns, total.cost_ns),
         }
     }
 
@@ -115,15 +122,24 @@ impl Column {
     }
 }
 
-fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use prepage_core::{Fault, FaultClass, ThreadIndex};
 
     use super::*;
+
+    #[test]
+    fn a_group_without_faults_cost_nothing_only_where_costs_are_known() {
+        let all = |cost_ns| {
+            let mut costs = Costs::default();
+            costs.add(&Fault { cost_ns, ..Fault::new(0, ThreadIndex(0), 0, FaultClass::Disk) });
+            costs
+        };
+        let empty = Costs::default();
+        let total = |all| [Column::Total, Column::DiskTotal].map(|column| column.text(&empty, &all, None));
+        assert_eq!(total(all(Some(7))), ["0.00", "0.00"]);
+        assert_eq!(total(all(None)), ["-", "-"]);
+    }
 
     #[test]
     fn cycles_are_the_mean_cost_by_the_clock_of_the_recording() {

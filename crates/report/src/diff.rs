@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use prepage_core::{Missing, Tally, TraceFacts};
 use prepage_display::run::subject;
+use prepage_display::table::Table;
 use serde_json::{Value, json};
 
 use crate::by::{By, Label};
@@ -85,6 +86,8 @@ pub struct Diff {
     pub subjects: [Option<String>; 2],
     /// Whether both are of the same command, one perhaps with more in front of it (`perf record … --`), or of the same processes.
     pub is_of_the_same: bool,
+    /// Whether the first trace has costs, and the second.
+    pub has_costs: [bool; 2],
     /// All faults.
     pub all: Change,
     /// Those of each class that either trace has.
@@ -109,6 +112,7 @@ impl Diff {
         Self {
             subjects: [subject(&before.facts), subject(&after.facts)],
             is_of_the_same: is_of_the_same(&before.facts, &after.facts),
+            has_costs: [before.has_costs, after.has_costs],
             all,
             classes: changes(before, after, By::Class),
             files,
@@ -122,7 +126,8 @@ impl Diff {
     pub fn percent(&self, measure: Measure) -> Option<f64> {
         let Change { before, after, .. } = &self.all;
         let hides_disk = |gap: &Missing| matches!(gap, Missing::MajorFaults | Missing::DiskFaults);
-        if measure.is_of_costs() && !(before.is_timed() && after.is_timed())
+        let are_timed = before.is_timed() && after.is_timed() && self.has_costs == [true, true];
+        if measure.is_of_costs() && !are_timed
             || measure.is_of_disk() && self.missing.iter().flatten().any(hides_disk)
         {
             return None;
@@ -146,28 +151,38 @@ impl Diff {
     /// The tables by class and by file, at most `top` files, in lines of `width`.
     pub fn print(&self, top: usize, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let all = std::slice::from_ref(&self.all);
-        writeln!(out, "{}", text::changes("class", self.classes.iter().chain(all)).lines(width))?;
+        writeln!(
+            out,
+            "{}",
+            text::changes("class", self.has_costs, self.classes.iter().chain(all)).lines(width)
+        )?;
         let changed = self.files.iter().filter(|change| change.count() != 0 || change.cost_ns() != 0);
-        writeln!(out, "\n{}", text::changes("file", changed.clone().take(top)).lines(width))?;
-        let left_out = changed.count().saturating_sub(top);
-        if left_out > 0 {
-            writeln!(out, " and {left_out} more (--top N)")?;
-        }
-        Ok(())
+        let files = Table {
+            left_out: changed.clone().count().saturating_sub(top),
+            shown_by: "--top N".into(),
+            ..text::changes("file", self.has_costs, changed.take(top))
+        };
+        writeln!(out, "\n{}", files.lines(width))
     }
 
     /// The same as JSON, with the verdict in `measure`.
     pub fn json(&self, measure: Measure, threshold_percent: Option<f64>) -> Value {
         let change = |change: &Change| {
-            let tally = |tally: &Tally| {
+            let tally = |tally: &Tally, has_costs: bool| {
+                let known = |ns: u64| (tally.is_timed() && has_costs).then_some(ns as f64 / 1e6);
                 json!({
                     "count": tally.count,
                     "disk_count": tally.disk,
-                    "total_ms": tally.is_timed().then_some(tally.cost_ns as f64 / 1e6),
-                    "disk_total_ms": tally.is_timed().then_some(tally.disk_ns as f64 / 1e6),
+                    "total_ms": known(tally.cost_ns),
+                    "disk_total_ms": known(tally.disk_ns),
                 })
             };
-            json!({ "name": change.name, "before": tally(&change.before), "after": tally(&change.after) })
+            let [before, after] = self.has_costs;
+            json!({
+                "name": change.name,
+                "before": tally(&change.before, before),
+                "after": tally(&change.after, after),
+            })
         };
         let percent = self.percent(measure);
         json!({

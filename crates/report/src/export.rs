@@ -47,6 +47,9 @@ pub enum ExportError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceFileError),
+    /// Stacks were to weigh what their faults cost, which is not known of any.
+    #[error("the costs of these faults are not known")]
+    NoCosts,
     /// The output cannot be written.
     #[error("not exported")]
     Output(#[from] io::Error),

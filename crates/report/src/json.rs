@@ -71,8 +71,13 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
 }
 
 fn figures(report: &Report, costs: &Costs, total: &Costs, columns: &[Column]) -> Map<String, Value> {
-    let figure =
-        |column: &Column| (column.field().to_owned(), column.json(costs, total, report.facts.tsc_hz));
+    let figure = |column: &Column| {
+        let value = match report.is_timed(&costs.tally) || !column.is_sum_of_costs() {
+            true => column.json(costs, total, report.facts.tsc_hz),
+            false => Value::Null,
+        };
+        (column.field().to_owned(), value)
+    };
     columns.iter().map(figure).collect()
 }
 

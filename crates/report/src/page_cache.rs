@@ -22,9 +22,6 @@ pub fn print(
             writeln!(out)?;
         }
         writeln!(out, "{}", table.lines(width))?;
-        if table.left_out > 0 {
-            writeln!(out, " and {} more", table.left_out)?;
-        }
     }
     Ok(())
 }

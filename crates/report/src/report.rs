@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::hash::Hash;
 
 use prepage_core::{
-    CodePlace, Fault, FaultClass, Object, ObjectId, Permissions, Stack, StackId, Thread, ThreadIndex,
+    CodePlace, Fault, FaultClass, Object, ObjectId, Permissions, Stack, StackId, Tally, Thread, ThreadIndex,
     TraceFacts,
 };
 use prepage_trace::parquet::{Batch, TraceFile, TraceFileError, Wanted};
@@ -45,6 +45,8 @@ pub struct Report {
     pub filter: Filter,
     /// How many faults the file holds, counted here or not.
     pub faults_in_file: u64,
+    /// Whether the costs of some of these are known, or there are none: then the cost of no faults at all is 0, and else it is not known.
+    pub has_costs: bool,
     /// Where the time axis ends, in nanoseconds since the trace's start.
     pub end_ns: u64,
     /// Indexed by [`FaultClass`].
@@ -95,6 +97,7 @@ impl Report {
             facts: file.facts().clone(),
             filter: options.filter.clone(),
             faults_in_file: file.faults(),
+            has_costs: whole.found.has_costs || file.faults() == 0,
             end_ns,
             slowest: whole.slowest.faults,
             object_table,
@@ -110,6 +113,11 @@ impl Report {
         let mut total = Costs::with_percentiles();
         self.classes.iter().for_each(|tally| total.merge(tally));
         total
+    }
+
+    /// Whether it is known what the faults of `tally` cost together.
+    pub fn is_timed(&self, tally: &Tally) -> bool {
+        tally.is_timed() && self.has_costs
     }
 
     /// The path of the object that code at `place` is in, or what stands for it where there is none.
@@ -194,6 +202,7 @@ impl<'a> Part<'a> {
         let found = &mut self.found;
         let percentiles = self.options.group_percentiles;
         for fault in batch.faults {
+            found.has_costs |= fault.cost_ns.is_some();
             if !self.sieve.passes(fault, batch.names) {
                 continue;
             }
@@ -220,6 +229,7 @@ impl<'a> Part<'a> {
 
     fn merge(&mut self, other: Self) {
         let (found, theirs) = (&mut self.found, other.found);
+        found.has_costs |= theirs.has_costs;
         found.classes.iter_mut().zip(&theirs.classes).for_each(|(tally, theirs)| tally.merge(theirs));
         merge_groups(&mut found.objects, theirs.objects);
         merge_groups(&mut found.threads, theirs.threads);

@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
-use prepage_core::FaultClass;
+use prepage_core::{FaultClass, Tally};
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
 use prepage_display::table::{Heading, Table, table};
 use prepage_display::terminal::printable;
 
-use crate::by::{By, Grouped};
+use crate::by::By;
 use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
@@ -22,6 +22,8 @@ const OVERVIEW_FILES: usize = 8;
 const OVERVIEW_SLOWEST: usize = 5;
 /// How long the longest bar of a histogram is.
 const BAR_CHARS: std::ops::RangeInclusive<usize> = 10..=50;
+/// Printed where a table of costs would be empty.
+const NO_COSTS: &str = "the costs of these faults are not known";
 const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The default columns of a table over groups.
@@ -65,7 +67,6 @@ pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> i
     let files = report.grouped(By::File, OVERVIEW_FILES);
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
     writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.lines(width))?;
-    tell_left_out(&files, out)?;
     if report.total().tally.is_timed() {
         writeln!(out, "\n{}", waiting(report))?;
     }
@@ -98,13 +99,15 @@ pub fn grouped(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let groups = report.grouped(by, top);
-    writeln!(out, "{}", groups.table(columns, report.facts.tsc_hz).lines(width))?;
-    tell_left_out(&groups, out)
+    writeln!(out, "{}", groups.table(columns, report.facts.tsc_hz).lines(width))
 }
 
 /// How many faults cost how much, in lines of `width`: each class in a column of its own, all classes as bars.
 pub fn histogram(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let bins = report.cost_bins(1);
+    if bins.is_empty() {
+        return writeln!(out, "{NO_COSTS}");
+    }
     let most = bins.iter().map(CostBin::count).max().unwrap_or(0).max(1);
     let timed = |class: &FaultClass| report.classes[*class as usize].tally.timed > 0;
     let classes: Vec<FaultClass> = FaultClass::ALL.into_iter().filter(timed).collect();
@@ -138,11 +141,14 @@ pub fn histogram(report: &Report, width: Option<usize>, out: &mut dyn Write) -> 
 
 /// The faults that cost most, in lines of `width`.
 pub fn slowest_faults(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", slowest(report, usize::MAX).lines(width))
+    match report.total().tally.timed {
+        0 => writeln!(out, "{NO_COSTS}"),
+        _ => writeln!(out, "{}", slowest(report, usize::MAX).lines(width)),
+    }
 }
 
-/// What changed: counts and costs before and after.
-pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> Table {
+/// What changed: counts, and costs before and after where that trace has some.
+pub fn changes<'a>(heading: &str, has_costs: [bool; 2], changes: impl Iterator<Item = &'a Change>) -> Table {
     let headings =
         [heading, "faults", "after", "change", "disk", "after", "change", "total ms", "after", "change"];
     let numbers: Vec<usize> = (1..headings.len()).collect();
@@ -151,8 +157,8 @@ pub fn changes<'a>(heading: &str, changes: impl Iterator<Item = &'a Change>) -> 
         let counts = |before: u64, after: u64| {
             [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
         };
-        let [before_ms, after_ms] =
-            [before, after].map(|tally| tally.is_timed().then_some(tally.cost_ns as f64 / 1e6));
+        let ms = |tally: &Tally, has_costs| (tally.is_timed() && has_costs).then(|| tally.total_ms());
+        let (before_ms, after_ms) = (ms(before, has_costs[0]), ms(after, has_costs[1]));
         // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
         let change_ms =
             before_ms.zip(after_ms).map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
@@ -174,7 +180,7 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     } else {
         format!(" (of {} recorded)", report.faults_in_file)
     };
-    let costs = if total.is_timed() {
+    let costs = if report.is_timed(&total) {
         let (all, disk) = (total.total_ms(), total.disk_ns as f64 / 1e6);
         match facts.imported.as_ref().is_some_and(|from| from.disk_unknown || from.major_missing) {
             true => format!("threads waited {all:.1} ms for {} of them", total.timed),
@@ -195,13 +201,6 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     lines.extend(facts.missing().iter().map(|gap| format!("incomplete: {gap}")));
     lines.retain(|line| !line.is_empty());
     lines
-}
-
-fn tell_left_out(groups: &Grouped, out: &mut dyn Write) -> io::Result<()> {
-    if groups.left_out > 0 {
-        writeln!(out, " and {} more (--by {} --top N)", groups.left_out, groups.by.name())?;
-    }
-    Ok(())
 }
 
 /// A line of bars: how long threads waited in each slice of time.

@@ -65,12 +65,13 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
     table
 }
 
-/// From `base` to `count`, in percent.
+/// From `base` to `count`, in percent; `-` where there is no percentage, for there was nothing.
 fn change(base: u64, count: u64) -> String {
-    if base == 0 || base == count {
-        return "0".to_owned();
+    match base {
+        _ if base == count => "0".to_owned(),
+        0 => "-".to_owned(),
+        _ => format!("{:+.1}", 100.0 * (count as f64 - base as f64) / base as f64),
     }
-    format!("{:+.1}", 100.0 * (count as f64 - base as f64) / base as f64)
 }
 
 fn milliseconds(ns: u64) -> Cell {
@@ -85,6 +86,7 @@ pub fn objects(input: &Input, rows: &[Row<'_>], top: usize) -> Table {
     let mut order: Vec<usize> = (0..input.layout.objects.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(rows.iter().map(|row| hard(row, at)).max()));
     table.left_out = order.len().saturating_sub(top);
+    table.shown_by = "--json has all".into();
     for at in order.into_iter().take(top) {
         let object = &input.layout.objects[at];
         let counts = rows.iter().map(|row| Cell::compared(hard(row, at), hard(&rows[0], at)));
@@ -102,4 +104,14 @@ pub fn memory(memory: &MemoryFaults) -> Table {
         table.add_row([size].into_iter().chain(faults).copied());
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_nothing_to_something_is_no_percentage() {
+        assert_eq!([change(0, 0), change(0, 7), change(4, 3)], ["0", "-", "-25.0"]);
+    }
 }

@@ -6,15 +6,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use prepage_core::DeviceFigures;
+use prepage_display::number::age;
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{Calibration, calibrate};
+use prepage_prefetch::clock;
 use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
 
 use crate::output::print_json;
+use crate::remedy::Remedied;
 use crate::table::table;
-use crate::targets::age;
 
 /// Where programs lie on most systems.
 const PROGRAMS: &str = "/usr";
@@ -49,13 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             known
         }
-        None if args.show => {
-            bail!(
-                "no measurement of this device yet: {}\n  try: prepage calibrate {}",
-                device.identity,
-                path.display()
-            )
-        }
+        None if args.show => bail!(unmeasured(&device, &path)),
         _ => measure(&path, &device, cache.as_ref())?,
     };
     if args.json {
@@ -64,6 +60,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print(&path, &device, &calibration, &mut crate::output::text())
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// That `device`, which holds `path`, was not measured yet.
+pub fn unmeasured(device: &Device, path: &Path) -> Remedied {
+    let what = format!("no measurement of this device yet: {}", device.identity);
+    Remedied::new(what, format!("prepage calibrate {}", path.display()))
 }
 
 fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibration> {
@@ -133,7 +135,7 @@ fn print(
         out,
         "{}\n\nmeasured {} ago",
         rates.lines(crate::output::width()),
-        age(calibration.measured_unix_s)
+        age(clock::unix_s().saturating_sub(calibration.measured_unix_s))
     )
 }
 

@@ -4,6 +4,7 @@
 //! Specification). A key of ours in each says that it is a copy and of what; others are never touched.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +15,7 @@ use crate::output;
 const KEY: &str = "X-Prepage-Copy-Of";
 /// For which programs, with `;` between them.
 const PROGRAMS_KEY: &str = "X-Prepage-Programs";
+const EXEC: &str = "Exec";
 const SECTION: &str = "[Desktop Entry]";
 
 /// Makes copies of the .desktop files that start the program `name`.
@@ -82,7 +84,7 @@ fn is_for(text: &str, name: &str) -> bool {
 
 /// The programs that a copy is for.
 fn programs(text: &str) -> Vec<&str> {
-    let value = text.lines().find_map(|line| line.strip_prefix(PROGRAMS_KEY)?.strip_prefix('='));
+    let value = text.lines().find_map(|line| value_of(line, PROGRAMS_KEY));
     value.map_or_else(Vec::new, |names| names.split(';').collect())
 }
 
@@ -91,7 +93,7 @@ fn without(text: &str, name: &str) -> Option<String> {
     let mut names = programs(text);
     names.retain(|other| *other != name);
     let of_its_own = |line: &str| {
-        let (_, exec) = line.strip_prefix("Exec=")?.split_once(" run -- ")?;
+        let (_, exec) = value_of(line, EXEC)?.split_once(" run -- ")?;
         starts(exec, name).then(|| format!("Exec={exec}"))
     };
     let line = |line: &str| match line.starts_with(PROGRAMS_KEY) {
@@ -103,18 +105,17 @@ fn without(text: &str, name: &str) -> Option<String> {
 
 /// The text with all Exec lines of the programs `names` going through prepage; `None` where it has no such line.
 fn rewritten(text: &str, names: &[&str], starter: &Path, original: &Path) -> Option<String> {
-    let is_started = |name: &&str| {
-        text.lines().filter_map(|line| line.strip_prefix("Exec=")).any(|exec| starts(exec, name))
-    };
+    let is_started =
+        |name: &&str| text.lines().filter_map(|line| value_of(line, EXEC)).any(|exec| starts(exec, name));
     let names: Vec<&str> = names.iter().copied().filter(is_started).collect();
     let mut copy = String::new();
     for line in text.lines() {
-        match line.strip_prefix("Exec=") {
+        match value_of(line, EXEC) {
             Some(exec) if names.iter().any(|name| starts(exec, name)) => {
                 copy += &format!("Exec={} run -- {exec}\n", quoted(&starter.to_string_lossy()));
             }
             // Of a program that is started over D-Bus, Exec would not be looked at.
-            _ if line.starts_with("DBusActivatable=") => {}
+            _ if value_of(line, "DBusActivatable").is_some() => {}
             _ => copy += &format!("{line}\n"),
         }
         if line.trim_end() == SECTION {
@@ -122,6 +123,12 @@ fn rewritten(text: &str, names: &[&str], starter: &Path, original: &Path) -> Opt
         }
     }
     (!names.is_empty()).then_some(copy)
+}
+
+/// What `line` sets `key` to; the specification allows spaces around the `=`.
+fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let (name, value) = line.split_once('=')?;
+    (name.trim() == key).then(|| value.trim_start())
 }
 
 /// Whether an Exec value starts the program `name`: as its first word, by name or by its path in PATH.
@@ -132,7 +139,14 @@ fn starts(exec: &str, name: &str) -> bool {
         None => exec.split_ascii_whitespace().next(),
     };
     let word = word.unwrap_or_default();
-    word == name || (word.contains('/') && find_all(name.as_ref()).iter().any(|path| path == Path::new(word)))
+    let word = Path::new(word);
+    // /bin may be a link to /usr/bin: it is the file that counts. Called by another name it may do something else.
+    let file = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    word == Path::new(name)
+        || (word.is_absolute()
+            && word.file_name() == Some(name.as_ref())
+            && file(word)
+                .is_some_and(|wanted| find_all(name.as_ref()).iter().any(|path| file(path) == Some(wanted))))
 }
 
 /// As an argument of an Exec line.
@@ -203,6 +217,10 @@ mod tests {
         let spaced = TEXT.replace("Entry]\n", "Entry] \n");
         let copy = rewritten(&spaced, &["sh"], Path::new("/p"), Path::new("/s/sh.desktop")).unwrap();
         assert!(copy.contains("\nX-Prepage-Copy-Of="), "{copy}");
+        let spaced = TEXT.replace("Exec=", "Exec = ").replace("able=", "able = ");
+        let copy = rewritten(&spaced, &["sh"], Path::new("/p"), Path::new("/s/sh.desktop")).unwrap();
+        assert!(copy.contains("\nExec=/p run -- sh -c %u\nTryExec = sh\n\n"), "{copy}");
+        assert!(copy.ends_with("\nExec = env A=1 sh\n") && !copy.contains("DBus"), "{copy}");
     }
 
     #[test]

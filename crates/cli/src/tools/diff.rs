@@ -9,6 +9,7 @@ use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
 use crate::output::print_json;
+use crate::remedy::Remedied;
 use crate::report::FilterArgs;
 
 /// The second trace is worse than allowed.
@@ -56,10 +57,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         crate::missing::tell(gaps, path);
     }
     if !diff.unequal.is_empty() && !args.allow_incomplete {
-        bail!(
-            "these traces cannot be compared: one of them lacks faults that the other may have\n  \
-             try: record both completely and in the same way, or --allow-incomplete"
-        );
+        bail!(Remedied::new(
+            "these traces cannot be compared: one of them lacks faults that the other may have",
+            "record both completely and in the same way, or --allow-incomplete"
+        ));
     }
     if args.threshold.is_some() {
         [(&args.before, &before), (&args.after, &after)].into_iter().try_for_each(check_filter)?;
@@ -67,11 +68,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let worse = match (args.threshold, diff.percent(args.of)) {
         (None, _) => false,
         (Some(threshold), Some(percent)) => percent > threshold,
-        (Some(_), None) => bail!(
-            "{}: not known for both traces, so the threshold cannot be checked\n  \
-             try: --of count, or record both with prepage record",
-            args.of.words()
-        ),
+        (Some(_), None) => bail!(Remedied::new(
+            format!("{}: not known for both traces, so the threshold cannot be checked", args.of.words()),
+            "--of count, or record both with prepage record"
+        )),
     };
     match print(args, &diff, worse) {
         // The verdict is known though nobody reads on.
@@ -92,11 +92,12 @@ fn check_filter((path, report): (&PathBuf, &Report)) -> Result<()> {
     let of_all_classes = Filter { classes: Vec::new(), ..report.filter.clone() };
     let faults = report.faults_in_file;
     if report.total().tally.count == 0 && faults > 0 && read(path, of_all_classes)?.total().tally.count == 0 {
-        bail!(
-            "{}: none of its {faults} faults passes the filter, so the threshold cannot be checked\n  \
-             try: prepage report --by file,comm,process, which shows what it has faults of",
-            path.display()
-        );
+        let why =
+            format!("none of its {faults} faults passes the filter, so the threshold cannot be checked");
+        bail!(Remedied::new(
+            format!("{}: {why}", path.display()),
+            "prepage report --by file,comm,process, which shows what it has faults of"
+        ));
     }
     Ok(())
 }

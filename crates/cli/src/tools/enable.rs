@@ -12,6 +12,7 @@ use prepage_profiles::program::{find_all, is_stand_in};
 use prepage_profiles::trust;
 
 use crate::desktop;
+use crate::remedy::{self, Remedied, Try};
 use crate::starter::starter;
 use crate::table::table;
 
@@ -54,7 +55,7 @@ pub fn enable(args: &EnableArgs) -> Result<ExitCode> {
             false => Ok(()),
         });
         if let Err(error) = done {
-            say!("prepage: {name}: {error:#}");
+            remedy::say(&format!("{name}: "), &error);
             failed = true;
         }
     }
@@ -76,7 +77,7 @@ pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
             }
         });
         if let Err(error) = done {
-            say!("prepage: {name}: {error:#}");
+            remedy::say(&format!("{name}: "), &error);
             failed = true;
         }
     }
@@ -93,8 +94,9 @@ impl Links {
             return Ok(Self("/usr/local/lib/prepage/bin".into()));
         }
         let home = std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute());
-        let home =
-            home.context("HOME is not set: no place for links\n  try: HOME=/home/you prepage enable …")?;
+        let no_home =
+            || Remedied::new("HOME is not set: no place for links", "HOME=/home/you prepage enable …");
+        let home = home.or_try(no_home)?;
         Ok(Self(Path::new(&home).join(".local/lib/prepage/bin")))
     }
 

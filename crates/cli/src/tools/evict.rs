@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::quantity::counted;
+use prepage_display::number::pages_as_size;
 use prepage_residency::evict::{EvictedFile, Stay};
 use prepage_residency::{Evicted, User, evict};
 use serde_json::{Value, json};
 
-use crate::output::print_json;
+use crate::output::{print_json, shown};
 use crate::table::table;
-use crate::targets::{Targets, pages_as_size, shown, tell_passed};
+use crate::targets::{Targets, tell_passed};
 
 /// Files that stayed shown by themselves, where there are more.
 const SHOWN_FILES: usize = 20;

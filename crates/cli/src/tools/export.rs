@@ -1,6 +1,6 @@
 //! `prepage export`: a trace in the formats of other tools.
 
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, LineWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +9,11 @@ use prepage_report::Filter;
 use prepage_report::export::{Format, Weight, export};
 
 use crate::newest;
+use crate::remedy::Remedied;
 use crate::report::FilterArgs;
+
+/// Lines up to here reach a terminal as a whole.
+const LINE_BYTES: usize = 1 << 16;
 
 /// Options of `prepage export`.
 #[derive(Debug, clap::Args)]
@@ -47,11 +51,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             crate::output::tell(path);
         }
         None => {
-            if args.format == Format::Perfetto && std::io::stdout().is_terminal() {
-                bail!("a Perfetto trace is no text, and standard output is a terminal\n  try: -o FILE");
+            let is_terminal = std::io::stdout().is_terminal();
+            if args.format == Format::Perfetto && is_terminal {
+                let what = "a Perfetto trace is no text, and standard output is a terminal";
+                bail!(Remedied::new(what, "-o FILE"));
             }
-            let mut out = BufWriter::new(crate::output::stdout());
-            write(&mut out)?;
+            // Programs get names as they are. No name commands a terminal.
+            let mut out: Box<dyn Write> = match is_terminal {
+                true => Box::new(LineWriter::with_capacity(LINE_BYTES, crate::output::text())),
+                false => Box::new(BufWriter::new(crate::output::stdout())),
+            };
+            write(&mut *out)?;
             out.flush()?;
         }
     }

@@ -61,6 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn tell(summary: &Summary, facts: &TraceFacts) {
     let imported = facts.imported.clone().unwrap_or_default();
     let count = summary.total().count;
-    say!("\n{count} page faults by {} ({})\n", imported.tool, imported.events.join(", "));
-    say!("{}\n", classes(summary).lines(crate::say::width()));
+    say!("");
+    say!("{count} page faults by {} ({})", imported.tool, imported.events.join(", "));
+    say!("");
+    crate::say::table(&classes(summary));
 }

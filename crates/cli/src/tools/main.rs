@@ -26,6 +26,7 @@ mod missing;
 mod newest;
 mod output;
 mod profile;
+mod read_ahead;
 mod record;
 mod remedy;
 mod report;
@@ -33,11 +34,13 @@ mod residency;
 mod run;
 mod service;
 mod simulate;
+mod size;
 mod starter;
 mod status;
 mod stores;
 mod table;
 mod targets;
+mod usage;
 mod vm;
 mod warm;
 
@@ -110,9 +113,7 @@ fn main() -> ExitCode {
         if is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        let (what, remedies) = remedy::apart(&error);
-        say!("prepage: {what}");
-        remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
+        remedy::say("", &error);
         child::code_of(&error)
     })
 }
@@ -130,7 +131,7 @@ fn run() -> Result<ExitCode> {
             output::stdout().flush()?;
             return Ok(ExitCode::SUCCESS);
         }
-        Err(wrong) => wrong.exit(),
+        Err(wrong) => usage::refuse(wrong),
     };
     match command {
         Command::Run(_) => {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::Coverage;
+use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::learn::learn;
@@ -18,11 +19,13 @@ use prepage_prefetch::persist::{Shown, persist};
 use prepage_prefetch::statistics::{Estimate, median_ratio};
 use prepage_profiles::key::readable;
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_sys::readahead::{self, ReadAhead};
+use prepage_sys::readahead;
 use serde::Serialize;
 
 use crate::child::not_started;
 use crate::output::print_json;
+use crate::read_ahead::{check_read_ahead, read_ahead_kib, set_read_ahead};
+use crate::remedy::Remedied;
 use crate::starter::starter;
 use crate::stores::stores;
 use crate::table::{Table, table};
@@ -36,8 +39,8 @@ pub struct Args {
     /// Measure warm starts only
     #[arg(long)]
     warm: bool,
-    /// Read-ahead of all disks, in KiB, during the measurement; restored afterwards (root)
-    #[arg(long, value_name = "KIB")]
+    /// Read-ahead of all disks during the measurement, as in 128k; restored afterwards (root) [default: as found]
+    #[arg(long, value_name = "SIZE", value_parser = read_ahead_kib)]
     read_ahead: Option<u64>,
     /// Also measure cold starts in another way: by a shell command in which "$@" stands for the command, in the environment as it is
     /// (PREPAGE=off in it keeps prepage from serving them); repeatable
@@ -55,10 +58,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
     if !Config::load().wants(&args.command[0], key.program.as_ref()) {
-        bail!(
-            "{}: excluded or switched off by the configuration: nothing would be prefetched\n  try: prepage config",
-            key.role
-        );
+        let role = &key.role;
+        let what =
+            format!("{role}: excluded or switched off by the configuration: nothing would be prefetched");
+        bail!(Remedied::new(what, "prepage config"));
+    }
+    // What would fail later fails before the command is run.
+    if args.read_ahead.is_some() {
+        check_read_ahead()?;
     }
     let stores = stores()?;
     let profile = match stores.find(&key)? {
@@ -82,7 +89,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .collect(),
     };
     let set = match args.read_ahead {
-        Some(kib) => Some(ReadAhead::set(kib).context("the read-ahead cannot be set (root can)")?),
+        Some(kib) => Some(set_read_ahead(kib)?),
         None => None,
     };
     let read_ahead_kib = readahead::in_force();
@@ -132,7 +139,8 @@ fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
 /// Bytes that a prefetch by `known` brings in too much, by one more observed run, and what they are of the true number. A failure is no reason to
 /// lose the figures.
 fn untouched(args: &Args, known: &Profile) -> Option<(u64, &'static str)> {
-    match silently(|| learn(&args.command)).ok()? {
+    let learned = || anyhow::Ok(silently(|| learn(&args.command))??);
+    match learned() {
         Ok(touched) => {
             let mut profile = Profile::default();
             profile.observe(&touched.observation);
@@ -152,6 +160,7 @@ fn untouched(args: &Args, known: &Profile) -> Option<(u64, &'static str)> {
 }
 
 fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile> {
+    stores.room(Layer::User)?;
     say!("prepage: no profile of {} yet: learning it first", key.role);
     let observation = silently(|| learn(&args.command))??.observation;
     let shown = Shown { observation: Some(observation), ..Shown::default() };
@@ -180,6 +189,10 @@ struct Report<'a> {
     untouched_bound: Option<&'static str>,
     starts: u32,
     differing_starts: u32,
+    /// The exit status of the first plain start, 128 and the signal where one killed it.
+    exit_status: i32,
+    /// Starts whose exit status was not 0.
+    failed_starts: u32,
 }
 
 #[derive(Serialize)]
@@ -234,6 +247,8 @@ impl<'a> Report<'a> {
             untouched_bound: untouched.map(|(_, bound)| bound),
             starts,
             differing_starts: figures.differing_starts,
+            exit_status: figures.exit_status,
+            failed_starts: figures.failed_starts,
         }
     }
 
@@ -254,15 +269,14 @@ impl<'a> Report<'a> {
             }
         )?;
         writeln!(out, "{}", self.table().lines(crate::output::width()))?;
-        for (name, pair) in [("cold", self.cold.as_ref()), ("warm", Some(&self.warm))] {
-            let Some(pair) = pair else { continue };
-            let Estimate { value, low, high } = pair.ratio;
-            writeln!(out, "prefetched / {name}: {value:.2} (95 %: {low:.2} to {high:.2})")?;
+        let mut ratio = |of: &str, ratio: &Estimate| {
+            writeln!(out, "{of}: {:.2} (95 %: {})", ratio.value, ratio.interval(2))
+        };
+        if let Some(cold) = &self.cold {
+            ratio("prefetched / cold", &cold.ratio)?;
         }
-        for other in &self.others {
-            let (name, Estimate { value, low, high }) = (other.name, other.ratio);
-            writeln!(out, "{name} / cold: {value:.2} (95 %: {low:.2} to {high:.2})")?;
-        }
+        ratio("prefetched / plain, warm", &self.warm.ratio)?;
+        self.others.iter().try_for_each(|other| ratio(&format!("{} / cold", other.name), &other.ratio))?;
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.untouched_bytes.zip(self.untouched_bound) {
             Some((bytes, bound)) => writeln!(
@@ -274,8 +288,18 @@ impl<'a> Report<'a> {
             None => writeln!(out, "prefetched: {:.1} MB", megabytes(self.planned_bytes))?,
         }
         match self.differing_starts {
-            0 => writeln!(out, "output and exit status: the same in all {} starts", self.starts),
-            some => writeln!(out, "output or exit status: different in {some} of {} starts", self.starts),
+            0 => writeln!(out, "output and exit status: the same in all {} starts", self.starts)?,
+            some => writeln!(out, "output or exit status: different in {some} of {} starts", self.starts)?,
+        }
+        match self.failed_starts {
+            0 => Ok(()),
+            some => {
+                let (starts, status) = (self.starts, self.exit_status);
+                writeln!(
+                    out,
+                    "the command failed in {some} of {starts} starts; exit status of the first: {status}"
+                )
+            }
         }
     }
 
@@ -283,8 +307,8 @@ impl<'a> Report<'a> {
         let mut table = table(&["", "wall ms", "disk faults", "read MB"], &[1, 2, 3]);
         let mut row = |name: &str, starts: &Starts| {
             let (wall_ms, disk_faults, read_bytes) = medians(starts);
-            let cells =
-                [format!("{wall_ms:.1}"), format!("{disk_faults:.0}"), format!("{:.1}", read_bytes / 1e6)];
+            let read_mb = known(read_bytes, |bytes| format!("{:.1}", bytes / 1e6));
+            let cells = [format!("{wall_ms:.1}"), format!("{disk_faults:.0}"), read_mb];
             table.add_row([vec![name.to_owned()], cells.to_vec()].concat());
         };
         if let Some(cold) = &self.cold {

@@ -14,6 +14,8 @@ use prepage_sys::new_file::NewFile;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
+use crate::remedy::Remedied;
+
 const STDOUT: &str = "standard output";
 
 /// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
@@ -82,7 +84,8 @@ pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
         Some((metadata.dev(), metadata.ino()))
     };
     if !is_stdout(output) && inode(output).is_some_and(|output| inode(input) == Some(output)) {
-        bail!("{}: not written: it is the file that is read\n  try: another name", output.display());
+        let what = format!("{}: not written: it is the file that is read", output.display());
+        bail!(Remedied::new(what, "another name"));
     }
     Ok(())
 }
@@ -138,6 +141,11 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)?;
     out.flush()
+}
+
+/// A path as text; bytes that are not UTF-8 are replaced.
+pub fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// Whether `path` means standard output.

@@ -11,7 +11,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
@@ -22,7 +23,7 @@ use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use serde::Serialize;
 
 use crate::output::print_json;
-use crate::remedy;
+use crate::remedy::{self, Remedied};
 use crate::stores::stores;
 use crate::table::table;
 
@@ -38,7 +39,7 @@ pub enum Command {
     /// Show a profile: what it gains, how often it is right, and its files
     Show {
         /// A file name or role of `list`, or a program's name
-        #[arg(required_unless_present = "command", value_name = "PROFILE")]
+        #[arg(required_unless_present = "command", value_name = "PROFILE", value_parser = name())]
         profile: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -50,7 +51,7 @@ pub enum Command {
     /// Remove profiles from one layer
     Rm {
         /// File names or roles of `list`, or names of programs, which stand for all their roles
-        #[arg(required = true, value_name = "PROFILE")]
+        #[arg(required = true, value_name = "PROFILE", value_parser = name())]
         profiles: Vec<String>,
         /// From which layer: this user's, the machine's, or that of packages
         #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
@@ -92,6 +93,11 @@ impl From<LayerName> for Layer {
             LayerName::Vendor => Self::Vendor,
         }
     }
+}
+
+/// The name of a profile, as an argument. Profiles are called in UTF-8, with U+FFFD in place of what is none in a program's name.
+pub fn name() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Runs the command.
@@ -270,16 +276,15 @@ fn of_call(stores: &Stores, command: &[OsString]) -> Result<StoreEntry> {
     let context = || command[0].to_string_lossy().into_owned();
     let key = ProgramKey::of(command).with_context(context)?;
     let Some(stored) = stores.read(&key)? else {
-        bail!("no profile of {} ({})\n  try: prepage run -- CMD", key.role, key.program);
+        let what = format!("no profile of {} ({})", key.role, key.program);
+        bail!(Remedied::new(what, "prepage run -- CMD"));
     };
     Ok((stored.path.clone(), stored.decode().map(|(profile, _)| profile)))
 }
 
 /// Says of one of several what could not be done, and what helps.
 pub fn say_failed(name: &str, what: &str, error: &anyhow::Error) {
-    let (why, remedies) = remedy::apart(error);
-    say!("prepage: {name}: {what}: {why}");
-    remedies.iter().for_each(|remedy| say!("  try: {remedy}"));
+    remedy::say(&format!("{name}: {what}: "), error);
 }
 
 /// Removes every profile that can be removed, and reports the others.
@@ -303,10 +308,8 @@ fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> 
         let mut layers: Vec<_> = others.iter().map(|path| layer_of(stores, path)).collect();
         layers.dedup();
         if meant.is_empty() {
-            failed(
-                name,
-                &anyhow!("it is not in the {wanted} layer\n  try: --layer {}", layers.join(", --layer ")),
-            );
+            let what = format!("it is not in the {wanted} layer");
+            failed(name, &Remedied::new(what, format!("--layer {}", layers.join(", --layer "))).into());
         } else if !layers.is_empty() {
             say!("prepage: {name} is in other layers still: {}", layers.join(", "));
         }
@@ -329,10 +332,8 @@ pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
     };
     let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
     if found.is_empty() {
-        bail!(
-            "no profile {name} in {}\n  try: prepage profile list; a start is written down about a second after it ends",
-            places(stores)
-        );
+        let remedy = "prepage profile list; a start is written down about a second after it ends";
+        bail!(Remedied::new(format!("no profile {name} in {}", places(stores)), remedy));
     }
     Ok(found)
 }
@@ -347,7 +348,7 @@ pub fn only(mut found: Vec<StoreEntry>) -> Result<StoreEntry> {
         Err(_) => file_name(path),
     };
     let names: Vec<String> = found.iter().map(name).collect();
-    bail!("{} profiles match:\n  {}\n  try: name one of them", names.len(), names.join("\n  "))
+    bail!(Remedied::new(format!("{} profiles match: {}", names.len(), names.join(", ")), "name one of them"))
 }
 
 /// What is wrong with a file of the store.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use prepage_core::quantity::parse_ns;
 use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
-use prepage_display::number::ms;
+use prepage_display::number::{known, ms};
 use prepage_observe::Exact;
 use prepage_profiles::program;
 use prepage_report::{UNKNOWN, page_cache};
@@ -231,12 +231,8 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         total.count, facts.execs
     )?;
     writeln!(out, "{}\n", classes(summary).lines(crate::say::width()))?;
-    if let Some((table, more)) = files(summary, objects) {
-        writeln!(out, "{}", table.lines(crate::say::width()))?;
-        match more {
-            0 => writeln!(out)?,
-            more => writeln!(out, "and {more} more\n")?,
-        }
+    if let Some(table) = files(summary, objects) {
+        writeln!(out, "{}\n", table.lines(crate::say::width()))?;
     }
     if let (Some(rusage), Some(counted)) = (facts.rusage, facts.counted) {
         writeln!(out, "getrusage  {} minor + {} major", rusage.0, rusage.1)?;
@@ -284,8 +280,8 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     Ok(())
 }
 
-/// The files that cost most, and how many more there are. Files of one path, as deleted ones may be, are one.
-fn files(summary: &Summary, objects: &[Object]) -> Option<(Table, usize)> {
+/// The files that cost most. Files of one path, as deleted ones may be, are one.
+fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
     let mut files: BTreeMap<&str, Tally> = BTreeMap::new();
     for (id, tally) in summary.objects() {
         let path = id.map_or(UNKNOWN, |id| &objects[id.0 as usize].path);
@@ -295,8 +291,10 @@ fn files(summary: &Summary, objects: &[Object]) -> Option<(Table, usize)> {
     files.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.cost_ns, tally.count)));
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
     for (path, tally) in files.iter().take(TOP_FILES) {
-        let figures = [tally.count.to_string(), tally.disk.to_string(), ms(tally.cost_ns)];
+        let cost = known(tally.is_timed().then_some(tally.cost_ns), ms);
+        let figures = [tally.count.to_string(), tally.disk.to_string(), cost];
         table.add_row([vec![path.to_string()], figures.to_vec()].concat());
     }
-    (!files.is_empty()).then_some((table, files.len().saturating_sub(TOP_FILES)))
+    table.left_out = files.len().saturating_sub(TOP_FILES);
+    (!files.is_empty()).then_some(table)
 }

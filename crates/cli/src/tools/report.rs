@@ -4,12 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_core::FaultClass;
 use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 
 use crate::newest;
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -172,12 +173,10 @@ fn show(path: &Path) -> Result<()> {
     let silent = || Stdio::null();
     let mut command = Command::new(&browser);
     command.arg(path).stdin(silent()).stdout(silent()).stderr(silent());
-    command.spawn().map(drop).with_context(|| {
-        let name = browser.to_string_lossy();
-        format!(
-            "{name} cannot be started to show {0}\n  try: BROWSER=firefox, or open {0} yourself",
-            path.display()
-        )
+    command.spawn().map(drop).or_try(|| {
+        let (name, path) = (browser.to_string_lossy(), path.display());
+        let remedy = format!("BROWSER=firefox, or open {path} yourself");
+        Remedied::new(format!("{name} cannot be started to show {path}"), remedy)
     })
 }
 

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::quantity::counted;
+use prepage_display::number::{pages_as_size, percent};
 use prepage_residency::{Opened, Passed, Residency, ResidencyError};
 use serde_json::{Value, json};
 
-use crate::output::print_json;
+use crate::output::{print_json, shown};
 use crate::table::table;
-use crate::targets::{Targets, pages_as_size, percent, shown, strip, strip_cells, tell_passed};
+use crate::targets::{Targets, tell_passed};
 use prepage_profiles::chain;
 
 /// Files shown by themselves, where there are more.
@@ -156,7 +157,7 @@ impl Report {
                 "pages": residency.asked_pages(),
                 "resident_pages": residency.resident_pages(),
                 "resident_bytes": residency.resident_pages() * PAGE_SIZE,
-                "resident_percent": percent(residency.resident_pages(), residency.asked_pages()),
+                "resident_percent": resident_percent(residency.resident_pages(), residency.asked_pages()),
                 "dirty_pages": residency.states.map(|states| states.dirty),
                 "writeback_pages": residency.states.map(|states| states.writeback),
                 "evicted_pages": residency.states.map(|states| states.evicted),
@@ -175,7 +176,7 @@ impl Report {
                 "pages": self.pages(),
                 "resident_pages": self.resident_pages(),
                 "resident_bytes": self.resident_pages() * PAGE_SIZE,
-                "resident_percent": percent(self.resident_pages(), self.pages()),
+                "resident_percent": resident_percent(self.resident_pages(), self.pages()),
             },
             "not_allowed": self.not_allowed,
             "failed": passed.iter().cloned().chain(self.failed.iter().map(failed)).collect::<Vec<_>>(),
@@ -196,8 +197,40 @@ impl Report {
     }
 }
 
+/// Of no pages all are in memory.
+fn resident_percent(resident: u64, all: u64) -> f64 {
+    percent(resident, all).unwrap_or(100.0)
+}
+
 fn line(resident: u64, all: u64, strip: String, name: String) -> [String; 6] {
     let counts = format!("{resident}/{all}");
-    let share = format!("{:.1}", percent(resident, all));
+    let share = format!("{:.1}", resident_percent(resident, all));
     [pages_as_size(resident), pages_as_size(all), counts, share, strip, name]
+}
+
+/// Cells of a strip of pages: as many as fit beside the numbers.
+fn strip_cells(beside: usize) -> usize {
+    crate::output::width().unwrap_or(80).saturating_sub(beside).clamp(20, 64)
+}
+
+/// A strip of pages, one character a cell: empty, and the darker the more of the cell is in memory.
+fn strip(shares: &[f64]) -> String {
+    let shade = |&share: &f64| match share {
+        share if share <= 0.0 => '·',
+        share if share >= 1.0 => '█',
+        share if share < 1.0 / 3.0 => '░',
+        share if share < 2.0 / 3.0 => '▒',
+        _ => '▓',
+    };
+    shares.iter().map(shade).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_cell_is_drawn_full_and_only_an_empty_one_empty() {
+        assert_eq!(strip(&[0.0, 0.001, 0.5, 0.999, 1.0]), "·░▒▓█");
+    }
 }

@@ -3,16 +3,22 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use prepage_display::table::Table;
 use prepage_display::terminal::{self, printable};
 
-/// Says a line, formatted as by `println!`, or several.
+/// Says a line, formatted as by `println!`. It stays one, whatever names are in it.
 macro_rules! say {
-    ($($what:tt)*) => { $crate::say::lines(&format!($($what)*)) };
+    ($($what:tt)*) => { $crate::say::line(&format!($($what)*)) };
 }
 
-/// Writes `text`, whatever names are in it, and an end of line.
-pub fn lines(text: &str) {
-    text.split('\n').for_each(|line| write(format_args!("{}\n", printable(line))));
+/// Writes `text`, and an end of line.
+pub fn line(text: &str) {
+    write(format_args!("{}\n", printable(text)));
+}
+
+/// Writes the lines of a table, and an empty one.
+pub fn table(table: &Table) {
+    write(format_args!("{}\n\n", table.lines(width())));
 }
 
 /// How wide tables on standard error may be.

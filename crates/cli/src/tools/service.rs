@@ -6,9 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::output;
+use crate::remedy::{self, Remedied, Try};
 
 const UNIT_NAME: &str = "prepage.service";
 const BOOT_NAME: &str = "prepage-boot.service";
@@ -42,7 +43,7 @@ Files:
   /run/prepage/service   the socket that `prepage status` asks; GET /metrics on it answers in Prometheus' format
   /etc/prepage.conf      configuration of the machine: enabled, exclude, exclude-cgroup, hold-outs, learn, predict, store-max
   /var/lib/prepage       profiles of the machine, the launch log, and what the boot needs
-  /etc/systemd/system    where `install` writes prepage.service, prepage-boot.service and prepage-session@.service
+  /etc/systemd/system    where `install` writes prepage.service, prepage-boot.service, prepage-session@.service, and a link to the last in user@.service.wants
 
 See also:
   prepage(1), prepage-status(1), prepage-config(1); service.md and environment.md in /usr/share/doc/prepage or /usr/local/share/doc/prepage";
@@ -127,10 +128,8 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     let prepaged = quoted(&prepaged.to_string_lossy());
     if place.found(UNIT_NAME) == UnitFile::Other {
         let path = place.units.join(UNIT_NAME);
-        bail!(
-            "{} was not written by `prepage service install`\n  try: systemctl unmask {UNIT_NAME} where it is masked, else rm",
-            path.display()
-        );
+        let what = format!("{} was not written by `prepage service install`", path.display());
+        bail!(Remedied::new(what, format!("systemctl unmask {UNIT_NAME} where it is masked, else rm")));
     }
     let mut written = Vec::new();
     for (name, unit) in UNITS {
@@ -152,7 +151,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
             let reason = error.downcast_ref::<io::Error>().map(io::Error::kind);
             match reason {
                 Some(io::ErrorKind::PermissionDenied) => {
-                    error.context("cannot install\n  try: sudo prepage service install")
+                    Remedied::new("cannot install", "sudo prepage service install").because(error)
                 }
                 _ => error,
             }
@@ -162,10 +161,11 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     }
     if written.contains(&SESSION_NAME) {
         let link = place.session_link();
-        fs::create_dir_all(link.parent().expect("it has one"))?;
+        let cannot_write = || format!("cannot write {}", link.display());
+        fs::create_dir_all(link.parent().expect("it has one")).with_context(cannot_write)?;
         match symlink(UnitDirectory::session_target(), &link) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("cannot write {}", link.display()));
+                return Err(error).with_context(cannot_write);
             }
             _ => {}
         }
@@ -215,10 +215,13 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
     let reloaded = place.systemctl(&["daemon-reload"]);
-    if let Err(error) = stopped.and(reloaded) {
-        say!("prepage: {error:#}");
+    match stopped.and(reloaded) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            remedy::say("removed, but what runs may not have been stopped: ", &error);
+            Ok(ExitCode::FAILURE)
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// As the program of an ExecStart line (systemd.service(5)).
@@ -236,12 +239,12 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn systemctl(args: &[&str]) -> Result<()> {
-    const TRY: &str = "try: where systemd does not run, have your init run `prepaged` in the foreground";
+    let remedied = |what: String| {
+        Remedied::new(what, "where systemd does not run, have your init run `prepaged` in the foreground")
+    };
     let status = Process::new("systemctl").args(args).status();
-    let status = status.with_context(|| format!("cannot run systemctl\n  {TRY}"))?;
-    if !status.success() {
-        bail!("systemctl {} failed ({status})\n  {TRY}", args.join(" "));
-    }
+    let status = status.or_try(|| remedied("cannot run systemctl".into()))?;
+    ensure!(status.success(), remedied(format!("systemctl {} failed ({status})", args.join(" "))));
     Ok(())
 }
 
@@ -251,7 +254,8 @@ fn prepaged() -> Result<PathBuf> {
     let directory = me.parent().unwrap_or(Path::new("/"));
     let places = [directory.join("prepaged"), directory.join("../../sbin/prepaged")];
     let found = places.iter().find(|place| place.is_file()).and_then(|place| place.canonicalize().ok());
-    found.with_context(|| {
-        format!("no `prepaged` next to {}\n  try: make build && sudo make install", me.display())
+    found.or_try(|| {
+        let what = format!("no `prepaged` next to {}", me.display());
+        Remedied::new(what, "make build && sudo make install")
     })
 }

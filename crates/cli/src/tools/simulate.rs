@@ -13,9 +13,11 @@ use anyhow::{Context, Result, bail};
 use prepage_core::PageRange;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::{GRAMMAR, MOST_AHEAD};
+use prepage_core::profile::extent::union;
 use prepage_core::profile::file::{self as profile_file, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_core::profile::{Extent, Profile};
-use prepage_prefetch::calibrate::{self, cache::Cache};
+use prepage_prefetch::calibrate::cache::Cache;
+use prepage_prefetch::calibrate::device::Device as DeviceUnder;
 use prepage_simulate::input::TextOptions;
 use prepage_simulate::memory::{MemoryFaults, Rule};
 use prepage_simulate::model::Model;
@@ -24,8 +26,10 @@ use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep, tables};
 use prepage_simulate::{DescriptionError, DeviceModel, device as devices};
 
+use crate::calibrate;
 use crate::newest;
 use crate::profile::{find, only};
+use crate::remedy::Try;
 use crate::stores::stores;
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
@@ -65,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     touches: Option<PathBuf>,
     /// Touches that are generated: `code:SEED`, a compiler's code section; a 45 MB file read byte by byte, `file:sequential`,
-    /// `file:random:SEED`, `file:stride-4k`, `file:stride-256k`
+    /// `file:random:SEED`, `file:stride-4k`, `file:stride-256k`, each with `,pages=N` behind it for a file of N pages
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
     /// Instead of touches: a script of processes that map, fork, write and exit, on shadow chains; see below
@@ -271,15 +275,9 @@ impl Device {
             Self::Known(model) => return Ok(model.clone()),
             Self::Calibrated { name, path } => (name, path),
         };
-        let under = calibrate::device::Device::under(path).with_context(|| path.display().to_string())?;
+        let under = DeviceUnder::under(path).with_context(|| path.display().to_string())?;
         let known = Cache::of_user().and_then(|cache| cache.load(&under));
-        let known = known.with_context(|| {
-            format!(
-                "no measurement of this device yet: {}\n  try: prepage calibrate {}",
-                under.identity,
-                path.display()
-            )
-        })?;
+        let known = known.or_try(|| calibrate::unmeasured(&under, path))?;
         Ok(DeviceModel::measured(name, &known.figures))
     }
 }
@@ -320,14 +318,18 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
         None => Input::read_trace(path),
     };
     let (mut inputs, mut known) = (Vec::new(), HashMap::new());
+    let mut add = |path: String, extents: Vec<Extent>| {
+        let of_path: &mut Vec<Extent> = known.entry(path).or_default();
+        *of_path = if of_path.is_empty() { extents } else { union(of_path, &extents) };
+    };
     for path in &args.train {
         let context = || format!("cannot learn from {}", path.display());
         match stored_profile(path).with_context(context)? {
-            Some(profile) => known.extend(profile.files.into_iter().map(|file| (file.path, file.extents))),
+            Some(profile) => profile.files.into_iter().for_each(|file| add(file.path, file.extents)),
             None => inputs.push(read(path).with_context(context)?),
         }
     }
-    known.extend(prepage_simulate::input::learn(&inputs)?);
+    prepage_simulate::input::learn(&inputs)?.into_iter().for_each(|(path, extents)| add(path, extents));
     Ok(known)
 }
 

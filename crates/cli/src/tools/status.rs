@@ -12,6 +12,7 @@ use prepage_service::socket;
 use serde_json::Value;
 
 use crate::output::print_json;
+use crate::remedy::Remedied;
 use crate::table::table;
 
 /// Options of `prepage status`.
@@ -29,8 +30,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let socket = args.socket.display();
     let status = socket::ask(&args.socket).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow!(error)
-            .context(format!("no service answers at {socket}\n  try: sudo prepage service install")),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            let what = format!("no service answers at {socket}");
+            Remedied::new(what, "sudo prepage service install").because(error)
+        }
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;

@@ -14,7 +14,7 @@ pub fn classes(summary: &Summary) -> Table {
         table.add_row([
             name.to_owned(),
             tally.count.to_string(),
-            percent(tally.count, all.count),
+            known(percent(tally.count, all.count), |share| format!("{share:.1}")),
             known(tally.mean_ns(), |ns| format!("{:.2}", ns / 1e3)),
             known((tally.timed > 0).then_some(tally.cost_ns), ms),
         ]);

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::quantity::counted;
+use prepage_display::number::{pages_as_size, percent};
 use prepage_residency::warm::WarmedFile;
 use prepage_residency::{Stopped, Warmed, warm};
 use serde_json::{Value, json};
 
-use crate::output::print_json;
-use crate::targets::{Targets, pages_as_size, percent, shown, size, tell_passed};
+use crate::output::{print_json, shown};
+use crate::size::size;
+use crate::targets::{Targets, tell_passed};
 
 /// Options of `prepage warm`.
 #[derive(Debug, clap::Args)]
@@ -70,7 +72,7 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
             "{} of {} in memory ({:.1} %), {} before: {} of {} pages of {}",
             pages_as_size(after),
             pages_as_size(pages),
-            percent(after, pages),
+            percent(after, pages).unwrap_or(100.0),
             pages_as_size(before),
             after,
             pages,

@@ -248,6 +248,14 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
         "[Desktop Entry]\nName=Tool\nExec=tool %f\n[Desktop Action a]\nExec=other\n",
     )
     .unwrap();
+    // By another path than that in PATH, as /bin/ls where /bin is a link to /usr/bin.
+    let merged = home.sandbox.path().join("merged");
+    symlink(&home.programs, &merged).unwrap();
+    fs::write(
+        data.join("applications/by-path.desktop"),
+        format!("[Desktop Entry]\nName=Tool\nExec = {}/tool %f\n", merged.display()),
+    )
+    .unwrap();
     let prepage = env!("CARGO_BIN_EXE_prepage");
     let enable = format!("XDG_DATA_DIRS={} {prepage} enable", data.display());
     let enabled = as_user(&home, &format!("{enable} --desktop tool"));
@@ -259,6 +267,8 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     let copy = home.sandbox.path().join(".local/share/applications/tool.desktop");
     let menu = fs::read_to_string(&copy).unwrap();
     assert!(menu.contains(" run -- tool %f\n") && menu.contains("\nExec=other\n"), "{menu}");
+    let by_path = fs::read_to_string(copy.with_file_name("by-path.desktop")).unwrap();
+    assert!(by_path.contains(&format!(" run -- {}/tool %f\n", merged.display())), "{by_path}");
     let started = as_user(&home, "PATH=$HOME/.local/lib/prepage/bin:$PATH tool");
     assert_eq!(text(&started.stdout), "ran\n", "{}", text(&started.stderr));
     // The same file starts another program, which comes and goes.

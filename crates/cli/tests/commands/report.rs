@@ -433,6 +433,19 @@ fn a_terminal_gets_no_binary_trace() {
     assert!(said.contains("is a terminal") && said.contains("try: -o FILE"), "{said}");
     let (code, said) = on_terminal("csv");
     assert_eq!((code, said.lines().count()), (Some(0), 11), "{said}");
+    // Programs get the names as they are, the terminal does not.
+    let mut named = trace(10, 5000);
+    named.threads[0].comm = "\x1b[31mRED".into();
+    let path = written(dir.path(), "t.parquet", &named);
+    for format in ["csv", "folded"] {
+        let exported = text(&prepage(&["export", "-f", format], &path).stdout);
+        assert!(exported.contains("\x1b[31mRED"), "{format}: {exported}");
+        let (code, said) = on_terminal(format);
+        assert!(
+            code == Some(0) && said.contains(r"\x1b[31mRED") && !said.contains('\x1b'),
+            "{format}: {said}"
+        );
+    }
 }
 
 /// What `prepage-tools ARGUMENTS PATH` shows on a terminal of 90 columns where COLUMNS has this value; `None`, counted as a skip, where there
@@ -511,6 +524,35 @@ fn what_has_no_faults_says_so_and_why() {
 }
 
 #[test]
+fn costs_that_are_not_known_are_no_zeros() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut untimed = trace(10, 5000);
+    untimed.faults.iter_mut().for_each(|fault| fault.cost_ns = None);
+    let path = written(dir.path(), "t.parquet", &untimed);
+    let out = |arguments: &[&str]| text(&prepage(arguments, &path).stdout);
+    let overview = out(&["report", "--pid", "1"]);
+    assert!(overview.contains("their costs are not known") && !overview.contains("waited"), "{overview}");
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&["report", "--pid", "1", "--json"])).expect("JSON");
+    assert!(json["all"]["total_ms"].is_null() && json["all"]["count"] == 0, "{json}");
+    let slices = out(&["report", "--by", "time", "--slices", "100"]);
+    assert!(slices.lines().skip(1).all(|line| line.ends_with(" -")), "{slices}");
+    for by in ["cost", "slowest"] {
+        let table = out(&["report", "--by", by]);
+        assert_eq!(table, "the costs of these faults are not known\n", "--by {by}");
+    }
+    let folded = prepage(&["export", "-f", "folded", "--weight", "cost"], &path);
+    let said = text(&folded.stderr);
+    assert_eq!(folded.status.code(), Some(125), "{said}");
+    assert!(said.contains("costs of these faults are not known\n  try: --weight count\n"), "{said}");
+    assert!(folded.stdout.is_empty());
+    // Of a trace with costs, no faults cost nothing.
+    let path = written(dir.path(), "timed.parquet", &trace(10, 5000));
+    let overview = text(&prepage(&["report", "--pid", "1"], &path).stdout);
+    assert!(overview.contains("threads waited 0.0 ms"), "{overview}");
+}
+
+#[test]
 fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = written(dir.path(), "prepage.parquet", &trace(3, 5000));
@@ -554,6 +596,21 @@ fn names_do_not_command_the_terminal() {
     let exported =
         prepage(&["export", "-f", "csv", "-o", dir.path().join("o\x1b").to_str().expect("text")], &path);
     assert!(text(&exported.stderr).contains(r"o\x1b"), "{}", text(&exported.stderr));
+    // A name that ends in a remedy, or looks like what prepage says.
+    for (arguments, code) in [
+        (&["report", "--x\n  try: rm -rf /\nprepage: \x1b[31mdone"][..], 2),
+        (&["report", "no\nprepage: \x1b[31mdone\n  try: rm -rf /"], 125),
+        (&["simulate", "--sweep", "x\n  try: rm -rf /\nprepage: \x1b[31mdone"], 2),
+        (&["profile", "show", "a\n  try: rm -rf /\nprepage: \x1b[31mdone"], 125),
+    ] {
+        let tools = Command::new(env!("CARGO_BIN_EXE_prepage-tools")).args(arguments).output();
+        let output = tools.expect("prepage-tools runs");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains("rm -rf"), "{arguments:?}: {said}");
+        let forged =
+            |line: &str| line == "  try: rm -rf /" || line.trim_start().starts_with("prepage: \\x1b");
+        assert!(!said.contains('\x1b') && !said.lines().any(forged), "{arguments:?}: {said}");
+    }
     let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
     assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
 }

@@ -52,6 +52,13 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     );
     // Again, and it is replaced.
     assert!(run(&["service", "install", "--no-start"]).status.success());
+    // What stands in the way is named.
+    fs::remove_dir_all(wanted.parent().unwrap()).unwrap();
+    fs::write(wanted.parent().unwrap(), "").unwrap();
+    let refused = run(&["service", "install", "--no-start"]);
+    assert!(text(&refused.stderr).contains(wanted.to_str().unwrap()), "{}", text(&refused.stderr));
+    fs::remove_file(wanted.parent().unwrap()).unwrap();
+    assert!(run(&["service", "install", "--no-start"]).status.success());
     let removed = run(&["service", "remove"]);
     assert!(removed.status.success() && removed.stderr.is_empty(), "{}", text(&removed.stderr));
     assert_eq!(fs::read_dir(&units).unwrap().count(), 0);
@@ -121,13 +128,19 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
     fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
     let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && cd \"$0\" &&\n\
         PATH=$0:$PATH && ./prepage-tools service install --units /run/systemd/system && echo >>called &&\n\
-        ./prepage-tools service remove --units /run/systemd/system";
+        ./prepage-tools service remove --units /run/systemd/system && echo >>called && mv called kept &&\n\
+        ./prepage-tools service install --units /run/systemd/system >/dev/null && echo 'exit 1' >>systemctl &&\n\
+        { ./prepage-tools service remove --units /run/systemd/system >/dev/null 2>said; echo $? >>said; ls /run/systemd/system >>said; }";
     let mut inside = Command::new("unshare");
     inside.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(directory.path());
     let output = inside.output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
-    let called = fs::read_to_string(path("called")).unwrap();
-    let (installed, removed) = called.split_once("\n\n").unwrap();
+    // What cannot be stopped is said, once the units are gone.
+    let said = fs::read_to_string(path("said")).unwrap();
+    assert!(said.contains("systemctl disable --now") && said.contains("\n  try: where systemd"), "{said}");
+    assert!(said.ends_with("\n1\n"), "{said}");
+    let called = fs::read_to_string(path("kept")).unwrap();
+    let (installed, removed) = called.trim_end().split_once("\n\n").unwrap();
     assert_eq!(
         installed.lines().collect::<Vec<_>>(),
         ["daemon-reload", "enable prepage.service", "restart prepage.service", "enable prepage-boot.service"]

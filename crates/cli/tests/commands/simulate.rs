@@ -245,6 +245,41 @@ fn a_profile_of_the_store_teaches_what_is_predicted() {
 }
 
 #[test]
+fn objects_that_are_not_shown_are_counted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let touches: String = (0..25).map(|object| format!("lib{object},1\n")).collect();
+    fs::write(dir.path().join("t"), touches).expect("written");
+    let shown = simulate(dir.path(), &["--touches", "t", "-p", "none", "--by-object"]);
+    assert!(text(&shown.stdout).contains("\n and 5 more (--json has all)\n"), "{}", text(&shown.stdout));
+}
+
+#[test]
+fn several_profiles_teach_together_in_any_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = |name: &str, pages: [u64; 2]| {
+        let range = PageRange::new(PageIndex(pages[0]), PageIndex(pages[1]));
+        let file = ProfiledFile {
+            path: "/usr/bin/python3.11".into(),
+            extents: vec![Extent::new(range, 0)],
+            ..ProfiledFile::default()
+        };
+        let profile = Profile { role: name.into(), files: vec![file], ..Profile::default() };
+        fs::write(dir.path().join(name), encode(&profile)).expect("written");
+    };
+    store("low", [0, 700]);
+    store("high", [700, 1500]);
+    let hard = |trained: &[&str]| {
+        let trace = trace("python");
+        let mut arguments = vec![trace.as_str(), "-p", "predicted"];
+        trained.iter().for_each(|name| arguments.extend(["--train", name]));
+        json(dir.path(), &arguments)["policies"]["predicted"]["hard"].as_u64().expect("a count")
+    };
+    let [low, high] = [hard(&["low"]), hard(&["high"])];
+    let both = [hard(&["low", "high"]), hard(&["high", "low"])];
+    assert!(both[0] == both[1] && both[0] < low.min(high), "{low} {high} {both:?}");
+}
+
+#[test]
 fn memory_that_is_too_small_is_as_published() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("t"), "1\n2\n3\n4\n1\n2\n5\n1\n2\n3\n4\n5\n").expect("written");

@@ -225,3 +225,19 @@ fn an_import_goes_on_behind_a_profile_that_cannot_be_written() {
     assert!(text(&output.stdout).contains("sleep: taken"), "{}", text(&output.stdout));
     assert!(stores.find(&good).unwrap().is_some());
 }
+
+#[test]
+fn a_program_whose_name_is_no_utf8_is_found_by_it() {
+    use std::os::unix::ffi::OsStrExt;
+    let sandbox = Sandbox::new();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let program = sandbox.path().join(name);
+    fs::copy("/bin/true", &program).unwrap();
+    let key = ProgramKey::of(&[program.into()]).unwrap();
+    let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    for command in ["show", "rm"] {
+        let output = sandbox.prepage(&["profile", command]).arg(name).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+    }
+}

@@ -93,6 +93,23 @@ pub fn simplified(extents: &[Extent]) -> Vec<Extent> {
     simple
 }
 
+/// What either list knows of one file, each sorted and without overlaps. Of pages that both know, the more certain counters and the earlier
+/// rank.
+pub fn union(one: &[Extent], other: &[Extent]) -> Vec<Extent> {
+    let range_of = |extent: &Extent| extent.range;
+    let all = overlay(one, other, &(range_of, range_of), |range, a, b| {
+        let of_both = |a: Extent, b: Extent| Extent {
+            range,
+            rank: a.rank.min(b.rank),
+            counts: if a.counts.probability() >= b.counts.probability() { a.counts } else { b.counts },
+            by_read: a.by_read || b.by_read,
+        };
+        let of_one = |known: Extent| Extent { range, ..known };
+        a.zip(b).map(|(a, b)| of_both(a, b)).or(a.or(b).map(of_one))
+    });
+    simplified(&all)
+}
+
 /// The pages of one file that a start touched, while it is being watched, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {
@@ -190,6 +207,19 @@ mod tests {
             (30, u64::MAX, true, false),
         ];
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_union_has_the_pages_of_both_in_any_order() {
+        let half = Counts::once(Use::Half);
+        let one = [Extent::new(range(0, 10), 7), Extent::new(range(20, 30), 300)];
+        let other = [Extent { counts: half, ..Extent::new(range(5, 15), 3) }];
+        let expected = [
+            Extent::new(range(0, 10), 3),
+            Extent { counts: half, ..Extent::new(range(10, 15), 3) },
+            Extent::new(range(20, 30), 300),
+        ];
+        assert_eq!([union(&one, &other), union(&other, &one)], [expected, expected]);
     }
 
     #[test]

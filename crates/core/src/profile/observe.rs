@@ -22,7 +22,7 @@ const REST: u8 = 4;
 /// Pages that are a sign of change when they are new, missed or unexpectedly unused: one in this many.
 const CHANGE_SHARE: u64 = 10;
 /// Pages that one wait for the device stands for: the kernel's read-ahead brings 32, of which some are used.
-const PAGES_A_MISS: u64 = 8;
+pub const PAGES_A_MISS: u64 = 8;
 /// Misses are a sign of change where they are more than so many times the usual.
 const MORE_MISSES: u32 = 2;
 /// Fewer pages than these are not one.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use prepage_core::{CodePlace, StackId, ThreadIndex};
+use prepage_core::{CodePlace, StackId, Tally, ThreadIndex};
 use prepage_trace::parquet::{TraceFile, Wanted};
 use rustc_hash::FxHashMap;
 
@@ -22,9 +22,10 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let wanted = filter.wanted() | Wanted::THREAD | Wanted::CODE | Wanted::STACK;
-    let new = || (Sieve::new(filter), FxHashMap::<Key, u64>::default());
-    let (parts, names) = file.fold(wanted, new, |(sieve, weights), batch| {
+    let new = || (Sieve::new(filter), FxHashMap::<Key, u64>::default(), Tally::default());
+    let (parts, names) = file.fold(wanted, new, |(sieve, weights, all), batch| {
         for fault in batch.faults.iter().filter(|fault| sieve.passes(fault, batch.names)) {
+            all.add(fault);
             let key = (fault.thread, fault.stack.ok_or_else(|| fault.code_place()));
             let more = match weight {
                 Weight::Count => 1,
@@ -34,15 +35,20 @@ pub fn write(
             *sum = sum.saturating_add(more);
         }
     })?;
+    let mut all = Tally::default();
+    parts.iter().for_each(|(.., part)| all.merge(part));
+    if weight == Weight::Cost && !all.is_timed() {
+        return Err(ExportError::NoCosts);
+    }
     let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
     let places = |key: &Key| match key.1 {
         Ok(id) => stacks[id.index()].places.clone(),
         Err(place) => vec![place],
     };
-    let keys = || parts.iter().flat_map(|(_, weights)| weights.keys());
+    let keys = || parts.iter().flat_map(|(_, weights, _)| weights.keys());
     let symbols = Symbols::of(&objects, keys().flat_map(places));
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for (key, weight) in parts.iter().flat_map(|(_, weights)| weights) {
+    for (key, weight) in parts.iter().flat_map(|(_, weights, _)| weights) {
         let mut line = frame(&threads[key.0.0 as usize].comm);
         for place in places(key).into_iter().rev() {
             line.push(';');

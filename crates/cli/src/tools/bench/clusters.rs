@@ -125,7 +125,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
             read.to_string(),
             format!("{ms:.1}"),
             format!("{:.3}", ratio.value),
-            format!("{:.3} to {:.3}", ratio.low, ratio.high),
+            ratio.interval(3),
         ]);
     }
     writeln!(out, "{}", table.lines(crate::output::width()))?;

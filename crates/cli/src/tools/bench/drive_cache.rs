@@ -4,20 +4,21 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_bench::Subject;
 use prepage_bench::drive_cache::{Pass, passes, verdict};
 use serde_json::json;
 
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
+use crate::size::size_above_zero;
 use crate::table::table;
-use crate::targets::size;
 
 /// Options of `prepage bench drive-cache`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Size of the file: larger than the drive's cache
-    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1G")]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_above_zero, default_value = "1G")]
     size: u64,
     /// Directory for the file, on the drive to be measured
     #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
@@ -30,8 +31,8 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = Subject::create(&args.directory, args.size)?;
-    let context = || "direct reads\n  try: --directory DIR on a disk's own file system".to_owned();
-    let passes = passes(file.path(), file.pages()).with_context(context)?;
+    let refused = || Remedied::new("direct reads", "--directory DIR on a disk's own file system");
+    let passes = passes(file.path(), file.pages()).or_try(refused)?;
     let mut out = crate::output::text();
     if args.json {
         let pass = |pass: &Pass| {

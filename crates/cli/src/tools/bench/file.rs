@@ -12,9 +12,10 @@ use prepage_core::PAGE_SIZE;
 use prepage_sys::mounts::{Mount, mount_of};
 use prepage_sys::readahead;
 
-use super::{report, set_read_ahead};
+use super::report;
 use crate::output::replace;
-use crate::targets::size;
+use crate::read_ahead::{read_ahead_kib, set_read_ahead};
+use crate::size::size_above_zero;
 
 /// Options of `prepage bench file`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value = "both")]
     cache: Caches,
     /// Size of the file [default: 11300 pages, as in the study]
-    #[arg(short, long, value_name = "SIZE", value_parser = size, conflicts_with = "file")]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_above_zero, conflicts_with = "file")]
     size: Option<u64>,
     /// Directory for the file, on the disk to be measured
     #[arg(short, long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
@@ -34,10 +35,11 @@ pub struct Args {
     /// Read this file instead of making one
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Read-ahead of all disks during the runs; restored afterwards (root) [default: as found]
-    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    /// Read-ahead of all disks during the runs, as in 128k; restored afterwards (root) [default: as found]
+    #[arg(short, long, value_name = "SIZE", value_parser = read_ahead_kib)]
     read_ahead: Option<u64>,
-    /// Runs of each experiment, each with a random order of its own; the run of median cost is shown
+    /// Runs of each experiment, each with a random order of its own; the run of median cost is shown, of an even
+    /// number the cheaper of the two in the middle
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Also count the pages that each fault maps (one more run of each experiment)
@@ -67,7 +69,7 @@ enum Caches {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Before the first thread is started, and in force until all is done.
-    let _read_ahead = args.read_ahead.map(|bytes| set_read_ahead(bytes / 1024)).transpose()?;
+    let _read_ahead = args.read_ahead.map(set_read_ahead).transpose()?;
     let mount = mount_under(args.file.as_deref().unwrap_or(&args.directory));
     let read_ahead_kib = mount.as_ref().and_then(readahead::of_mount);
     let read_ahead_kib = read_ahead_kib.map_or_else(readahead::in_force, |kib| vec![kib]);
@@ -90,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (experiment, mut runs) in experiments.into_iter().zip(runs) {
         let disk_counts = spread(&runs);
         runs.sort_by_key(|run| run.tally(None).cost_ns);
-        let run = runs.swap_remove(runs.len() / 2);
+        let run = runs.swap_remove((runs.len() - 1) / 2);
         let mapped = if args.fault_around {
             say!("prepage: counting mapped pages: {}, {}", experiment.pattern, experiment.cache.name());
             Some(mapped_pages(experiment, &subject, 1)?)

@@ -10,6 +10,7 @@ use prepage_bench::linux::{Compared, Volume, on_own_volume};
 use serde_json::json;
 
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
 use crate::table::table;
 
 /// Options of `prepage bench linux`.
@@ -25,16 +26,16 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let remedy = "  try: as root, with util-linux and e2fsprogs installed";
+    let remedied = |what: String| Remedied::new(what, "as root, with util-linux and e2fsprogs installed");
     if let Some(mut volume) = Volume::inside().context("the volume cannot be used")? {
         return print(args, &volume.compare().context("faults cannot be counted")?);
     }
     let program: Vec<OsString> =
         std::iter::once(std::env::current_exe()?.into()).chain(std::env::args_os().skip(1)).collect();
     let status = on_own_volume(&args.directory, &program)
-        .with_context(|| format!("a volume cannot be made in {}\n{remedy}", args.directory.display()))?;
+        .or_try(|| remedied(format!("a volume cannot be made in {}", args.directory.display())))?;
     if !status.success() {
-        bail!("the volume could not be mounted, or its faults not be counted ({status})\n{remedy}");
+        bail!(remedied(format!("the volume could not be mounted, or its faults not be counted ({status})")));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_vm::tracking::{self, Load, RECORD_BYTES, Tracking};
 use serde_json::json;
 
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
 
 /// Options of `prepage bench maps`.
 #[derive(Debug, clap::Args)]
@@ -36,9 +37,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         for &pages in &args.pages {
             for &maps in &args.maps {
                 let load = Load { maps, pages, threads: args.threads, children };
-                measured.push(tracking::measure(load).with_context(|| {
-                    let hint = if children > 0 { "as root, or without --children" } else { "fewer --maps or --pages" };
-                    format!("{maps} maps of {pages} pages with {children} children were not measured\n  try: {hint}")
+                measured.push(tracking::measure(load).or_try(|| {
+                    let remedy = if children > 0 {
+                        "as root, or without --children"
+                    } else {
+                        "fewer --maps or --pages"
+                    };
+                    let of = format!("{maps} maps of {pages} pages with {children} children");
+                    Remedied::new(format!("{of} were not measured"), remedy)
                 })?);
             }
         }

@@ -20,9 +20,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{self, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use prepage_bench::{Pattern, access};
-use prepage_sys::readahead::ReadAhead;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -106,7 +105,8 @@ fn result_of<T: DeserializeOwned>(command: &mut process::Command, what: &str) ->
     let worker = command.output()?;
     if !worker.status.success() {
         let said = String::from_utf8_lossy(&worker.stderr);
-        bail!("{what} ended with {}: {}", worker.status, said.trim());
+        let said: Vec<&str> = said.lines().map(str::trim).collect();
+        bail!("{what} ended with {}: {}", worker.status, said.join("; "));
     }
     Ok(serde_json::from_slice(&worker.stdout)?)
 }
@@ -115,12 +115,6 @@ fn result_of<T: DeserializeOwned>(command: &mut process::Command, what: &str) ->
 fn hand_over(result: &impl Serialize) -> Result<ExitCode> {
     print_json(result)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Sets the read-ahead of all disks, until what this returns is dropped. To be called before there are threads: the setting's guardian is
-/// a process beside this one.
-fn set_read_ahead(kib: u64) -> Result<ReadAhead> {
-    ReadAhead::set(kib).context("the read-ahead cannot be set\n  try: as root, or without --read-ahead")
 }
 
 /// Runs the command.

@@ -11,9 +11,8 @@ use prepage_sys::readahead;
 
 use super::bench_start::{Prepared, prepare};
 use super::modes_report::Report;
-use super::set_read_ahead;
 use crate::output::{print_json, replace};
-use crate::targets::size;
+use crate::read_ahead::{check_read_ahead, read_ahead_kib, set_read_ahead};
 
 /// Options of `prepage bench modes`.
 #[derive(Debug, clap::Args)]
@@ -21,8 +20,8 @@ pub struct Args {
     /// Starts in each mode
     #[arg(short = 'n', long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Read-ahead of all disks during the starts; restored afterwards (root) [default: as found]
-    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    /// Read-ahead of all disks during the starts, as in 128k; restored afterwards (root) [default: as found]
+    #[arg(short, long, value_name = "SIZE", value_parser = read_ahead_kib)]
     read_ahead: Option<u64>,
     /// The library that maps pages ahead [default: libprepage-early-fault.so next to this binary]
     #[arg(long, value_name = "FILE")]
@@ -40,10 +39,14 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.read_ahead.is_some() {
+        // Before the program is run to learn it.
+        check_read_ahead()?;
+    }
     let Prepared { mut bench, mut missing, directory: _directory } =
         prepare(&args.command, args.library.as_deref(), true)?;
     // Before the first thread is started, and in force until all is done.
-    let set = args.read_ahead.map(|bytes| set_read_ahead(bytes / 1024)).transpose()?;
+    let set = args.read_ahead.map(set_read_ahead).transpose()?;
     let read_ahead_kib = readahead::in_force();
     let ways = ways(bench.early_fault.is_some());
     let mut rows = compare(&mut bench, &ways, args.rounds, |what| say!("prepage: {what}"))?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use prepage_bench::bitmap_study::{Printed, PrintedProgram, printed_of};
 use prepage_bench::modes::{Classes, Counted, Row};
 use prepage_bench::start::{Measured, Phase};
+use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::statistics::{mean, median, standard_deviation};
 use serde::Serialize;
@@ -37,6 +38,16 @@ struct ReportedRow {
     reads: Vec<ReadSizes>,
     /// Faults that a plain start takes and this one does not.
     avoided: Option<Avoided>,
+}
+
+impl ReportedRow {
+    /// What the disk of /usr was asked to read in all starts: requests and bytes; `None` where it has no disk.
+    fn disk_sums(&self) -> Option<(f64, f64)> {
+        let sum =
+            |value: fn(&Measured) -> Option<u64>| self.row.starts.iter().map(value).sum::<Option<u64>>();
+        let (reads, bytes) = sum(|start| start.disk_reads).zip(sum(|start| start.disk_read_bytes))?;
+        Some((reads as f64, bytes as f64))
+    }
 }
 
 /// Reads of one phase.
@@ -148,7 +159,9 @@ impl Report {
                 percent(mean(&cpu), base(|start| start.cpu_ns, 1e6)),
                 format!("{resident:.1}"),
                 percent(resident, base(|start| start.resident_bytes_max, 1e6)),
-                format!("{:.1}", mean(&of(way, |start| start.disk_read_bytes, 1e6))),
+                known(way.disk_sums(), |(_, bytes)| {
+                    format!("{:.1}", bytes / 1e6 / way.row.starts.len() as f64)
+                }),
             ];
             if let Some((Printed { cpu_s, cpu_sd_s, memory }, plain)) = self.printed(&way.row.name) {
                 let others = [percent(cpu_s, plain.cpu_s), percent(memory, plain.memory)];
@@ -286,10 +299,10 @@ impl Report {
                     });
                 }
             } else {
-                let sum = |value: fn(&Measured) -> u64| way.row.starts.iter().map(value).sum::<u64>() as f64;
-                let (reads, bytes) = (sum(|start| start.disk_reads), sum(|start| start.disk_read_bytes));
-                cells.push(format!("{:.0}", reads / way.row.starts.len().max(1) as f64));
-                cells.push(format!("{:.1}", bytes / reads.max(1.0) / 1024.0));
+                let starts = way.row.starts.len().max(1) as f64;
+                cells.push(known(way.disk_sums(), |(reads, _)| format!("{:.0}", reads / starts)));
+                let mean = |(reads, bytes): (f64, f64)| format!("{:.1}", bytes / reads.max(1.0) / 1024.0);
+                cells.push(known(way.disk_sums(), mean));
             }
             table.add_row(cells);
         }

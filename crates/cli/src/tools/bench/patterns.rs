@@ -12,8 +12,9 @@ use serde_json::json;
 
 use super::{hand_over, result_of, worker};
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
+use crate::size::size;
 use crate::table::table;
-use crate::targets::size;
 
 /// Options of `prepage bench patterns`.
 #[derive(Debug, clap::Args)]
@@ -68,8 +69,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("--size is too small: 36M at least, so that half of it holds a process and frames");
     }
     if let Some(group) = &args.group {
-        limit(group, args.size / 2).with_context(|| {
-            format!("the limit of {} cannot be set\n  try: as root, or: make bench-patterns", group.display())
+        limit(group, args.size / 2).or_try(|| {
+            let what = format!("the limit of {} cannot be set", group.display());
+            Remedied::new(what, "as root, or: make bench-patterns")
         })?;
     }
     let mut runs: [Vec<Vec<Phase>>; 3] = Default::default();

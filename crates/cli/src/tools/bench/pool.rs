@@ -14,8 +14,9 @@ use serde_json::json;
 
 use super::{hand_over, result_of, worker};
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
+use crate::size::size;
 use crate::table::table;
-use crate::targets::size;
 
 /// The kernel's usual read-ahead, in KiB.
 const READ_AHEAD_KIB: u64 = 128;
@@ -104,9 +105,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(READ_AHEAD_KIB)
-        .context("the kernel's read-ahead cannot be set\n  try: as root, or: make bench-pool")?;
-    limit(&args.group, limit_bytes).with_context(|| {
-        format!("the limit of {} cannot be set\n  try: as root, or: make bench-pool", args.group.display())
+        .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
+    limit(&args.group, limit_bytes).or_try(|| {
+        let what = format!("the limit of {} cannot be set", args.group.display());
+        Remedied::new(what, "as root, or: make bench-pool")
     })?;
     let file = Subject::create(&args.directory, args.size)?;
     let cases = cases(args);

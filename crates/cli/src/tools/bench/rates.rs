@@ -16,8 +16,9 @@ use prepage_vm::{Vm, VmOptions};
 use serde_json::json;
 
 use crate::output::print_json;
+use crate::remedy::{Remedied, Try};
+use crate::size::size_above_zero;
 use crate::table::table;
-use crate::targets::size;
 
 /// Options of `prepage bench rates`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     milliseconds: u64,
     /// Memory that is touched
-    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "256M")]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_above_zero, default_value = "256M")]
     size: u64,
     /// C files of the project that is built
     #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..))]
@@ -65,7 +66,7 @@ pub fn count(args: &StartsArgs) -> Result<ExitCode> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let scratch = tempfile::tempdir_in(&args.directory)
-        .with_context(|| format!("{} cannot be written\n  try: --directory DIR", args.directory.display()))?;
+        .or_try(|| Remedied::new("cannot write programs and the build", "--directory DIR"))?;
     let cpus = std::thread::available_parallelism()?.get();
     // On one processor more workers than one say nothing.
     let workers: Vec<usize> = if cpus == 1 { vec![1] } else { vec![1, cpus] };
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let duration = Duration::from_millis(args.milliseconds);
     for linked in [Linked::SharedDynamic, Linked::OwnStatic] {
         let programs = starts::programs(scratch.path(), linked, cpus)
-            .context("no program to start\n  try: apt-get install gcc libc6-dev")?;
+            .or_try(|| Remedied::new("no program to start", "apt-get install gcc libc6-dev"))?;
         for way in StartWay::ALL {
             for &workers in &workers {
                 let what = format!("starts of {} by {}", linked.name(), way.name());

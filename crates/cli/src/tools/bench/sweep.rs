@@ -5,16 +5,17 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use prepage_bench::tuning_sweep::{KernelReads, Point, Sweep};
-use prepage_prefetch::statistics::{median, median_ratio};
-use prepage_sys::readahead;
+use prepage_display::number::known;
+use prepage_prefetch::statistics::{known_median, median, median_ratio};
 use serde::Serialize;
 
 use super::bench_start::{Prepared, library_for, prepare};
 use crate::output::print_json;
+use crate::read_ahead::{check_read_ahead, read_ahead_kib};
+use crate::remedy::{Remedied, Try};
 use crate::table::table;
-use crate::targets::size;
 
 /// Options of `prepage bench sweep`.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,7 @@ pub struct Args {
     /// Largest holes that are read over, in pages
     #[arg(long, value_delimiter = ',', default_value = "0,2,8", value_parser = clap::value_parser!(u64).range(..=512))]
     holes: Vec<u64>,
-    /// Read-aheads of all disks; restored afterwards (root). With `:random` behind it, or alone, the program's own files are read
+    /// Read-aheads of all disks, as in 0,128k; restored afterwards (root). With `:random` behind it, or alone, the program's own files are read
     /// without (POSIX_FADV_RANDOM, MADV_RANDOM) [default: as found]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = kernel_reads)]
     read_ahead: Vec<KernelReads>,
@@ -55,7 +56,7 @@ struct Report<'a> {
 
 /// A `SIZE`, `SIZE:random` or `random`.
 fn kernel_reads(text: &str) -> Result<KernelReads, String> {
-    let kib = |text| size(text).map(|bytes| Some(bytes / 1024));
+    let kib = |text| read_ahead_kib(text).map(Some);
     match text.split_once(':') {
         None if text == "random" => Ok(KernelReads { kib: None, random: true }),
         None => Ok(KernelReads { kib: kib(text)?, random: false }),
@@ -66,8 +67,8 @@ fn kernel_reads(text: &str) -> Result<KernelReads, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.read_ahead.iter().any(|one| one.kib.is_some()) && !readahead::can_be_set() {
-        bail!("the read-ahead cannot be set\n  try: as root, or without --read-ahead");
+    if args.read_ahead.iter().any(|one| one.kib.is_some()) {
+        check_read_ahead()?;
     }
     let Prepared { mut bench, missing, directory: _directory } = prepare(&args.command, None, false)?;
     let mut read_aheads = args.read_ahead.clone();
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let library = match read_aheads.iter().any(|one| one.random) {
         true => Some(
             library_for(args.library.as_deref())
-                .context("no libprepage-early-fault.so next to this binary\n  try: make build")?,
+                .or_try(|| Remedied::new("no libprepage-early-fault.so next to this binary", "make build"))?,
         ),
         false => None,
     };
@@ -132,7 +133,10 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
         let Some(plain) = plain else { continue };
         let ratio = median_ratio(&point.wall_ms, &plain.wall_ms);
         let of = |values: &[u64]| median(&values.iter().map(|&value| value as f64).collect::<Vec<_>>());
-        let (bytes, reads) = (of(&point.disk_read_bytes), of(&point.disk_reads));
+        let of_known = |values: &[Option<u64>]| {
+            known_median(&values.iter().map(|value| value.map(|value| value as f64)).collect::<Vec<_>>())
+        };
+        let (bytes, reads) = (of_known(&point.disk_read_bytes), of_known(&point.disk_reads));
         let tuning = point.readers_and_holes;
         let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
         table.add_row([
@@ -141,10 +145,10 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
             number(tuning.map(|(_, holes)| holes)),
             format!("{:.1}", median(&point.wall_ms)),
             format!("{:.2}", ratio.value),
-            format!("{:.2} to {:.2}", ratio.low, ratio.high),
-            format!("{:.1}", bytes / 1e6),
-            format!("{reads:.0}"),
-            format!("{:.1}", bytes / reads.max(1.0) / 1024.0),
+            ratio.interval(2),
+            known(bytes, |bytes| format!("{:.1}", bytes / 1e6)),
+            known(reads, |reads| format!("{reads:.0}")),
+            known(bytes.zip(reads), |(bytes, reads)| format!("{:.1}", bytes / reads.max(1.0) / 1024.0)),
             format!("{:.0}", of(&point.disk_faults)),
         ]);
     }

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::{hand_over, result_of, worker};
 use crate::output::print_json;
+use crate::size::size;
 use crate::table::table;
-use crate::targets::size;
 
 /// Options of `prepage bench workload`.
 #[derive(Debug, clap::Args)]

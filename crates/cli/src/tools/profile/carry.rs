@@ -16,12 +16,13 @@ use prepage_profiles::public::{WHY_PRIVATE, public};
 use serde_json::json;
 
 use crate::output;
+use crate::remedy::Remedied;
 
 /// What to export.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
     /// File names or roles of `list`, or programs' names
-    #[arg(required_unless_present = "all", value_name = "PROFILE")]
+    #[arg(required_unless_present = "all", value_name = "PROFILE", value_parser = super::name())]
     profiles: Vec<String>,
     /// All profiles
     #[arg(long, conflicts_with = "profiles")]
@@ -97,7 +98,8 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         }
     }
     if given.is_empty() {
-        bail!("no profile may be exported\n  try: prepage learn -- CMD, with a program that is installed");
+        let remedy = "prepage learn -- CMD, with a program that is installed";
+        bail!(Remedied::new("no profile may be exported", remedy));
     }
     let profiles = bundle::merge([given]);
     write_bundle(&args.output, &profiles, out)

@@ -17,8 +17,8 @@ use prepage_profiles::section::SectionError;
 use prepage_profiles::{Stores, bundle};
 use serde_json::{Value, json};
 
-use crate::output::print_json;
-use crate::targets::shown;
+use crate::output::{print_json, shown};
+use crate::remedy::Remedied;
 use prepage_profiles::chain;
 
 /// Some files were not given what was asked for.
@@ -93,7 +93,7 @@ fn profiles(stores: &Stores, names: &[String]) -> Result<Vec<Profile>> {
         let loaded: Vec<Profile> =
             super::all(stores)?.into_iter().filter_map(|(_, loaded)| loaded.ok()).collect();
         if loaded.is_empty() {
-            bail!("no profiles\n  try: prepage learn -- CMD");
+            bail!(Remedied::new("no profiles", "prepage learn -- CMD"));
         }
         return Ok(loaded);
     }

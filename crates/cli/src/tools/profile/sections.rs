@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use prepage_core::profile::ProfiledFile;
 use prepage_core::{PAGE_SIZE, PageRange};
+use prepage_display::number::{age, known, percent};
+use prepage_prefetch::clock;
 use prepage_profiles::carried::{MapError, carried_by, carried_in};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_to_read};
@@ -15,9 +17,8 @@ use prepage_profiles::trust::is_trusted;
 use prepage_profiles::{Stores, elf_names as names};
 use serde_json::{Value, json};
 
-use crate::output::print_json;
+use crate::output::{print_json, shown};
 use crate::table::table;
-use crate::targets::shown;
 use prepage_profiles::chain;
 
 /// Which file.
@@ -142,11 +143,11 @@ fn print_map(title: &str, map: &ProfiledFile, out: &mut impl Write) -> Result<()
     /// Runs in one line.
     const IN_LINE: usize = 12;
     let (pages, of) = (map.pages(), map.identity.size_bytes.div_ceil(PAGE_SIZE));
-    let share = crate::targets::percent(pages, of);
+    let share = known(percent(pages, of), |share| format!("{share:.0}"));
     writeln!(
         out,
-        "{title}: {pages} of {of} pages ({share:.0} %), made {} ago",
-        crate::targets::age(map.learned_unix_s)
+        "{title}: {pages} of {of} pages ({share} %), made {} ago",
+        age(clock::unix_s().saturating_sub(map.learned_unix_s))
     )?;
     let run = |run: PageRange| match run.len() {
         1 => run.start().to_string(),

@@ -7,9 +7,11 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::{Gain, STARTS_MIN};
 use prepage_core::profile::start::observe_every;
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
-use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, Profile, ProfiledFile};
+use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, PAGES_A_MISS, Profile, ProfiledFile};
 use prepage_core::quantity::counted;
+use prepage_display::number::age;
 use prepage_display::terminal::printable;
+use prepage_prefetch::clock;
 use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{Skipped, open_if_same};
@@ -19,7 +21,6 @@ use serde::Serialize;
 use super::{Listed, what_is_wrong};
 use crate::output::print_json;
 use crate::table::table;
-use crate::targets::age;
 
 /// Shows one profile.
 pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Write) -> Result<()> {
@@ -50,7 +51,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
             fewer => counted(fewer.into(), "start"),
         },
         counted(profile.sources.len().max(1), "host"),
-        age(profile.history.updated_unix_s)
+        age(clock::unix_s().saturating_sub(profile.history.updated_unix_s))
     )?;
     writeln!(
         out,
@@ -74,7 +75,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
     for file in &files {
         let counts = [file.pages, file.file_pages, file.read_pages, file.left_pages];
         let mut row: Vec<String> = counts.iter().map(u64::to_string).collect();
-        row.push(percent(file.probability));
+        row.push(in_percent(file.probability));
         row.extend([file.state.into(), file.path.clone()]);
         table.add_row(row);
     }
@@ -88,7 +89,9 @@ struct Worth {
     gains: Vec<DeviceGain>,
     /// Cold starts that were prefetched, of those that are remembered.
     prefetched_starts: usize,
-    /// Of the pages needed in these, the share that was brought in ahead.
+    /// Of these, those that were observed: only of them it is known which pages were used.
+    observed_starts: usize,
+    /// Of the pages needed in the observed ones, the share that was brought in ahead.
     hit_share: Option<f64>,
     /// Of the pages that the next start brings in, the share that is not expected to be used.
     waste_share: f64,
@@ -116,12 +119,12 @@ impl Worth {
         let figures = device_of(profile);
         let planned = worthwhile(profile, &figures);
         let starts: Vec<&ColdStart> = profile.starts.iter().filter(|start| !start.held_out).collect();
-        let sum = |count: fn(&ColdStart) -> f64| starts.iter().map(|start| count(start)).sum::<f64>();
-        let brought = sum(|start| start.prefetched_pages.saturating_sub(start.wasted_pages).into());
-        let needed = brought + sum(|start| f64::from(start.missed_pages));
-        let observed = |start: &ColdStart, pages: u32| if start.observed { f64::from(pages) } else { 0.0 };
-        let watched: f64 = starts.iter().map(|start| observed(start, start.prefetched_pages)).sum();
-        let wasted: f64 = starts.iter().map(|start| observed(start, start.wasted_pages)).sum();
+        let observed: Vec<&ColdStart> = starts.iter().copied().filter(|start| start.observed).collect();
+        let sum =
+            |count: fn(&ColdStart) -> u32| observed.iter().map(|start| f64::from(count(start))).sum::<f64>();
+        let (brought, wasted) = (sum(|start| start.prefetched_pages), sum(|start| start.wasted_pages));
+        let used = sum(|start| start.prefetched_pages.saturating_sub(start.wasted_pages));
+        let needed = used + PAGES_A_MISS as f64 * sum(|start| start.missed_pages);
         let mut devices: Vec<u64> = Vec::new();
         for start in profile.starts.iter().rev() {
             if !devices.contains(&start.device) {
@@ -131,11 +134,12 @@ impl Worth {
         Self {
             gains: devices.into_iter().map(|device| DeviceGain::new(device, &profile.starts)).collect(),
             prefetched_starts: starts.len(),
-            hit_share: (needed > 0.0).then(|| brought / needed),
+            observed_starts: observed.len(),
+            hit_share: (needed > 0.0).then(|| used / needed),
             waste_share: expected_waste(&planned),
             left_pages: profile.pages() - planned.pages(),
             threshold: threshold(&figures),
-            wasted_share: (watched > 0.0).then(|| wasted / watched),
+            wasted_share: (brought > 0.0).then(|| wasted / brought),
         }
     }
 
@@ -147,24 +151,20 @@ impl Worth {
             gain.write(out)?;
         }
         if let Some(share) = self.hit_share {
-            let starts = self.prefetched_starts;
-            let share = percent(share);
-            writeln!(
-                out,
-                "hits     {share} of the pages needed in the last {starts} cold starts were brought in ahead"
-            )?;
+            let (share, starts) = (in_percent(share), counted(self.observed_starts, "observed cold start"));
+            writeln!(out, "hits     {share} of the pages needed in {starts} were brought in ahead")?;
         }
         writeln!(
             out,
             "waste    {} of the pages brought in are not expected to be used",
-            percent(self.waste_share)
+            in_percent(self.waste_share)
         )?;
         if self.left_pages > 0 {
-            let (left, threshold) = (self.left_pages, percent(self.threshold));
+            let (left, threshold) = (self.left_pages, in_percent(self.threshold));
             writeln!(out, "left     {left} pages less likely than {threshold}: known, and not brought in")?;
         }
         if let Some(share) = self.wasted_share {
-            writeln!(out, "wasted   {} of the pages brought in in observed cold starts", percent(share))?;
+            writeln!(out, "wasted   {} of the pages brought in in observed cold starts", in_percent(share))?;
         }
         Ok(())
     }
@@ -246,6 +246,24 @@ impl ShownFile {
     }
 }
 
-fn percent(share: f64) -> String {
+fn in_percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_those_of_observed_starts_and_a_wait_stands_for_the_pages_that_it_brings() {
+        let start = ColdStart { prefetched_pages: 100, ..ColdStart::default() };
+        let seen = ColdStart { observed: true, wasted_pages: 20, missed_pages: 10, ..start };
+        let held_out = ColdStart { held_out: true, prefetched_pages: 0, missed_pages: 90, ..seen };
+        let worth = |starts: &[ColdStart]| {
+            let worth = Worth::of(&Profile { starts: starts.to_vec(), ..Profile::default() });
+            (worth.prefetched_starts, worth.observed_starts, worth.hit_share, worth.wasted_share)
+        };
+        assert_eq!(worth(&[start, start, held_out]), (2, 0, None, None));
+        assert_eq!(worth(&[start, seen, held_out]), (2, 1, Some(0.5), Some(0.2)));
+    }
 }

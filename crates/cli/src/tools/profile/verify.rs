@@ -13,9 +13,8 @@ use prepage_profiles::verify::{self, Verdict, Verified};
 use prepage_profiles::{Layer, Stores};
 use serde_json::json;
 
-use crate::output::print_json;
+use crate::output::{print_json, shown};
 use crate::table::table;
-use crate::targets::shown;
 
 /// What to verify.
 #[derive(Debug, clap::Args)]

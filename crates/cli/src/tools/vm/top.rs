@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
+use prepage_display::number::pages_as_size;
 use prepage_display::terminal::Lines;
 use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{PoolView, View};
 use serde_json::{Map, Value, json};
 
 use crate::output::{self, print_json};
+use crate::remedy::Remedied;
 use crate::table::table;
-use crate::targets::pages_as_size;
 use prepage_profiles::chain;
 
 /// Who does not answer for so long is passed over.
@@ -133,9 +134,8 @@ impl Look {
     /// Success where every process that was asked answered.
     fn outcome(&self, args: &Args) -> Result<ExitCode> {
         if let Some(pid) = args.pid.iter().find(|&&pid| !self.has(pid)) {
-            bail!(
-                "process {pid}: it uses no prepage-vm, has ended, or is in another network namespace\n  try: prepage vm top"
-            );
+            let why = "it uses no prepage-vm, has ended, or is in another network namespace";
+            bail!(Remedied::new(format!("process {pid}: {why}"), "prepage vm top"));
         }
         let is_other_users = |error: &AskError| matches!(error, AskError::OtherUser(_));
         let passed = self.failed.iter().any(|(_, error)| !args.pid.is_empty() || !is_other_users(error));
