@@ -16,6 +16,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use prepage_core::quantity::parse_size;
+use prepage_profiles::at_hand::{at_hand, is_absent};
 use prepage_profiles::room;
 use prepage_trace::build_id::open_regular;
 
@@ -129,6 +130,18 @@ impl Config {
             config.origins[0] = Some(Origin::Variable("PREPAGE"));
         }
         config
+    }
+
+    /// The same, as far as it is in memory ([`prepage_profiles::at_hand`]), where this process is not switched off. `None` where it is to be loaded.
+    pub(crate) fn at_hand() -> Option<Self> {
+        Self::paths().iter().try_fold(Self::default(), |mut config, path| {
+            match at_hand(path).and_then(|file| file.read(BYTES_MAX)) {
+                Ok(text) => config.parse(path, &String::from_utf8_lossy(&text)),
+                Err(error) if is_absent(error) => {}
+                Err(_) => return None,
+            }
+            Some(config)
+        })
     }
 
     /// The files that are looked for, in this order.

@@ -1,8 +1,10 @@
 //! Starting a program with its pages already on their way.
 //!
 //! ```text
-//!  prepage run ─ finds the program ─ its first pages ─ waits for word ─ becomes the program (exec)
-//!   └─ beside it: configuration, layers of profiles ─► word: go, observed or not ─► fetch ─ observe ─ persist
+//!  prepage run ─ is all in memory? ─ finds the program ─ its first pages ─ waits for word ─ becomes the program (exec)
+//!                 │                                                                      ▲
+//!                 ├─ yes: nothing is begun ──────────────────────────────────────────────┘
+//!                 └─ beside it: configuration, layers of profiles ─► word: go, observed or not ─► fetch ─ observe ─ persist
 //! ```
 //! The process that was started *is* the program from the exec on: same process id, same parent, streams, signals
 //! and exit status, and nothing of prepage between it and its user. What decides, prefetches and observes lives beside it
@@ -33,6 +35,7 @@ use crate::beside::Beside;
 use crate::config::{self, Config};
 use crate::first_pages;
 use crate::start::StartContext;
+use crate::warm;
 use prepage_core::random::SplitMix;
 
 /// How long a program waits at most for word. Where all is well that takes a millisecond or two; a machine where it does not must
@@ -135,7 +138,7 @@ impl Default for LaunchOptions {
 
 impl LaunchOptions {
     /// The same, as far as `config` allows it.
-    fn within(&self, config: &Config) -> Self {
+    pub(crate) fn within(&self, config: &Config) -> Self {
         Self {
             learn: self.learn && config.learn,
             hold_out: self.hold_out && config.hold_outs,
@@ -158,6 +161,8 @@ pub struct Prepared {
 /// A launch that has begun beside this process, or what is said instead.
 #[derive(Debug)]
 pub struct Launched {
+    /// The program, where it was found already, called by the name of its file.
+    program: Option<PathBuf>,
     word: Option<OwnedFd>,
     is_prefetched: bool,
     is_verbose: bool,
@@ -170,6 +175,7 @@ pub struct Launched {
 /// To be called while the process has one thread.
 pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Launched {
     let mut launched = Launched {
+        program: None,
         word: None,
         is_prefetched: options.prefetch,
         is_verbose: options.verbose && !options.quiet,
@@ -179,6 +185,13 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
         launched.say("switched off by the configuration");
         return launched;
     }
+    let at_hand = match Found::at_hand(command) {
+        Some((found, program)) if warm::needs_nothing(&found, name, options) => {
+            launched.program = Some(program);
+            return launched;
+        }
+        found => found.map(|(found, _program)| found),
+    };
     let (answer, to_caller) = match pipe_with(PipeFlags::CLOEXEC) {
         Ok(pipe) => pipe,
         Err(error) => {
@@ -195,10 +208,9 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
         let is_unconfigured = ahead::look_up(stores.as_ref().ok());
         // Behind what the program waits for.
         own_pages::ask_for_rest();
-        let called = program::find(&command[0]).and_then(std::path::absolute);
-        let context = called.and_then(|called| Ok((StartContext::of(pid, &called, command)?, called)));
         // What is no program gets its message from the exec that fails.
-        (context.ok(), stores, is_unconfigured)
+        let found = at_hand.or_else(|| Found::of(&program::find(&command[0]).ok()?, pid, command).ok());
+        (found, stores, is_unconfigured)
     };
     let started = run_beside_from(keep, look, |kept, (found, stores, is_unconfigured)| {
         let mut kept = kept.into_iter();
@@ -229,6 +241,11 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
 }
 
 impl Launched {
+    /// The program, where it was found already: no link that `prepage enable` made stands in front of it.
+    pub fn program(&self) -> Option<PathBuf> {
+        self.program.clone()
+    }
+
     /// Waits for word, at most half a second, and has meanwhile brought in what `program` needs first.
     pub fn wait(mut self, program: &Path) -> Prepared {
         let Some(from) = self.word.take() else { return self.prepared(Variables::new()) };
@@ -302,7 +319,7 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
 
 /// What happens beside the process that becomes the program.
 fn serve(
-    (context, called): (StartContext, PathBuf),
+    found: Found,
     stores: Result<Stores, StoreError>,
     name: &OsStr,
     options: &LaunchOptions,
@@ -313,9 +330,7 @@ fn serve(
     let options = &options.within(config);
     word.is_verbose = options.verbose;
     config.mistakes.iter().for_each(|mistake| word.message(&mistake.to_string()));
-    // Under the path by which it was called, and under that of the file, by which a service knows it.
-    let mut paths = std::iter::once(&*called).chain(context.executable.as_deref());
-    if !paths.all(|path| config.wants(name, path)) || !config.wants_groups_of(context.pid) {
+    if !found.is_wanted_by(config, name) {
         word.message(if config.enabled {
             "excluded by the configuration"
         } else {
@@ -332,8 +347,8 @@ fn serve(
             return word.go();
         }
     };
-    let launch = Launch { context, stores, options, listener };
-    match launch.stores.read(&launch.context.key) {
+    let launch = Launch { found, stores, options, listener };
+    match launch.stores.read(&launch.found.context.key) {
         Ok(Some(stored)) => return launch.known(&stored, word),
         Ok(None) => {}
         Err(error @ StoreError::Unreadable { .. }) => word.message(&chain(&error)),
@@ -361,8 +376,40 @@ fn config_for(listener: &mut Option<OwnedFd>) -> Config {
     config_or_end.unwrap_or_default()
 }
 
+/// A start, as far as it is known before anything of it is looked up in a store.
+pub(crate) struct Found {
+    pub(crate) context: StartContext,
+    /// The path by which the program was called, made absolute.
+    called: PathBuf,
+    /// A number that no two starts share.
+    pub(crate) random: u64,
+}
+
+impl Found {
+    /// Of the start of `program` by process `pid`.
+    fn of(program: &Path, pid: u32, command: &[OsString]) -> std::io::Result<Self> {
+        let called = std::path::absolute(program)?;
+        Ok(Self { context: StartContext::of(pid, &called, command)?, called, random: random() })
+    }
+
+    /// Of this process, with the program, where that is found in memory.
+    fn at_hand(command: &[OsString]) -> Option<(Self, PathBuf)> {
+        let program = program::find_at_hand(&command[0])?;
+        let called = std::path::absolute(&program).ok()?;
+        let context = StartContext::at_hand(std::process::id(), &called, command)?;
+        Some((Self { context, called, random: random() }, program))
+    }
+
+    /// Whether a start of the program, called as `name`, is to be served.
+    pub(crate) fn is_wanted_by(&self, config: &Config, name: &OsStr) -> bool {
+        // Under the path by which it was called, and under that of the file, by which a service knows it.
+        let mut paths = std::iter::once(&*self.called).chain(self.context.executable.as_deref());
+        paths.all(|path| config.wants(name, path)) && config.wants_groups_of(self.context.pid)
+    }
+}
+
 struct Launch<'a> {
-    context: StartContext,
+    found: Found,
     stores: Stores,
     options: &'a LaunchOptions,
     listener: Listener,
@@ -372,11 +419,12 @@ impl Launch<'_> {
     fn known(&self, stored: &Stored, word: Word) {
         // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait.
         let may_wait = stored.was_just_written(self.options.write_interval);
-        let is_observed = self.options.learn && stored.is_observation_due((!may_wait).then(random));
+        let is_observed =
+            self.options.learn && stored.is_observation_due((!may_wait).then_some(self.found.random));
         let is_kept = self.options.learn && (is_observed || !may_wait);
         let word = released_unless(is_observed, word);
         match stored.decode() {
-            Ok((profile, cut)) if self.context.key.is_of(&profile) => {
+            Ok((profile, cut)) if self.found.context.key.is_of(&profile) => {
                 self.beside(is_kept).known(&profile, &cut, word);
             }
             // Another program's, or bytes that make no sense: learned anew and replaced, if anything is learned.
@@ -392,7 +440,7 @@ impl Launch<'_> {
         if let Some(Err(error)) = room {
             word.message(&format!("not learning: {}\n  try: {}", chain(&error), error.remedy()));
         } else if learns {
-            let role: String = self.context.key.role.escape_debug().take(ROLE_CHARS_SHOWN).collect();
+            let role: String = self.found.context.key.role.escape_debug().take(ROLE_CHARS_SHOWN).collect();
             word.message(&format!("no profile of {role} yet: learning from this start"));
         }
         self.beside(learns).unknown(released_unless(learns, word));
@@ -400,7 +448,7 @@ impl Launch<'_> {
 
     fn beside(&self, is_kept: bool) -> Beside<'_> {
         Beside {
-            context: &self.context,
+            context: &self.found.context,
             stores: &self.stores,
             options: self.options,
             is_kept,
@@ -441,8 +489,13 @@ mod tests {
             std::thread::sleep(Duration::from_secs(5));
             drop(kept);
         });
-        let launched =
-            Launched { word: Some(from), is_prefetched: false, is_verbose: true, messages: Vec::new() };
+        let launched = Launched {
+            program: None,
+            word: Some(from),
+            is_prefetched: false,
+            is_verbose: true,
+            messages: Vec::new(),
+        };
         let began = Instant::now();
         let prepared = launched.wait("/no/such/program".as_ref());
         assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
@@ -455,8 +508,13 @@ mod tests {
     fn a_word_that_breaks_off_is_told() {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         File::from(to).write_all(b"vNAME=value\0me").unwrap();
-        let launched =
-            Launched { word: Some(from), is_prefetched: false, is_verbose: true, messages: Vec::new() };
+        let launched = Launched {
+            program: None,
+            word: Some(from),
+            is_prefetched: false,
+            is_verbose: true,
+            messages: Vec::new(),
+        };
         let prepared = launched.wait("/no/such/program".as_ref());
         assert_eq!(prepared.messages, ["e", "what serves this start has failed"]);
     }

@@ -14,6 +14,7 @@
 //! |-----------------------------------|-------------------------------------------------------------------|
 //! | [`start`]                         | a start, as every step knows it                                   |
 //! | [`launch`], `ahead`, `beside`     | `prepage run`: before the exec, and beside the program            |
+//! | `warm`                            | whether there is anything to do for a start                       |
 //! | `first_pages`                     | what every program needs first                                    |
 //! | [`choose`]                        | what one start does with the profile it has                       |
 //! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
@@ -67,3 +68,4 @@ pub mod progress;
 mod resident;
 pub mod start;
 pub mod statistics;
+mod warm;

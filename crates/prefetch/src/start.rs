@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use prepage_profiles::ProgramKey;
+use prepage_profiles::at_hand::resolved;
 use prepage_trace::now_ns;
 
 /// A start. `prepage run` makes one of the process that is about to become the program; a service makes them of the execs
@@ -32,13 +33,19 @@ impl StartContext {
     /// Where there is no such program, or none that it would run.
     pub fn of(pid: u32, program: &Path, argv: &[OsString]) -> std::io::Result<Self> {
         let executable = program.canonicalize()?;
-        Ok(Self {
-            pid,
-            uid: rustix::process::geteuid().as_raw(),
-            argv: argv.to_vec(),
-            key: ProgramKey::of_found(&executable, argv)?,
-            executable: Some(executable),
-            began_ns: now_ns(),
-        })
+        let key = ProgramKey::of_found(&executable, argv)?;
+        Ok(Self::with(pid, executable, key, argv))
+    }
+
+    /// The same as far as memory tells ([`prepage_profiles::at_hand`]), of a program that was found there.
+    pub(crate) fn at_hand(pid: u32, program: &Path, argv: &[OsString]) -> Option<Self> {
+        let executable = resolved(program).ok()?;
+        let key = ProgramKey::of_found_at_hand(&executable, argv)?;
+        Some(Self::with(pid, executable, key, argv))
+    }
+
+    fn with(pid: u32, executable: PathBuf, key: ProgramKey, argv: &[OsString]) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { pid, uid, argv: argv.to_vec(), executable: Some(executable), key, began_ns: now_ns() }
     }
 }

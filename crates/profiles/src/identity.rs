@@ -115,16 +115,21 @@ fn regular(statx: &Statx) -> Result<FileIdentity, Skipped> {
     if FileType::from_raw_mode(statx.stx_mode.into()) != FileType::RegularFile {
         return Err(Skipped::NotRegular);
     }
+    Ok(identity_in(statx))
+}
+
+/// Which file it is that `statx` tells of.
+pub(crate) fn identity_in(statx: &Statx) -> FileIdentity {
     let nanoseconds = |time: rustix::fs::StatxTimestamp| {
         time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec))
     };
-    Ok(FileIdentity {
+    FileIdentity {
         device: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         inode: statx.stx_ino,
         size_bytes: statx.stx_size,
         mtime_ns: nanoseconds(statx.stx_mtime),
         ctime_ns: nanoseconds(statx.stx_ctime),
-    })
+    }
 }
 
 fn skipped(error: rustix::io::Errno) -> Skipped {

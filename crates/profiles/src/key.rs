@@ -1,14 +1,16 @@
 //! Which program a command means, and in which role.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::checksum;
-use prepage_core::profile::role::{called, role};
+use prepage_core::profile::role::{Locate, called, role};
 
-use crate::program::find;
+use crate::at_hand::{at_hand, is_absent};
+use crate::program::{find, find_at_hand};
 
 /// What a profile is of: the executable and the role it plays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,9 +43,32 @@ impl ProgramKey {
         }
     }
 
+    /// The same, as far as memory tells ([`crate::at_hand`]). `None` where file systems have to be asked.
+    pub fn of_found_at_hand(program: &Path, command: &[OsString]) -> Option<Self> {
+        let is_told = Cell::new(true);
+        let place = |name: &str| match at_hand(Path::new(name)) {
+            Ok(_) => place(name),
+            Err(error) => {
+                is_told.set(is_told.get() && is_absent(error));
+                None
+            }
+        };
+        let key = match called(&readable(command)) {
+            0 => Self::placed(program, command, &place),
+            at => {
+                let command = &command[at..];
+                Self::placed(&find_at_hand(command.first()?)?.canonicalize().ok()?, command, &place)
+            }
+        };
+        is_told.get().then_some(key)
+    }
+
     fn played(program: &Path, command: &[OsString]) -> Self {
-        let place = |name: &str| Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned);
-        Self { program: program.to_string_lossy().into_owned(), role: role(&readable(command), &place) }
+        Self::placed(program, command, &place)
+    }
+
+    fn placed(program: &Path, command: &[OsString], place: Locate<'_>) -> Self {
+        Self { program: program.to_string_lossy().into_owned(), role: role(&readable(command), place) }
     }
 
     /// Whether `profile` is of this program in this role: names of files could collide.
@@ -62,6 +87,10 @@ impl ProgramKey {
         let (readable, suffix) = (readable.trim_start_matches('.'), crate::room::SUFFIX);
         format!("{readable}-{:08x}{:08x}.{suffix}", checksum(&parts), checksum(&reversed))
     }
+}
+
+fn place(name: &str) -> Option<String> {
+    Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned)
 }
 
 /// The command line as text; what is not UTF-8 is replaced.

@@ -18,6 +18,7 @@
 //! | [`program`]     | which executable a command means                                    |
 //! | [`script`]      | what runs a script                                                  |
 //! | [`identity`]    | whether a file is still the one that was learned                    |
+//! | [`mod@at_hand`] | files as far as they are in memory                                  |
 //! | [`mod@source`]  | the number by which a profile names its host                        |
 //! | [`trust`]       | whose word is followed                                              |
 //! | [`public`]      | what of a profile is for others to have                             |
@@ -39,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod at_hand;
 pub mod bundle;
 pub mod bytes;
 pub mod carried;

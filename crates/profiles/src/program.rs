@@ -6,6 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
+
+use crate::at_hand::{at_hand, is_absent};
 
 /// The executable that execvp(3) would run for `name`: the name itself where it has a slash, else the first
 /// executable file of that name in PATH. Links that `prepage enable` made are passed over: they stand for what comes
@@ -22,7 +25,7 @@ pub fn find(name: &OsStr) -> io::Result<PathBuf> {
         return executable(&path).map(|()| path);
     }
     // As the kernel would say it: an `ErrorKind` alone reads "entity not found".
-    let mut reason = rustix::io::Errno::NOENT.into();
+    let mut reason = Errno::NOENT.into();
     for candidate in candidates(name) {
         match executable(&candidate) {
             Ok(()) if is_stand_in(&candidate) => {}
@@ -32,6 +35,20 @@ pub fn find(name: &OsStr) -> io::Result<PathBuf> {
         }
     }
     Err(reason)
+}
+
+/// The same as far as it is in memory ([`crate::at_hand`]). `None` where [`find`] is to be asked, which may wait for a file system or say why
+/// there is no such program; and where a link that `prepage enable` made stands in front of the program.
+pub fn find_at_hand(name: &OsStr) -> Option<PathBuf> {
+    let is_program = |path: &Path| match at_hand(path) {
+        Err(error) if is_absent(error) => Some(false),
+        // What is in memory is soon asked.
+        found => (found.is_ok() && executable(path).is_ok() && !is_stand_in(path)).then_some(true),
+    };
+    if name.as_bytes().contains(&b'/') {
+        return is_program(name.as_ref())?.then(|| name.into());
+    }
+    candidates(name).find_map(|path| is_program(&path).map_or(Some(None), |is| is.then_some(Some(path))))?
 }
 
 /// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once.

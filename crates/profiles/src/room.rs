@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use prepage_core::profile::file::{PAYLOAD_BYTES_MAX, decode_past};
+use prepage_core::profile::file::{Glance, PAYLOAD_BYTES_MAX};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 
 /// The end of the name of each profile.
@@ -46,7 +46,8 @@ impl StoreFile {
         let mut bytes = Vec::new();
         let read = File::from(file).take(PAYLOAD_BYTES_MAX).read_to_end(&mut bytes);
         // What makes no sense is of use to nobody.
-        let Some(past) = read.ok().and_then(|_| decode_past(&bytes).ok()) else { return true };
+        let Some(glance) = read.ok().and_then(|_| Glance::of(&bytes).ok()) else { return true };
+        let past = glance.past;
         let learned = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(past.history.updated_unix_s));
         // Nor does a time that no clock has.
         let Some(learned) = learned else { return true };
@@ -155,8 +156,13 @@ fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
 pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.try_into().unwrap_or(0));
-    if apart(modified, SystemTime::now()) > MARK_EVERY {
+    if !is_marked_as_used(modified) {
         mark(directory, name.as_os_str());
     }
     Some(modified)
+}
+
+/// Whether a profile that was `modified` then needs no mark today.
+pub(crate) fn is_marked_as_used(modified: SystemTime) -> bool {
+    apart(modified, SystemTime::now()) <= MARK_EVERY
 }

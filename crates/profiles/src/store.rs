@@ -26,11 +26,13 @@ use prepage_sys::new_file::{write_at, write_unsynced_at};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::at_hand::{at_hand, is_absent};
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
 use crate::room::{
-    BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_named_like, make_room, mark_as_used,
+    BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like, make_room,
+    mark_as_used,
 };
 use crate::source::source;
 use crate::store_error::StoreError;
@@ -162,6 +164,31 @@ impl Stores {
             }
         }
         Ok(None)
+    }
+
+    /// The same, as far as it is in memory ([`crate::at_hand`]). `None` where [`Self::read`] is to be asked: there is no profile, or it is not
+    /// followed, or not in memory.
+    pub fn read_at_hand(&self, key: &ProgramKey) -> Option<Stored> {
+        for (layer, directory) in self.directories() {
+            let name = key.file_name();
+            let opened = match at_hand(directory) {
+                Err(error) if is_absent(error) => continue,
+                opened => {
+                    opened.ok().filter(|opened| opened.is_directory() && opened.is_trusted(self.uid))?
+                }
+            };
+            let file = match opened.file(name.as_ref()) {
+                Err(error) if is_absent(error) => continue,
+                file => file.ok().filter(|file| file.is_trusted(self.uid))?,
+            };
+            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64).ok()?;
+            file::check(&bytes).ok()?;
+            let written = if layer == Layer::User { Some(file.modified()) } else { None };
+            // Marked as used by who may wait.
+            let is_marked = written.is_none_or(is_marked_as_used);
+            return is_marked.then_some(Stored { path: directory.join(name), layer, bytes, written });
+        }
+        None
     }
 
     /// The profile of `key` in the first layer that has one.

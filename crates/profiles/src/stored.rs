@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::{LeftOut, bound};
-use prepage_core::profile::file::{self, PAYLOAD_BYTES_MAX, ProfileFileError, Room};
+use prepage_core::profile::file::{self, Glance, PAYLOAD_BYTES_MAX, ProfileFileError, Room};
 
 use crate::layer::Layer;
 use crate::store_error::StoreError;
@@ -23,10 +23,18 @@ pub struct Stored {
 }
 
 impl Stored {
+    /// What a start asks of it first.
+    ///
+    /// # Errors
+    /// When the bytes make no sense.
+    pub fn glance(&self) -> Result<Glance<'_>, StoreError> {
+        Glance::of(&self.bytes).map_err(|source| self.unreadable(source))
+    }
+
     /// Whether the start it was read for is to be observed; see [`Profile::observation_due`]. Where the bytes make no sense,
     /// the start is learned from in any case.
     pub fn is_observation_due(&self, random: Option<u64>) -> bool {
-        file::decode_past(&self.bytes).map_or(true, |past| past.observation_due(random))
+        self.glance().map_or(true, |glance| glance.past.observation_due(random))
     }
 
     /// Whether the user's own profile was written less than `interval` before it was read. A file from the future is of a
@@ -56,10 +64,13 @@ impl Stored {
         &self,
         decoded: Result<Profile, ProfileFileError>,
     ) -> Result<(Profile, Vec<LeftOut>), StoreError> {
-        let unreadable = |source| StoreError::Unreadable { path: self.path.clone(), source };
-        let mut profile = decoded.map_err(unreadable)?;
+        let mut profile = decoded.map_err(|source| self.unreadable(source))?;
         let cut = bound(&mut profile);
         Ok((profile, cut))
+    }
+
+    fn unreadable(&self, source: ProfileFileError) -> StoreError {
+        StoreError::Unreadable { path: self.path.clone(), source }
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::bytes::Bytes;
@@ -86,11 +86,13 @@ impl Refused {
 /// # Errors
 /// Who else could.
 pub fn is_trusted(fd: impl AsFd, uid: u32) -> io::Result<Result<(), Untrusted>> {
-    Ok(judge(&rustix::fs::fstat(fd)?, uid))
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(judge(stat.st_uid, stat.st_mode, uid))
 }
 
-fn judge(stat: &Stat, uid: u32) -> Result<(), Untrusted> {
-    let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+/// What `owner` and `mode` say of a file.
+pub(crate) fn judge(owner: u32, mode: u32, uid: u32) -> Result<(), Untrusted> {
+    let mode = mode & 0o7777;
     let is_ours = owner == 0 || owner == uid;
     if is_ours && mode & 0o022 == 0 { Ok(()) } else { Err(Untrusted { owner, mode }) }
 }
@@ -165,7 +167,7 @@ pub fn open_below(directory: BorrowedFd<'_>, name: &Path, uid: u32) -> Result<Op
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Refused::NotRegular { path: path() });
     }
-    judge(&stat, uid).map_err(|by| Refused::Untrusted { path: path(), by })?;
+    judge(stat.st_uid, stat.st_mode, uid).map_err(|by| Refused::Untrusted { path: path(), by })?;
     Ok(Some(File::from(fd)))
 }
 

@@ -21,9 +21,25 @@ std::arch::global_asm!(
     "prepage_entry:",
     // What `_start` expects in rdx stays there; of the rest it uses only the stack.
     "mov r12, rdx",
-    "mov eax, 2", // open(path, O_RDONLY | O_CLOEXEC)
-    "lea rdi, [rip + 4f]",
-    "mov esi, 0x80000",
+    // The path by which the kernel executed the file (AT_EXECFN, 31) stands behind the arguments and the environment. /proc knows it as well, but
+    // makes a file of it first, for which a warm start has no time.
+    "mov rax, [rsp]",
+    "lea rsi, [rsp + 8 * rax + 16]",
+    "5:",
+    "mov rax, [rsi]",
+    "add rsi, 8",
+    "test rax, rax",
+    "jnz 5b",
+    "6:",
+    "mov rax, [rsi]",
+    "mov rdi, [rsi + 8]",
+    "add rsi, 16",
+    "test rax, rax",
+    "jz 3f",
+    "cmp rax, 31",
+    "jne 6b",
+    "mov eax, 2", // open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+    "mov esi, 0x80900",
     "syscall",
     "test eax, eax",
     "js 3f",
@@ -78,8 +94,6 @@ std::arch::global_asm!(
     "3:",
     "mov rdx, r12",
     "jmp _start",
-    "4:",
-    ".asciz \"/proc/self/exe\"",
     ".popsection",
 );
 

@@ -84,12 +84,15 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
 
 fn start(run: &Run) -> ExitCode {
     let launched = begin(&run.command, &run.command[0], &run.options);
-    // What is no program gets its message from the exec that fails.
-    let program = program::find(&run.command[0]).unwrap_or_else(|_| PathBuf::from(&run.command[0]));
     let mut argv = run.command.clone();
-    if program::has_stand_in(&argv[0], &program) {
-        stand_in::name_by_path(&mut argv, &program);
-    }
+    let program = launched.program().unwrap_or_else(|| {
+        // What is no program gets its message from the exec that fails.
+        let program = program::find(&argv[0]).unwrap_or_else(|_| PathBuf::from(&argv[0]));
+        if program::has_stand_in(&argv[0], &program) {
+            stand_in::name_by_path(&mut argv, &program);
+        }
+        program
+    });
     become_program(&program, &run.command[0], &argv, launched, &[])
 }
 

@@ -513,3 +513,47 @@ fn what_a_program_does_after_its_start_is_not_learned() {
     let knows = |name: &str| paths.iter().any(|path| path.ends_with(name));
     assert!(knows("/early") && knows("/early.gone-on") && !knows("/late"), "{paths:?}");
 }
+
+/// Runs a command and counts what it leaves behind: whoever adopts orphans meets what `prepage run` began beside the program.
+const ORPHANS: &str = "import ctypes, os, subprocess, sys\n\
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n\
+    subprocess.run(sys.argv[1:], check=True)\n\
+    count = 0\n\
+    while True:\n\
+    \x20   try: os.wait4(-1, 0)\n\
+    \x20   except ChildProcessError: break\n\
+    \x20   count += 1\n\
+    print(count)\n";
+
+#[test]
+fn a_warm_start_of_a_known_program_begins_nothing_beside_it() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into())) {
+        return;
+    }
+    let data = sandbox.path().join("data");
+    fs::write(&data, vec![1u8; 8 << 20]).unwrap();
+    make_old(&data);
+    let file = fs::File::open(&data).unwrap();
+    file.sync_all().unwrap();
+    let count = |options: &[&str], config: &Path| {
+        let command = [&["run"][..], options, &["--", "cksum", data.to_str().unwrap()]].concat();
+        let starter = sandbox.prepage(&command);
+        let mut counting = sandbox.command("python3", &["-c", ORPHANS]);
+        counting.arg(starter.get_program()).args(starter.get_args()).env("XDG_CONFIG_HOME", config);
+        let output = counting.output().unwrap();
+        text(&output.stdout).lines().last().unwrap().parse::<u32>().unwrap()
+    };
+    let [absent, config] = ["absent", "config"].map(|name| sandbox.path().join(name));
+    assert_eq!(count(&[], &absent), 1, "a first start is observed");
+    // Some of the starts after it are, too; and others may take pages away meanwhile.
+    wait_for("a start with nothing beside it", || (count(&[], &absent) == 0).then_some(()));
+    assert_eq!(count(&["-v"], &absent), 1, "somebody wants to hear what is done");
+    evict(&file);
+    assert_eq!(count(&[], &absent), 1, "a file is out of memory");
+    // The configuration is asked first.
+    fs::create_dir_all(config.join("prepage")).unwrap();
+    fs::write(config.join("prepage/config"), "exclude = cksum\n").unwrap();
+    evict(&file);
+    assert_eq!(count(&[], &config), 0);
+}

@@ -17,8 +17,12 @@ use minicbor::decode::Error as Malformed;
 use minicbor::encode::{Error as Unwritable, Write};
 use minicbor::{Decode, Decoder, Encode, Encoder};
 
-use super::{ColdStart, Counts, Extent, History, Lookup, Profile};
+use super::{Counts, Extent, Lookup, Profile};
 use crate::page::{PAGE_SIZE, PageIndex, PageRange};
+
+mod glance;
+
+pub use glance::Glance;
 
 /// The version this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 3;
@@ -84,24 +88,6 @@ fn enclose(version: u32, payload: &[u8]) -> Vec<u8> {
 /// The profile in `bytes`.
 pub fn decode(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
     decode_in(bytes, &mut Room(DECODED_BYTES_MAX))
-}
-
-/// What a profile knows of its own past, without the rest: soon read, however large the profile.
-#[derive(Decode)]
-#[cbor(map, context_bound = "AsMut<Room>")]
-struct Past {
-    #[cbor(n(2), default)]
-    history: History,
-    #[cbor(n(5), with = "list", default)]
-    starts: Vec<ColdStart>,
-}
-
-/// The history and the starts of the profile in `bytes`, which [`check`] found sound. All else is empty.
-pub fn decode_past(bytes: &[u8]) -> Result<Profile, ProfileFileError> {
-    let payload = bytes.get(HEADER_BYTES..).unwrap_or_default();
-    let past: Result<Past, Malformed> = minicbor::decode_with(payload, &mut Room(DECODED_BYTES_MAX));
-    let Past { history, starts } = past.map_err(|error| ProfileFileError::Malformed(error.to_string()))?;
-    Ok(Profile { history, starts, ..Profile::default() })
 }
 
 /// The profile in `bytes`, where several share the room.
@@ -265,8 +251,16 @@ pub(super) mod extents {
     }
 
     pub fn decode<C: AsMut<Room>>(d: &mut Decoder<'_>, room: &mut C) -> Result<Vec<Extent>, Malformed> {
+        let mut extents = Vec::new();
+        each(d, room.as_mut(), |extent| extents.push(extent))?;
+        Ok(extents)
+    }
+
+    /// Calls `take` with each extent, as [`decode`] returns them: for each, there is room.
+    pub fn each(d: &mut Decoder<'_>, room: &mut Room, mut take: impl FnMut(Extent)) -> Result<(), Malformed> {
         if d.datatype()? == Type::Bytes {
-            return runs(d.bytes()?, room.as_mut());
+            runs(d.bytes()?, room)?.into_iter().for_each(take);
+            return Ok(());
         }
         let wrong = || Malformed::message("numbers of an extent");
         let count = count(d)?.checked_sub(1).ok_or_else(wrong)?;
@@ -274,15 +268,14 @@ pub(super) mod extents {
         if numbers < NUMBERS || count % numbers != 0 {
             return Err(wrong());
         }
-        let mut extents = Vec::new();
         let (mut end, mut rank) = (0u64, 0i64);
         for _ in 0..count / numbers {
-            room.as_mut().take::<Extent>(1)?;
+            room.take::<Extent>(1)?;
             let start = end.checked_add(d.u64()?).ok_or_else(wrong)?;
             // The offset of each page's last byte must be a number too.
             end = start.checked_add(d.u64()?).filter(|end| *end <= PAGES_MAX).ok_or_else(wrong)?;
             rank = rank.saturating_add(d.i64()?);
-            extents.push(Extent {
+            take(Extent {
                 range: PageRange::new(PageIndex(start), PageIndex(end)),
                 rank: rank.try_into().map_err(|_| wrong())?,
                 counts: Counts::from_sixteenths(d.u8()?, d.u8()?),
@@ -290,7 +283,7 @@ pub(super) mod extents {
             });
             (NUMBERS..numbers).try_for_each(|_| d.skip())?;
         }
-        Ok(extents)
+        Ok(())
     }
 
     /// Pages of the largest file there can be: offsets are signed 64-bit numbers.

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::counts::Use;
 use super::super::observation::{Coverage, Observation};
 use super::super::{ColdStart, FileIdentity, Fingerprint, History, OBSERVATIONS_MAX, ProfiledFile};
 use super::*;
@@ -85,6 +86,64 @@ proptest! {
     fn any_payload_with_a_right_checksum_is_read_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = decode(&enclose(FORMAT_VERSION, &payload));
     }
+}
+
+proptest! {
+    #[test]
+    fn a_glance_sees_what_decoding_does(profile in profiles(), random in any::<u64>()) {
+        let bytes = encode(&profile);
+        let glance = Glance::of(&bytes).unwrap();
+        let Profile { history, starts, .. } = profile.clone();
+        prop_assert_eq!((glance.program, glance.role), (&*profile.program, &*profile.role));
+        prop_assert_eq!(glance.past.clone(), Profile { history, starts, ..Profile::default() });
+        let mut files = profile.files.iter();
+        for (path, identity, pages) in glance.sample(random) {
+            let found = files.find(|file| file.path == path && file.identity == identity);
+            let known = found.expect("files come in their order");
+            prop_assert!(pages.iter().all(|page| known.contains(*page)) && !pages.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_glance_at_any_payload_is_had_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
+        if let Ok(glance) = Glance::of(&enclose(FORMAT_VERSION, &payload)) {
+            glance.sample(7);
+        }
+    }
+}
+
+/// Whoever finds one part of a program out of memory is not to take the start for a warm one.
+#[test]
+fn what_takes_a_larger_part_of_the_reads_is_in_every_sample() {
+    let file = |name: &str, extents: &[(u64, u64, Counts)]| ProfiledFile {
+        path: name.into(),
+        extents: extents
+            .iter()
+            .map(|&(start, len, counts)| Extent {
+                counts,
+                ..Extent::new(PageRange::new(PageIndex(start), PageIndex(start + len)), 0)
+            })
+            .collect(),
+        ..ProfiledFile::default()
+    };
+    let used = Counts::once(Use::Sure);
+    let scattered: Vec<_> = (0..100).map(|at| (3 * at, 1, used)).collect();
+    let files = [
+        file("/scattered", &scattered),
+        file("/small", &[(0, 1, used)]),
+        file("/whole", &[(7, 32 * 50, used)]),
+        file("/rarely", &[(0, 32 * 50, used.after(Use::None))]),
+    ];
+    let bytes = encode(&Profile { files: files.to_vec(), ..Profile::default() });
+    let glance = Glance::of(&bytes).unwrap();
+    let samples: Vec<_> = (0..100).map(|random| glance.sample(random)).collect();
+    for sample in &samples {
+        let count = |path: &str| sample.iter().filter(|file| file.0 == path).flat_map(|file| &file.2).count();
+        assert!(count("/scattered") >= 3 && count("/whole") >= 1 && count("/rarely") == 0, "{sample:?}");
+        assert_eq!(count("/scattered") + count("/small") + count("/whole"), 6, "{sample:?}");
+    }
+    assert!(samples.windows(2).any(|two| two[0] != two[1]), "other starts ask after other pages");
+    assert!(Glance::of(&encode(&Profile::default())).unwrap().sample(1).is_empty());
 }
 
 /// Bytes of a profile with these fields, made by hand.

@@ -1,0 +1,144 @@
+//! What a start asks of a profile before anything else, in one pass over its bytes: whose it is, its past, and a sample of its pages, by
+//! which it is told whether all is in memory.
+
+use minicbor::Decoder;
+use minicbor::decode::Error as Malformed;
+
+use super::{DECODED_BYTES_MAX, HEADER_BYTES, ProfileFileError, Room, count, extents, list};
+use crate::page::PageIndex;
+use crate::profile::{ColdStart, FileIdentity, History, Profile};
+use crate::random::SplitMix;
+
+/// A read of a cold start brings in as many pages at most (128 KiB).
+const READ_PAGES: u64 = 32;
+
+/// One page is taken for so many reads: where what a page stands for is missing unseen, a local disk has it back in two milliseconds.
+const READS_A_PAGE: u64 = 32;
+
+/// So many pages are taken at least, and at most: each takes some five microseconds to look for.
+const PAGES: std::ops::RangeInclusive<u64> = 6..=24;
+
+/// What fewer starts use may be missing in a warm start of the others.
+const PROBABILITY_MIN: f64 = 0.5;
+
+/// A profile, without most of what it holds.
+#[derive(Debug, Default)]
+pub struct Glance<'b> {
+    /// [`Profile::program`].
+    pub program: &'b str,
+    /// [`Profile::role`].
+    pub role: &'b str,
+    /// The history and the starts. All else is empty.
+    pub past: Profile,
+    files: Vec<FileGlance<'b>>,
+}
+
+/// A file of the profile.
+#[derive(Debug)]
+struct FileGlance<'b> {
+    path: &'b str,
+    identity: FileIdentity,
+    /// The first page of each extent that most starts use, and how many reads these and those before take.
+    extents: Vec<(PageIndex, u64)>,
+}
+
+impl FileGlance<'_> {
+    fn reads(&self) -> u64 {
+        self.extents.last().map_or(0, |last| last.1)
+    }
+
+    /// Where read number `at` begins.
+    fn page(&self, at: u64) -> PageIndex {
+        let (before, after) = self.extents.split_at(self.extents.partition_point(|extent| extent.1 <= at));
+        let first = before.last().map_or(0, |last| last.1);
+        PageIndex(after[0].0.0 + (at - first) * READ_PAGES)
+    }
+}
+
+impl<'b> Glance<'b> {
+    /// Of the profile in `bytes`, which [`super::check`] found sound.
+    ///
+    /// # Errors
+    /// [`ProfileFileError::Malformed`].
+    pub fn of(bytes: &'b [u8]) -> Result<Self, ProfileFileError> {
+        let payload = bytes.get(HEADER_BYTES..).unwrap_or_default();
+        decoded(payload).map_err(|error| ProfileFileError::Malformed(error.to_string()))
+    }
+
+    /// Pages to be asked after, in the order of files: one for so many reads, the first of them by chance. So what takes a larger part of
+    /// the reads is never left out.
+    pub fn sample(&self, random: u64) -> Vec<(&'b str, FileIdentity, Vec<PageIndex>)> {
+        let reads: u64 = self.files.iter().map(FileGlance::reads).sum();
+        let pages = (reads / READS_A_PAGE).clamp(*PAGES.start(), *PAGES.end()).min(reads);
+        let mut chosen = (0..pages).map(|at| {
+            // Somewhere in the part of the reads that it stands for.
+            let part = at * reads / pages..(at + 1) * reads / pages;
+            part.start + SplitMix::new(random ^ at).below(part.end - part.start)
+        });
+        let mut next = chosen.next();
+        let mut end = 0;
+        let mut sampled = Vec::new();
+        for file in &self.files {
+            let begin = end;
+            end += file.reads();
+            let mut pages = Vec::new();
+            while let Some(at) = next.filter(|at| *at < end) {
+                pages.push(file.page(at - begin));
+                next = chosen.next();
+            }
+            if !pages.is_empty() {
+                sampled.push((file.path, file.identity, pages));
+            }
+        }
+        sampled
+    }
+}
+
+fn decoded(payload: &[u8]) -> Result<Glance<'_>, Malformed> {
+    let (mut d, mut room) = (Decoder::new(payload), Room(DECODED_BYTES_MAX));
+    let mut glance = Glance::default();
+    for _ in 0..fields(&mut d)? {
+        match d.i64()? {
+            0 => glance.program = d.str()?,
+            1 => glance.role = d.str()?,
+            2 => glance.past.history = d.decode::<History>()?,
+            3 => glance.files = files(&mut d, &mut room)?,
+            5 => glance.past.starts = list::decode::<_, ColdStart>(&mut d, &mut room)?,
+            _ => d.skip()?,
+        }
+    }
+    Ok(glance)
+}
+
+fn fields(d: &mut Decoder<'_>) -> Result<u64, Malformed> {
+    d.map()?.ok_or_else(|| Malformed::message("a map without length"))
+}
+
+fn files<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Vec<FileGlance<'b>>, Malformed> {
+    let mut files = Vec::new();
+    for _ in 0..count(d)? {
+        room.take::<FileGlance<'_>>(1)?;
+        let mut file = FileGlance { path: "", identity: FileIdentity::default(), extents: Vec::new() };
+        for _ in 0..fields(d)? {
+            match d.i64()? {
+                0 => file.path = d.str()?,
+                1 => file.identity = d.decode()?,
+                4 => file.extents = used_extents(d, room)?,
+                _ => d.skip()?,
+            }
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
+fn used_extents(d: &mut Decoder<'_>, room: &mut Room) -> Result<Vec<(PageIndex, u64)>, Malformed> {
+    let (mut used, mut reads) = (Vec::new(), 0u64);
+    extents::each(d, room, |extent| {
+        if !extent.range.is_empty() && extent.counts.probability() > PROBABILITY_MIN {
+            reads += extent.range.len().div_ceil(READ_PAGES);
+            used.push((extent.range.start(), reads));
+        }
+    })?;
+    Ok(used)
+}

@@ -1,0 +1,66 @@
+//! Whether a start finds all that it needs in memory, told before anything is begun for it.
+//!
+//! Most starts of a known program are warm, and to begin something beside them (a process, its memory, a pipe, a word to wait for) takes longer
+//! than all else that prepage does for them. So the process that is to become the program asks first, and asks memory alone
+//! ([`prepage_profiles::at_hand`]): is there a profile, is no observation due, are pages there that stand for all others
+//! ([`Glance::sample`])? What memory does not answer is left to whoever serves the start beside it: nobody waits here for a
+//! file system.
+//!
+//! A start that misses less than what one of these pages stands for may be taken for a warm one.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use prepage_core::PageIndex;
+use prepage_core::profile::FileIdentity;
+use prepage_core::profile::file::Glance;
+use prepage_profiles::Stores;
+use prepage_profiles::at_hand::at_hand;
+use rustix::fs::{Advice, fadvise};
+
+use crate::config::Config;
+use crate::launch::{Found, LaunchOptions};
+use crate::resident::is_resident;
+
+/// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
+/// observed in this start, and is in memory.
+pub(crate) fn needs_nothing(found: &Found, name: &OsStr, options: &LaunchOptions) -> bool {
+    is_told(found, name, options).unwrap_or(false)
+}
+
+/// `None` where memory does not tell.
+fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool> {
+    let config = Config::at_hand()?;
+    let options = options.within(&config);
+    // Who wants to hear what is done hears it from whoever serves the start.
+    if options.verbose {
+        return None;
+    }
+    if !found.is_wanted_by(&config, name) {
+        return Some(true);
+    }
+    let key = &found.context.key;
+    let stored = Stores::of_user().ok()?.read_at_hand(key)?;
+    let glance = stored.glance().ok()?;
+    let is_its_own = (glance.program, glance.role) == (&*key.program, &*key.role);
+    let may_wait = stored.was_just_written(options.write_interval);
+    let is_observed = options.learn && glance.past.observation_due((!may_wait).then_some(found.random));
+    Some(is_its_own && !is_observed && is_in_memory(&glance, found.random))
+}
+
+fn is_in_memory(glance: &Glance<'_>, random: u64) -> bool {
+    let sample = glance.sample(random);
+    // A profile without pages tells nothing.
+    !sample.is_empty() && sample.iter().all(|(path, identity, pages)| are_there(path, identity, pages))
+}
+
+/// Whether the file at `path` is still the one that was learned, with these pages in memory.
+fn are_there(path: &str, learned: &FileIdentity, pages: &[PageIndex]) -> bool {
+    let Ok(found) = at_hand(Path::new(path)) else { return false };
+    let Some(file) = learned.is_same(&found.identity()).then(|| found.open().ok()).flatten() else {
+        return false;
+    };
+    // A page that is looked for is all that is ever read.
+    let _ = fadvise(&file, 0, None, Advice::Random);
+    pages.iter().all(|page| is_resident(&file, *page))
+}
