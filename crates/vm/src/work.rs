@@ -382,14 +382,24 @@ impl Step {
     /// Hands in what is left, behind all else that waits.
     fn push(self) {
         let object = Arc::clone(&self.object);
-        match self.priority() {
-            Priority::Ahead => {
-                if !object.vm.jobs.push_ahead(self) {
-                    let dropped = crate::statistics::Tally { dropped: 1, ..Default::default() };
-                    object.vm.figures.add(0, &dropped);
+        let jobs = &object.vm.jobs;
+        // A local file is read where its step runs: that thread looks for work next. To call another for each step would have it wake for nothing.
+        let is_here = matches!(object.frames().map(|frames| &frames.bytes), Some(Bytes::Local(_)));
+        let has_room = match self.priority() {
+            Priority::Ahead if is_here => jobs.leave_ahead(self),
+            Priority::Ahead => jobs.push_ahead(self),
+            Priority::Wanted | Priority::Demand => {
+                if is_here {
+                    jobs.leave_wanted(self)
+                } else {
+                    jobs.push_wanted(self)
                 }
+                true
             }
-            Priority::Wanted | Priority::Demand => object.vm.jobs.push_wanted(self),
+        };
+        if !has_room {
+            let dropped = crate::statistics::Tally { dropped: 1, ..Default::default() };
+            object.vm.figures.add(0, &dropped);
         }
     }
 }
