@@ -5,7 +5,7 @@
 //!
 //! A few safe calls are sound only where their caller keeps to a rule that no type shows, and each tells its rule: those that change what a
 //! [`region::Region`] lends as a slice ([`memfd::Memfd::write_at`], [`memfd::Memfd::write_from`], [`memfd::Memfd::punch`],
-//! [`direct_fill::DirectFill::read`], [`direct_fill::DirectFill::read_cached`], stores to [`region::Region::as_atomics`],
+//! [`direct_fill::DirectFill::read`], [`direct_fill::DirectFill::read_cached`], [`block::Block::read`], stores to [`region::Region::as_atomics`],
 //! [`region::Region::unpoison`], [`region::Span::unmap_protected_ranges`], [`region::Span::free_empty_tables`]), and [`sigbus::install`], whose resolver
 //! runs in signal handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches.
 //!
@@ -15,6 +15,7 @@
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
 //! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
+//! | [`block`]     | 2 MiB of a memfd made and read to in one piece                  | Linux 5.14      |
 //! | [`bpf`]       | small programs that the kernel runs at its tracepoints          | root, Linux 5.8 |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
@@ -82,6 +83,7 @@ pub mod apart;
 pub mod arm;
 pub mod auxv;
 pub mod beside;
+pub mod block;
 pub mod bpf;
 pub mod cachestat;
 pub mod call_filter;
@@ -112,6 +114,7 @@ pub mod mounts;
 pub mod new_file;
 pub mod open_files;
 pub mod own_pages;
+mod own_tmpfs;
 pub mod page_flags;
 pub mod pagemap;
 pub mod perf;

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::process::Resource;
 
+use crate::own_tmpfs;
 use crate::region::Span;
 
 /// What keeps a memfd as long as it is, whoever opens it.
@@ -15,12 +16,13 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A sparse memfd: pages that nobody wrote take no memory.
 ///
-/// Regions that show it are plain memory to whoever borrows their bytes. So its length is sealed, and
+/// Regions that show it are plain memory to whoever borrows their bytes. So its length is sealed, or nobody may open it, and
 /// whoever writes to it or takes pages away owns those pages at the time: in `prepage-vm` the one who holds their claim.
 #[derive(Debug)]
 pub struct Memfd {
     fd: OwnedFd,
     len: u64,
+    has_blocks: bool,
 }
 
 /// Whether this process may make files of `len_bytes` (`ulimit -f`).
@@ -45,7 +47,24 @@ impl Memfd {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
         rustix::fs::fcntl_add_seals(&fd, FIXED)?;
-        Ok(Self { fd, len: len_bytes })
+        Ok(Self { fd, len: len_bytes, has_blocks: false })
+    }
+
+    /// As [`Self::create`], and blocks of it may be huge pages ([`crate::block`]) where this process may have a file system of its own. It is a file of that then,
+    /// which takes no seals; but only who has its descriptor, or all rights, can open it and change its length.
+    ///
+    /// # Errors
+    /// As `create`.
+    pub fn create_with_blocks(name: &str, len_bytes: u64) -> io::Result<Self> {
+        check_len(len_bytes)?;
+        let Some(fd) = own_tmpfs::file(name) else { return Self::create(name, len_bytes) };
+        rustix::fs::ftruncate(&fd, len_bytes)?;
+        Ok(Self { fd, len: len_bytes, has_blocks: true })
+    }
+
+    /// Whether blocks of it may be huge pages.
+    pub fn has_blocks(&self) -> bool {
+        self.has_blocks
     }
 
     /// One that [`Self::create`] made, in this process or another that keeps it open, by its path in /proc/PID/fd.
@@ -58,7 +77,7 @@ impl Memfd {
             return Err(rustix::io::Errno::INVAL.into());
         }
         let len = rustix::fs::fstat(&fd)?.st_size as u64;
-        Ok(Self { fd, len })
+        Ok(Self { fd, len, has_blocks: false })
     }
 
     /// Its bytes, holes among them.

@@ -20,8 +20,10 @@ impl Fault<'_> {
         }
         let before = PageRange::new(wanted.start(), reads.start().max(wanted.start()));
         let after = PageRange::new(reads.end().min(wanted.end()), wanted.end());
-        for range in [after, before] {
-            read_ahead(place.object, range, cluster.mark, self.at, &mut self.account);
+        // Nothing follows what lies before this fault.
+        let until_here = PageRange::new(place.window.start(), before.end());
+        for (range, window) in [(after, place.window), (before, until_here)] {
+            read_ahead(place.object, range, window, cluster.mark, self.at, &mut self.account);
         }
     }
 
@@ -34,7 +36,7 @@ impl Fault<'_> {
         let cluster = memory.with(&mut self.account.tally, |state| policy.soft(state, &fault, &marked));
         if let Some(cluster) = cluster {
             let range = cluster.within(place.window);
-            read_ahead(place.object, range, cluster.mark, self.at, &mut self.account);
+            read_ahead(place.object, range, place.window, cluster.mark, self.at, &mut self.account);
         }
     }
 }

@@ -5,6 +5,7 @@
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
+use crate::blocks;
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::frame_count::{Never, Reserve};
 use crate::map::MapCore;
@@ -23,7 +24,7 @@ const DIRECT_PAGES: u64 = 16;
 
 /// Pages that are read ahead of a file are published so many at a time. A processor's cache holds that much between the two copies of
 /// it, and who touches pages in order does not wait for the whole read.
-const PART_PAGES: u64 = 32;
+pub(crate) const PART_PAGES: u64 = 32;
 
 /// Reads of so many pages ahead of touches go into a huge page. Of a shorter one most of it would be for nobody.
 const HUGE_FROM: u64 = BUFFER_PAGES / 2;
@@ -154,7 +155,7 @@ pub(crate) fn commit(
 }
 
 /// The frames of the first `pages` pages of `claim` hold their bytes: publishes them.
-fn commit_first(
+pub(crate) fn commit_first(
     object: &ObjectCore,
     frames: &Frames,
     claim: &mut Claim,
@@ -229,6 +230,27 @@ pub(crate) fn fill_local(
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
     let mut buffer = object.vm.buffers.take();
+    if blocks::is_block(object, claim.range()) {
+        let block = claim.range();
+        match blocks::fill(object, frames, file, claim, wanted, &mut buffer, account) {
+            Ok(listed) => {
+                waiters.listed |= listed.listed;
+                object.vm.buffers.give(buffer);
+                return Filled { outcome: Ok(block), waiters };
+            }
+            // As pages are, which may fail one by one.
+            Err((rest, listed)) => {
+                claim = rest;
+                waiters.listed |= listed.listed;
+                wanted.needed = wanted.needed_in(claim.range());
+            }
+        }
+    }
+    if claim.range().len() > BUFFER_PAGES {
+        let keep = wanted.some_of(claim.range(), BUFFER_PAGES);
+        object.vm.release_frames(claim.range().len() - keep.len());
+        waiters.listed |= claim.narrow(keep).listed;
+    }
     // Of direct ones what no touches in order asked for goes straight into frames.
     if wanted.priority == Priority::Ahead
         && claim.range().len() > PART_PAGES

@@ -108,15 +108,13 @@ impl MapCore {
         range: PageRange,
         bytes: &[u8],
     ) -> bool {
-        // A private map would get copies of its own, and who is told of writes maps frames that are there.
-        let is_plain = place.install == Install::Continue && !self.private && frames.dirty.is_none();
         let is_here = place.window.start() <= range.start() && range.end() <= place.window.end();
         // Those that were asked for exactly are what was read, or this call is not all.
         let is_all = match self.around() {
             Around::Exactly(Neighbours::Block(pages)) => block(place.page, pages, place.window) == range,
             Around::Exactly(Neighbours::Spiral(_)) | Around::Near(_) => true,
         };
-        is_plain && is_here && is_all && {
+        self.is_plain(place, frames) && is_here && is_all && {
             let copied =
                 self.space.uffd.copy(&self.span, place.offset_of(range.start()), bytes, Writes::Free);
             matches!(copied, Ok(Progress::Done))
@@ -133,26 +131,72 @@ impl MapCore {
         bytes: &[u8],
         account: &mut Account,
     ) -> bool {
-        let sees_all = self.every_fault || self.vm.records.is_some();
-        if sees_all || self.around() != Around::Near(NEAR_IN_ORDER) {
-            return false;
-        }
         let shown = self.look(account);
-        let holds = |segment: &&Segment| {
-            let window = segment.of_object();
-            std::ptr::eq(&*segment.object, object)
-                && window.start() <= range.start()
-                && range.end() <= window.end()
-        };
-        let Some(segment) = shown.iter().find(holds) else { return false };
-        let page = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
-        let place = lookup(&shown, page);
+        let Some(place) = self.place_ahead(&shown, object, range) else { return false };
         let shows = self.make_and_show(&place, frames, range, bytes);
         if shows {
             self.forget_poisoned(&place, range);
             self.showed(range.len(), account);
         }
         shows
+    }
+
+    /// Maps the frames of `range`, which were read ahead of touches in order, but for that of the page `mark`, whose touch has to be a fault. The caller holds
+    /// the claim. Maps nothing where [`Self::make_and_show_ahead`] would not.
+    pub(crate) fn show_ahead(
+        &self,
+        object: &ObjectCore,
+        frames: &Frames,
+        range: PageRange,
+        mark: Option<PageIndex>,
+        account: &mut Account,
+    ) {
+        let shown = self.look(account);
+        let Some(place) =
+            self.place_ahead(&shown, object, range).filter(|place| self.is_plain(place, frames))
+        else {
+            return;
+        };
+        let mark = mark.filter(|&mark| range.contains(mark));
+        let before = PageRange::new(range.start(), mark.unwrap_or(range.end()));
+        let behind = mark.map(|mark| PageRange::new(PageIndex(mark.0 + 1), range.end()));
+        for part in [Some(before), behind].into_iter().flatten().filter(|part| !part.is_empty()) {
+            let at = place.offset_of(part.start());
+            // What is not mapped is left to its faults.
+            if let Ok(Progress::Done) =
+                self.space.uffd.map_resident(&self.span, at, part.bytes(), Writes::Free)
+            {
+                self.forget_poisoned(&place, part);
+                self.showed(part.len(), account);
+            }
+        }
+    }
+
+    /// Where the map shows all of `range` of `object`, if it maps what is read ahead of touches in order.
+    fn place_ahead<'a>(
+        &self,
+        shown: &'a [Segment],
+        object: &ObjectCore,
+        range: PageRange,
+    ) -> Option<Place<'a>> {
+        let sees_all = self.every_fault || self.vm.records.is_some();
+        if sees_all || self.around() != Around::Near(NEAR_IN_ORDER) {
+            return None;
+        }
+        let holds = |segment: &&Segment| {
+            let window = segment.of_object();
+            std::ptr::eq(&*segment.object, object)
+                && window.start() <= range.start()
+                && range.end() <= window.end()
+        };
+        let segment = shown.iter().find(holds)?;
+        let page = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
+        Some(lookup(shown, page))
+    }
+
+    /// Whether the map shows an object's frames as they are: a private one would get copies of its own, and who is told of writes maps frames that are there.
+    fn is_plain(&self, place: &Place<'_>, frames: &Frames) -> bool {
+        place.install == Install::Continue && !self.private && frames.dirty.is_none()
     }
 
     /// The map shows `pages` since their frames were made.

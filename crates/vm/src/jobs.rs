@@ -241,6 +241,17 @@ impl Jobs {
         has_room
     }
 
+    /// As [`Self::push_wanted`], by a thread of the VM that looks for work next: it calls no other. Who takes other work first leaves this to the one that was called
+    /// for that.
+    pub(crate) fn leave_wanted(&self, step: Step) {
+        lock(&self.wanted).push_back(Job::Step(step));
+    }
+
+    /// As [`Self::push_ahead`], by a thread of the VM that looks for work next, as [`Self::leave_wanted`].
+    pub(crate) fn leave_ahead(&self, step: Step) -> bool {
+        self.ahead.push(Job::Step(step)).is_ok()
+    }
+
     /// Has the listed faults served whose pages are there. From any context.
     pub(crate) fn serve_listed_soon(&self) {
         self.listed_due.store(1, Ordering::SeqCst);

@@ -84,6 +84,7 @@ mod addresses;
 mod ahead;
 mod allowance;
 mod backing;
+mod blocks;
 mod book;
 mod buffers;
 mod crew;

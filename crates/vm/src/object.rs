@@ -12,6 +12,7 @@ use prepage_sys::sections::Sections;
 use prepage_sys::signals::Masked;
 
 use crate::backing::{Backing, Backings};
+use crate::blocks::LEAST_IN_BLOCKS;
 use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
@@ -371,7 +372,9 @@ impl Bytes {
 impl Frames {
     pub(crate) fn new(len_bytes: u64, bytes: Bytes) -> io::Result<Self> {
         let pages = PageRange::covering(0, len_bytes);
-        let memfd = Memfd::create("prepage", pages.bytes())?;
+        let has_blocks = matches!(bytes, Bytes::Local(_)) && pages.len() >= LEAST_IN_BLOCKS;
+        let make = if has_blocks { Memfd::create_with_blocks } else { Memfd::create };
+        let memfd = make("prepage", pages.bytes())?;
         let local = match &bytes {
             Bytes::Local(_) => LocalFill::new(&memfd, pages),
             Bytes::Custom(_) | Bytes::Frozen => None,

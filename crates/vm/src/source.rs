@@ -13,6 +13,7 @@ use prepage_sys::mapping::FileMapping;
 use prepage_sys::regular_file::open_regular;
 use rustix::fs::{CWD, OFlags};
 
+use crate::blocks::BLOCK_PAGES;
 use crate::request::Request;
 use crate::uncached::Uncached;
 
@@ -197,7 +198,9 @@ impl LocalFile {
     /// As [`Self::begin`], of no more than a huge page's length that is likely read to its end: the huge pages that it lies in come first, and
     /// are waited for.
     pub(crate) fn begin_huge(&self, range: PageRange) {
-        for page in [range.start(), PageIndex(range.end().0 - 1)] {
+        let ends = [range.start(), PageIndex(range.end().0 - 1)];
+        let is_one = ends[0].0 / BLOCK_PAGES == ends[1].0 / BLOCK_PAGES;
+        for &page in &ends[..if is_one { 1 } else { 2 }] {
             let page = PageRange::new(page, PageIndex(page.0 + 1));
             // What does not come so comes by the call below, or fails where it is read.
             let _ = FileMapping::new(self.file.as_fd(), page).and_then(|mapping| mapping.fetch_huge());

@@ -60,6 +60,8 @@ counters! {
     background_reads,
     /// Pages read, of both.
     pages_read,
+    /// Blocks of 2 MiB of a local file that were read as a whole, into a huge page where the kernel found one.
+    blocks_read,
     /// Pages that faults and background reads mapped. A VM with a record for each page and mapping would have made as
     /// many, and taken them away again.
     pages_mapped,

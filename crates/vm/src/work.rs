@@ -9,6 +9,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::slot::Entered;
 
 use crate::addresses::MapRef;
+use crate::blocks::BLOCK_PAGES;
 use crate::fault::Touch;
 use crate::fill::{Wanted, fill_local, give_up};
 use crate::map::MapCore;
@@ -51,7 +52,7 @@ pub(crate) struct Step {
 enum Rest {
     /// Every piece that begins `stride` pages after this one, as far as `end`: what a fault asks for, which may not
     /// allocate. `mark` is marked when it is read.
-    Strides { end: PageIndex, stride: u64, mark: Option<PageIndex>, map: MapRef },
+    Strides { end: PageIndex, stride: u64, pages: u64, mark: Option<PageIndex>, map: MapRef },
     /// The next of a list that others work on too.
     Sweep(Arc<Sweep>),
 }
@@ -118,27 +119,36 @@ pub(crate) fn read_claim(
     }
 }
 
-/// Has `range`, which lies in the object, read ahead for the map `at`, and `mark` marked. From any context.
+/// Has `range`, which lies in `window` of the object, read ahead for the map `at`, and `mark` marked. From any context.
 pub(crate) fn read_ahead(
     object: &Arc<ObjectCore>,
     range: PageRange,
+    window: PageRange,
     mark: Option<PageIndex>,
     map: MapRef,
     account: &mut Account,
 ) {
-    let piece = object.piece_pages();
+    let pages = object.step_pages();
+    let range = object.in_blocks(range, window, mark);
+    if range.is_empty() {
+        return;
+    }
     let readers = match object.frames().map(|frames| &frames.bytes) {
         Some(Bytes::Local(_)) => READERS_IN_ORDER,
         _ => READERS,
     };
-    let steps = range.len().div_ceil(piece).min(readers);
+    // Pieces as long as a block begin where one does.
+    let before = if pages == BLOCK_PAGES { range.start().0 % pages } else { 0 };
+    let first = range.start().0 - before;
+    let steps = (range.end().0 - first).div_ceil(pages).min(readers);
     for number in 0..steps {
-        let start = PageIndex(range.start().0 + number * piece);
+        let start = PageIndex(first + number * pages);
+        let piece = clip(PageRange::new(start, PageIndex(start.0 + pages)), range);
         let step = Step {
             object: Arc::clone(object),
-            piece: clip(PageRange::new(start, PageIndex(start.0 + piece)), range),
-            at: start,
-            rest: Rest::Strides { end: range.end(), stride: steps * piece, mark, map },
+            piece,
+            at: piece.start(),
+            rest: Rest::Strides { end: range.end(), stride: steps * pages, pages, mark, map },
         };
         if !object.vm.jobs.push_ahead(step) {
             account.tally.dropped += 1;
@@ -149,7 +159,7 @@ pub(crate) fn read_ahead(
 impl Sweep {
     /// Cuts `runs`, as far as they lie in `window`, into pieces of one read.
     pub(crate) fn cut(object: &ObjectCore, runs: &[PageRange], window: PageRange) -> Arc<[PageRange]> {
-        let most = object.piece_pages();
+        let most = object.step_pages();
         let mut pieces = Vec::with_capacity(runs.len());
         for run in runs {
             let run = clip(*run, window);
@@ -302,6 +312,7 @@ impl Step {
         let frames = self.object.frames().expect("zeros are never read");
         let priority = self.priority();
         while self.at < self.piece.end() {
+            let end = self.object.end_of_claim(frames, self.at, self.piece.end());
             let claim = match frames.pages.see(self.at) {
                 Seen::Absent => frames.pages.claim(self.at),
                 // A page that failed is left to its touch, or to who asks for it.
@@ -312,7 +323,7 @@ impl Step {
                 self.at.0 += 1;
                 continue;
             };
-            claim.extend(PageRange::new(self.at, self.piece.end()));
+            claim.extend(PageRange::new(self.at, end));
             account.tally.shared_atomics += claim.range().len();
             account.tally.background_reads += 1;
             self.object.vm.figures.read(account.cpu, claim.range().len());
@@ -357,12 +368,11 @@ impl Step {
 
     fn next(self) -> Option<Self> {
         match &self.rest {
-            Rest::Strides { end, stride, .. } => {
-                let start = PageIndex(self.piece.start().0.saturating_add(*stride));
-                let piece = PageRange::new(
-                    start,
-                    PageIndex((start.0 + self.object.piece_pages()).min(end.0).max(start.0)),
-                );
+            Rest::Strides { end, stride, pages, .. } => {
+                // The first of all may begin behind that.
+                let before = if *pages == BLOCK_PAGES { self.piece.start().0 % pages } else { 0 };
+                let start = PageIndex((self.piece.start().0 - before).saturating_add(*stride));
+                let piece = PageRange::new(start, PageIndex((start.0 + pages).min(end.0).max(start.0)));
                 (start < *end).then(|| Self { piece, at: start, ..self })
             }
             Rest::Sweep(sweep) => sweep.next_step(&self.object),
@@ -372,14 +382,24 @@ impl Step {
     /// Hands in what is left, behind all else that waits.
     fn push(self) {
         let object = Arc::clone(&self.object);
-        match self.priority() {
-            Priority::Ahead => {
-                if !object.vm.jobs.push_ahead(self) {
-                    let dropped = crate::statistics::Tally { dropped: 1, ..Default::default() };
-                    object.vm.figures.add(0, &dropped);
+        let jobs = &object.vm.jobs;
+        // A local file is read where its step runs: that thread looks for work next. To call another for each step would have it wake for nothing.
+        let is_here = matches!(object.frames().map(|frames| &frames.bytes), Some(Bytes::Local(_)));
+        let has_room = match self.priority() {
+            Priority::Ahead if is_here => jobs.leave_ahead(self),
+            Priority::Ahead => jobs.push_ahead(self),
+            Priority::Wanted | Priority::Demand => {
+                if is_here {
+                    jobs.leave_wanted(self)
+                } else {
+                    jobs.push_wanted(self)
                 }
+                true
             }
-            Priority::Wanted | Priority::Demand => object.vm.jobs.push_wanted(self),
+        };
+        if !has_room {
+            let dropped = crate::statistics::Tally { dropped: 1, ..Default::default() };
+            object.vm.figures.add(0, &dropped);
         }
     }
 }

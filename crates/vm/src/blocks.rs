@@ -1,0 +1,144 @@
+//! Blocks of 2 MiB of a local file, read ahead or for a range as a whole, into frames that are one piece of memory.
+//!
+//! ```text
+//!   all pages claimed ─► block made ─► a part read ─► mapped ahead of touches ─► published ─┐
+//!                                         ▲                                                 │
+//!                                         └─────────────────────────────────────────────────┘
+//! ```
+//! A memfd gets its pages one by one, and each takes the kernel longer than all else that is done for it. A huge page takes an eighth of the time, and the
+//! bytes come into it without a buffer in between. Which blocks are such pages the VM does not remember: its words and counts are of pages of 4 KiB, and
+//! where a page of one goes the kernel splits it.
+
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::block::{BLOCK_BYTES, Block};
+use std::os::fd::AsFd;
+
+use crate::buffers::{BUFFER_PAGES, Buffer};
+use crate::fill::{PART_PAGES, Wanted, commit_first};
+use crate::object::{Bytes, Frames, ObjectCore};
+use crate::pages::{Claim, Seen, Waiters};
+use crate::reason;
+use crate::request::Priority;
+use crate::source::LocalFile;
+use crate::statistics::Account;
+
+/// Pages of a block.
+pub(crate) const BLOCK_PAGES: u64 = BLOCK_BYTES / PAGE_SIZE;
+/// Objects of fewer pages have none. The first that has some makes the file system for all, which takes an ordinary user a millisecond or more.
+pub(crate) const LEAST_IN_BLOCKS: u64 = 8 * BLOCK_PAGES;
+
+impl ObjectCore {
+    /// Whether whole blocks of it are read as one. Not where frames are reclaimed: they go one by one, and each time a block would be split.
+    fn has_blocks(&self) -> bool {
+        self.frames().is_some_and(|frames| {
+            matches!(frames.bytes, Bytes::Local(_)) && frames.memfd.has_blocks() && frames.dirty.is_none()
+        }) && !self.vm.pool.core().reclaims()
+    }
+
+    /// Pages of one step of a run that is read ahead or for a range: the most that is claimed at once.
+    pub(crate) fn step_pages(&self) -> u64 {
+        if self.has_blocks() { BLOCK_PAGES } else { self.piece_pages() }
+    }
+
+    /// Where a claim ends that begins at `at` and is one of a step that ends at `end`: with a block that is missing as a whole, or one read later.
+    pub(crate) fn end_of_claim(&self, frames: &Frames, at: PageIndex, end: PageIndex) -> PageIndex {
+        let block = PageRange::new(at, PageIndex(at.0 + BLOCK_PAGES));
+        let is_block = at.0.is_multiple_of(BLOCK_PAGES)
+            && block.end() <= end
+            && self.has_blocks()
+            && block.iter().all(|page| frames.pages.see(page) == Seen::Absent);
+        if is_block { block.end() } else { PageIndex((at.0 + self.piece_pages()).min(end.0)) }
+    }
+
+    /// What is read ahead of `range`, which a policy asks for in `window`: where it is long, blocks from the one on in which it begins. That in which it ends is
+    /// left to the read that follows, unless the window ends there or `mark` lies in it, which asks for that read.
+    pub(crate) fn in_blocks(
+        &self,
+        range: PageRange,
+        window: PageRange,
+        mark: Option<PageIndex>,
+    ) -> PageRange {
+        if range.len() < BLOCK_PAGES || !self.has_blocks() {
+            return range;
+        }
+        let begin = |page: PageIndex| PageIndex(page.0 - page.0 % BLOCK_PAGES);
+        let end = begin(range.end());
+        let is_whole = range.end() == window.end() || mark.is_some_and(|mark| end <= mark);
+        let end = if is_whole { range.end() } else { end };
+        PageRange::new(begin(range.start()).max(window.start()), end)
+    }
+}
+
+/// Whether `range` is one block that [`fill`] can bring in: it lies before the end of the file.
+pub(crate) fn is_block(object: &ObjectCore, range: PageRange) -> bool {
+    range.len() == BLOCK_PAGES
+        && range.start().0.is_multiple_of(BLOCK_PAGES)
+        && range.end().offset_bytes() <= object.len_bytes
+        && object.has_blocks()
+}
+
+/// Brings in the block that is claimed, for which frames are reserved. Returns what is left of the claim where a part cannot be had, and who waited for
+/// the others.
+pub(crate) fn fill(
+    object: &ObjectCore,
+    frames: &Frames,
+    file: &LocalFile,
+    mut claim: Claim,
+    wanted: Wanted,
+    buffer: &mut Buffer,
+    account: &mut Account,
+) -> Result<Waiters, (Claim, Waiters)> {
+    let range = claim.range();
+    let mut waiters = Waiters::default();
+    let Ok(block) = Block::make(&frames.memfd, range.start().offset_bytes()) else {
+        return Err((claim, waiters));
+    };
+    // A direct read is one request.
+    let part_pages = if file.direct { BLOCK_PAGES } else { PART_PAGES };
+    if !file.direct {
+        file.begin_huge(range);
+    }
+    while !claim.range().is_empty() {
+        let start = claim.range().start();
+        let part = PageRange::new(start, PageIndex(start.0 + part_pages));
+        let read = read_part(file, &block, range, part).and_then(|()| verify(frames, part, buffer));
+        if read.is_err() {
+            frames.abandon(claim.range());
+            return Err((claim, waiters));
+        }
+        if wanted.priority == Priority::Ahead
+            && let Some(map) = wanted.ahead_of.and_then(|map| map.enter(account.cpu))
+        {
+            map.show_ahead(object, frames, part, wanted.mark, account);
+        }
+        waiters.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
+    }
+    account.tally.blocks_read += 1;
+    Ok(waiters)
+}
+
+fn read_part(file: &LocalFile, block: &Block, range: PageRange, part: PageRange) -> Result<(), u16> {
+    let at = part.start().offset_bytes() - range.start().offset_bytes();
+    let mut done = 0;
+    while done < part.bytes() {
+        let offset = part.start().offset_bytes() + done;
+        match block.read(file.file().as_fd(), offset, at + done, part.bytes() - done) {
+            Ok(0) => return Err(reason::SHORT),
+            Ok(bytes) => done += bytes as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(reason::of_errno(error.raw_os_error())),
+        }
+    }
+    Ok(())
+}
+
+/// Whether what stands in the frames of `part` is what they held when they were evicted.
+fn verify(frames: &Frames, part: PageRange, buffer: &mut Buffer) -> Result<(), u16> {
+    let mut start = part.start();
+    while start < part.end() {
+        let some = PageRange::new(start, PageIndex((start.0 + BUFFER_PAGES).min(part.end().0)));
+        frames.verify_frames(some, buffer.pages(some.len()))?;
+        start = some.end();
+    }
+    Ok(())
+}

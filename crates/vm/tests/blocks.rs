@@ -1,0 +1,117 @@
+//! Blocks of 2 MiB of local files that are read as a whole, into frames that are one huge page where the kernel finds one.
+//!
+//! One test: it looks at all memfds of the process.
+
+mod support;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_sys::cachestat;
+use prepage_testing::{Need, has};
+use prepage_vm::{AccessError, Advice, MapOptions, Object, Reason, Vm, VmOptions};
+use support::{memfd_pages, modes, pages, touch, until, vm, word};
+
+const BLOCK: u64 = 512;
+/// 32 MiB; the last page is not whole.
+const PAGES: u64 = 16 * BLOCK;
+const LEN_BYTES: u64 = PAGES * PAGE_SIZE - 100;
+
+fn open(vm: &Vm, path: &Path, direct: bool) -> Object {
+    if direct { vm.file_direct(path) } else { vm.file(path) }.unwrap()
+}
+
+#[test]
+fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
+    let home = env!("CARGO_TARGET_TMPDIR");
+    let mut file = tempfile::NamedTempFile::new_in(home).unwrap();
+    let bytes: Vec<u8> = (0..PAGES * 512).flat_map(|index| word(index * 8).to_le_bytes()).collect();
+    file.write_all(&bytes[..LEN_BYTES as usize]).unwrap();
+    file.as_file().sync_all().unwrap();
+    let (path, bytes) = (file.path(), &bytes[..LEN_BYTES as usize]);
+    let is_known = has(Need::Root);
+    let ways: &[bool] = if has(Need::DirectReads(home.into())) { &[false, true] } else { &[false] };
+    let vm = vm();
+    let blocks_read = |vm: &Vm| vm.statistics().counted.blocks_read;
+    for (mode, &direct) in modes(&vm, &vm.file(path).unwrap())
+        .into_iter()
+        .flat_map(|mode| ways.iter().map(move |way| (mode, way)))
+    {
+        let what = format!("{mode:?}, direct: {direct}");
+        // From the middle of a block on, so that what the policy asks for begins in the middle of one.
+        for first in [0, BLOCK / 2 + 3] {
+            cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();
+            let object = open(&vm, path, direct);
+            let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+            map.advise(Advice::Sequential).unwrap();
+            let before = vm.statistics().counted;
+            (first..PAGES - 1)
+                .for_each(|page| assert_eq!(touch(&map, page), word(page * PAGE_SIZE), "{what}: {page}"));
+            let counted = vm.statistics().counted;
+            let blocks = counted.blocks_read - before.blocks_read;
+            // Whoever overtakes what is read ahead reads some of a block himself.
+            assert!(!is_known || blocks >= PAGES / BLOCK / 2, "{what}: {blocks} blocks");
+            assert!(
+                counted.hard - before.hard < PAGES / BLOCK,
+                "{what}: {} faults read",
+                counted.hard - before.hard
+            );
+            assert!(map.as_slice() == bytes, "{what}");
+            until(|| object.resident_pages() == PAGES && memfd_pages() == PAGES);
+
+            // Pages of blocks go one by one, and come back.
+            for page in [BLOCK, 5 * BLOCK + 7, 9 * BLOCK - 1] {
+                assert_eq!(object.evict(pages(page, page + 1)).unwrap(), 1);
+                until(|| memfd_pages() == object.resident_pages());
+                assert_eq!(touch(&map, page - 1), word((page - 1) * PAGE_SIZE));
+                assert!(!object.is_resident(PageIndex(page)));
+                assert_eq!(touch(&map, page), word(page * PAGE_SIZE), "{what}: {page} again");
+            }
+            // So do blocks: their bytes are compared with what they were.
+            let some = pages(3 * BLOCK, 6 * BLOCK);
+            assert_eq!(object.evict(some).unwrap(), some.len());
+            let before = blocks_read(&vm);
+            map.populate(some).unwrap();
+            assert!(!is_known || blocks_read(&vm) - before == 3, "{what}");
+            assert!(map.as_slice() == bytes, "{what}, after an eviction");
+            drop((map, object));
+            until(|| memfd_pages() == 0);
+        }
+    }
+
+    // A pool that reclaims takes pages one by one.
+    let pool = Vm::new(VmOptions::default().frame_limit_bytes(8 << 20)).unwrap();
+    let object = open(&pool, path, false);
+    let map = pool.map(&object, &MapOptions::shared()).unwrap();
+    map.advise(Advice::Sequential).unwrap();
+    (0..PAGES).for_each(|page| assert_eq!(touch(&map, page), word(page * PAGE_SIZE)));
+    assert_eq!(blocks_read(&pool), 0);
+    drop((map, object));
+
+    // A block in which the file ends by now gives its frames back, but for the pages that are there.
+    for &direct in ways {
+        let object = open(&vm, path, direct);
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let end = 2 * BLOCK + 100;
+        file.as_file().set_len(end * PAGE_SIZE).unwrap();
+        let beyond = map.populate(pages(BLOCK, 4 * BLOCK));
+        let Err(AccessError::Unavailable { page, reason: Reason::Short, .. }) = beyond else {
+            panic!("direct: {direct}: {beyond:?}")
+        };
+        assert_eq!(page, PageIndex(end), "direct: {direct}");
+        assert!(
+            map.as_slice()[(BLOCK * PAGE_SIZE) as usize..(end * PAGE_SIZE) as usize]
+                == bytes[(BLOCK * PAGE_SIZE) as usize..(end * PAGE_SIZE) as usize]
+        );
+        let began = Instant::now();
+        until(|| object.resident_pages() == memfd_pages() || began.elapsed().as_secs() > 30);
+        assert_eq!((object.resident_pages(), memfd_pages()), (BLOCK + 100, BLOCK + 100), "direct: {direct}");
+        file.as_file().set_len(0).unwrap();
+        file.as_file().set_len(LEN_BYTES).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(file.as_file(), bytes, 0).unwrap();
+        file.as_file().sync_all().unwrap();
+    }
+}
