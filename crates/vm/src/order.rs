@@ -658,7 +658,11 @@ mod tests {
         for replacement in [Replacement::TwoQueues, Replacement::DontNeed, Replacement::Static] {
             let mut order = Order::new(replacement);
             for page in 0..100 {
-                order.arrive(Queued::coming(Entry { object: 0, page }, None, 0), page % 3 == 0, page % 2 == 0);
+                order.arrive(
+                    Queued::coming(Entry { object: 0, page }, None, 0),
+                    page % 3 == 0,
+                    page % 2 == 0,
+                );
             }
             let look = |entry: Entry, _: bool| if entry.page == 63 { Look::Touched } else { Look::Held };
             // Touched whenever it is looked at: it goes where nothing else can.

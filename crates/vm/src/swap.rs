@@ -199,7 +199,9 @@ mod tests {
         // What was written there comes back, and what is touched for the first time beside it is zeros.
         let fresh = vm.memory(PAGES * PAGE_SIZE).unwrap();
         let other = vm.map(&fresh, &MapOptions::writable()).unwrap();
-        (0..PAGES).step_by(2).for_each(|page| other.as_atomics()[at(page)].store(value(page), Ordering::Relaxed));
+        (0..PAGES)
+            .step_by(2)
+            .for_each(|page| other.as_atomics()[at(page)].store(value(page), Ordering::Relaxed));
         assert!(pool.reclaim(2 * PAGES) > PAGES);
         for page in 0..PAGES {
             assert_eq!(bytes[at(page)].load(Ordering::Relaxed), value(page), "{page}");

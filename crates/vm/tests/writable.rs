@@ -113,8 +113,7 @@ fn writes_go_on_where_memory_is_short() {
 #[test]
 fn a_first_write_to_a_page_that_is_not_in_memory_is_one_fault() {
     let (file, vm) = (file(64 * PAGE_SIZE), Vm::new(by_hand()).unwrap());
-    let (of_file, memory) =
-        (vm.file_writable(file.path()).unwrap(), vm.memory(64 * PAGE_SIZE).unwrap());
+    let (of_file, memory) = (vm.file_writable(file.path()).unwrap(), vm.memory(64 * PAGE_SIZE).unwrap());
     for (object, is_memory) in [(&of_file, false), (&memory, true)] {
         let map = vm.map(object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
         let before = vm.statistics().counted;
