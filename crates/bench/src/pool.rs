@@ -20,10 +20,11 @@ use prepage_vm::{MapOptions, Pool, Replacement, Vm, VmOptions};
 
 use crate::error::BenchError;
 
-/// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (6 to 9
-/// MiB were measured, by memory.max_usage_in_bytes), words, sums and page tables, and the list of touches.
+/// Memory of a worker that is not the VM's frames, in bytes, for a file of `size_bytes` and so many touches: the program and buffers (5.4 MiB were
+/// measured, by memory.max_usage_in_bytes less what the others are told to take; up to 5 MiB more are pages of the program's file, of which the kernel keeps
+/// what is used), words, sums and page tables, and the list of touches.
 pub const fn overhead_bytes(size_bytes: u64, touches: u64) -> u64 {
-    (8 << 20) + size_bytes / 128 + (touches + size_bytes / PAGE_SIZE) * size_of::<u64>() as u64
+    (6 << 20) + size_bytes / 128 + (touches + size_bytes / PAGE_SIZE) * size_of::<u64>() as u64
 }
 
 prepage_core::named! {

@@ -158,8 +158,8 @@ impl Drop for Claimed<'_> {
 
 /// Keeps what the pages of `run` hold in mind.
 fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -> io::Result<()> {
-    // Nobody writes to them, and what has a sum was compared with it when it came in.
-    if frames.dirty.is_none() && sums.know_all(run) {
+    // Claimed pages are clean: what has a sum was compared with it when it came in, or was written back with it.
+    if sums.know_all(run) {
         return Ok(());
     }
     let mut start = run.start();

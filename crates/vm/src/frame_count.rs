@@ -16,12 +16,16 @@ const SILENCE: Duration = Duration::from_secs(1);
 const BEYOND: u64 = 256;
 /// So many frames are free when reclaim begins, and twice as many when it ends, or so many more that there are few rounds, up to one in
 /// [`SPARE_PART`] (one in 512 costs 0.2 % more misses). A free frame holds nothing that is used: there are no more than is needed for reads not
-/// to wait. Twice as many after one did or got less than it asked for, up to one in [`LOW_PART`]; one in [`FALL_PART`] fewer after so many
-/// frames were taken and none did. Where the limit is small, one in [`LEAST_PART`] is free at first.
+/// to wait. Twice as many after one did or got less than it asked for, up to one in [`LOW_PART`]; one in [`FALL_PART`] fewer each time that one frame in
+/// [`FALL_AFTER_PART`] was taken and none did. So what a few waits raised is down again once a third of all frames was taken: a wait now and then costs
+/// less than the misses that as many empty frames would. Where the limit is small, one in [`LEAST_PART`] is free at first.
 const LEAST_LOW: u64 = 32;
 const LEAST_PART: u64 = 128;
 const LEAST_OF_FEW: u64 = 4;
-const FALL_AFTER: u64 = 2048;
+const FALL_AFTER_PART: u64 = 256;
+/// Of few frames it falls after so many, and of very many.
+const LEAST_FALL_AFTER: u64 = 64;
+const MOST_FALL_AFTER: u64 = 2048;
 const SPARE: u64 = 128;
 const SPARE_PART: u64 = 8192;
 const FALL_PART: u64 = 32;
@@ -389,14 +393,15 @@ impl FrameCount {
 
     /// The reclaimer took so many frames away: the low watermark is made to fit whether reads waited.
     pub(crate) fn fit_low(&self, taken: u64) {
-        let low = self.low();
-        let waited = self.waited.swap(0, Ordering::SeqCst) != 0;
-        let since = if waited { 0 } else { self.taken.load(Ordering::Relaxed) + taken };
-        let (low, since) = match waited {
-            true => (2 * low, 0),
-            false if since >= FALL_AFTER => (low - low.div_ceil(FALL_PART), 0),
-            false => (low, since),
-        };
+        let (mut low, mut since) = (self.low(), self.taken.load(Ordering::Relaxed) + taken);
+        if self.waited.swap(0, Ordering::SeqCst) != 0 {
+            (low, since) = (2 * low, 0);
+        }
+        // What one round takes may be enough for several steps.
+        let after = falls_after(self.limit());
+        while since >= after {
+            (low, since) = (low - low.div_ceil(FALL_PART), since - after);
+        }
         self.low.store(low, Ordering::Relaxed);
         self.taken.store(since, Ordering::Relaxed);
     }
@@ -488,6 +493,11 @@ fn pause(resting: &AtomicU32, limit: Duration) {
     }
 }
 
+/// How many frames are taken from one step down of the low watermark to the next.
+fn falls_after(limit: u64) -> u64 {
+    (limit / FALL_AFTER_PART).clamp(LEAST_FALL_AFTER, MOST_FALL_AFTER)
+}
+
 /// Between which the low watermark of a limit is.
 fn low_bounds(limit: u64) -> (u64, u64) {
     let least = (limit / LEAST_PART).clamp(LEAST_OF_FEW, LEAST_LOW).min(limit / READ_PART);
@@ -504,32 +514,59 @@ mod tests {
     fn the_low_watermark_rises_where_reads_wait_and_falls_where_none_does() {
         let count = FrameCount::new(64 * 256);
         assert_eq!(count.watermarks(), (LEAST_LOW, 2 * LEAST_LOW));
+        let after = falls_after(count.limit());
         for expected in [64, 128, 256, 256] {
-            assert_eq!(count.reserve(count.limit() - count.reserved()), Reserve::Got);
-            std::thread::scope(|scope| {
-                let waits = scope.spawn(|| count.reserve_or_wait(1, 1, PATIENCE));
-                while !count.is_waited_for() {
-                    std::thread::yield_now();
-                }
-                count.release(count.wanted());
-                assert_eq!(waits.join().unwrap(), (Ok(1), true));
-            });
-            count.fit_low(FALL_AFTER);
+            wait_once(&count);
+            count.fit_low(after);
             assert_eq!(count.watermarks().0, expected);
         }
         // Rounds take few.
-        (0..10 * 64).for_each(|_| count.fit_low(FALL_AFTER / 64));
+        (0..10 * 64).for_each(|_| count.fit_low(after / 64));
         assert!((256 * 2 / 3..256 * 3 / 4).contains(&count.watermarks().0), "{:?}", count.watermarks());
-        (0..1000).for_each(|_| count.fit_low(FALL_AFTER));
+        (0..1000).for_each(|_| count.fit_low(after));
         assert_eq!(count.watermarks().0, LEAST_LOW);
         // The limit may be lowered, and be tiny.
         for (limit, low) in [(1024, 8), (256, 4), (64, 4), (16, 1), (1, 0)] {
             count.set_limit(limit);
-            (0..100).for_each(|_| count.fit_low(FALL_AFTER));
+            (0..100).for_each(|_| count.fit_low(after));
             assert_eq!(count.watermarks(), (low, 2 * low));
         }
         // And large: then rounds are few.
         assert_eq!(FrameCount::new(1 << 20).watermarks(), (LEAST_LOW, LEAST_LOW + SPARE));
+    }
+
+    /// Somebody finds no frame, and waits until some are taken away.
+    fn wait_once(count: &FrameCount) {
+        assert_eq!(count.reserve(count.limit() - count.reserved()), Reserve::Got);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(1, 1, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            count.release(count.wanted());
+            assert_eq!(waits.join().unwrap(), (Ok(1), true));
+        });
+    }
+
+    /// Frames that are free for the sake of waits long ago hold nothing.
+    #[test]
+    fn what_a_few_waits_raised_is_down_again_before_half_of_all_frames_was_taken() {
+        for limit in [1 << 13, 30_000, 1 << 17] {
+            let count = FrameCount::new(limit);
+            (0..4).for_each(|_| {
+                wait_once(&count);
+                count.fit_low(1);
+            });
+            assert!(count.watermarks().0 >= 4 * LEAST_LOW, "{:?}", count.watermarks());
+            let mut taken = 0;
+            while taken < limit / 2 {
+                // As the reclaimer does: as many as lead from one watermark to the other.
+                let (low, high) = count.watermarks();
+                count.fit_low(high - low);
+                taken += high - low;
+            }
+            assert!(count.watermarks().0 <= 2 * LEAST_LOW, "of {limit}: {:?}", count.watermarks());
+        }
     }
 
     #[test]
@@ -629,7 +666,7 @@ mod tests {
             assert_eq!(count.reserve(count.limit() - pages), Reserve::Got);
         };
         let low_then = || {
-            count.fit_low(FALL_AFTER);
+            count.fit_low(1);
             count.watermarks().0
         };
         free(40);
@@ -640,6 +677,7 @@ mod tests {
         assert_eq!((count.reserve_ahead(200, 200), count.reserve_ahead(16, 200)), (None, Some(100)));
         assert_eq!(low_then(), 128);
         assert_eq!(count.reserve_ahead(16, 16), None);
+        (0..64).for_each(|_| count.fit_low(1));
         assert!(low_then() < 128, "so few are there soon");
     }
 

@@ -38,8 +38,8 @@ pub enum Replacement {
     /// New frames are kept apart at first. A new frame that is used more often than a kept one takes its place. Data goes before code.
     #[default]
     TwoQueues,
-    /// As FreeBSD's `vm_page_dontneed` does with pages of idle buffers: the oldest frames of files are unwired and queued, 28 of 32 to be
-    /// reclaimed next, 3 last, and 1 is left alone. Code, memory of processes and what has to be written first go last; there are no classes.
+    /// As FreeBSD does with pages of idle buffers: the oldest frames of files are unwired before all others, and go before them by
+    /// `vm_page_dontneed`: 28 of 32 next, 3 after these, and 1 is left alone. Code and memory of processes are unwired and go where no frame of a file is idle.
     DontNeed,
     /// A pool of frames that stay wired until another page takes their place: the oldest first, touched or not.
     Static,
@@ -182,13 +182,18 @@ impl Order {
         self.looks
     }
 
-    /// A page came into memory. Where there is `room`, nothing is tried apart.
-    pub(crate) fn arrive(&mut self, page: Queued, room: bool) {
-        let queue = match self.replacement {
-            Replacement::TwoQueues if room => &mut self.kept,
-            _ => &mut self.new,
+    /// A page came into memory, which FreeBSD would have in a buffer or not. Where there is `room`, nothing is tried apart.
+    pub(crate) fn arrive(&mut self, page: Queued, room: bool, is_of_buffer: bool) {
+        let is_kept = match self.replacement {
+            Replacement::TwoQueues => room,
+            Replacement::DontNeed => !is_of_buffer,
+            Replacement::Static => false,
         };
-        queue.wired.push_back(page);
+        self.queue(!is_kept).wired.push_back(page);
+    }
+
+    fn queue(&mut self, is_new: bool) -> &mut Queue {
+        if is_new { &mut self.new } else { &mut self.kept }
     }
 
     /// Forgets all frames but those that are to be kept in mind.
@@ -208,8 +213,9 @@ impl Order {
         for turn in 0..=2 * len {
             // Where one queue holds nothing that may go, the other's turn comes.
             let from_new = self.takes_new() != (forced && turn > len);
-            let queue = if from_new { &mut self.new } else { &mut self.kept };
-            let popped = match self.replacement {
+            let replacement = self.replacement;
+            let queue = self.queue(from_new);
+            let popped = match replacement {
                 Replacement::Static => queue.pop_wired(now),
                 _ if forced => queue.idle.pop_front().or_else(|| queue.pop_wired(now)),
                 _ => queue.idle.pop_front(),
@@ -225,13 +231,13 @@ impl Order {
             let is_tried = from_new && self.replacement == Replacement::TwoQueues && !forced;
             match look(queued.entry, queued.watched) {
                 Look::Gone => return Next::Forget(queued.entry),
-                Look::Held => self.stays().wired.push_back(queued),
+                Look::Held => self.stays(from_new).wired.push_back(queued),
                 Look::Touched if is_tried => match self.beaten_by(queued.counted(now), now, &look) {
                     Some(next) => return next,
                     None if self.keeps_too_few() => self.kept.wired.push_back(queued.counted(now)),
                     None => self.new.wired.push_back(queued.counted(now)),
                 },
-                Look::Touched => self.stays().wired.push_back(queued.counted(now)),
+                Look::Touched => self.stays(from_new).wired.push_back(queued.counted(now)),
                 // What came once counts no more than anything else.
                 Look::Idle if is_tried && queued.count > 1 => match self.beaten_by(queued, now, &look) {
                     Some(next) => return next,
@@ -244,12 +250,9 @@ impl Order {
         if forced || self.replacement == Replacement::Static { Next::Nothing } else { Next::Unwire }
     }
 
-    /// Where frames are queued that stay.
-    fn stays(&mut self) -> &mut Queue {
-        match self.replacement {
-            Replacement::TwoQueues => &mut self.kept,
-            _ => &mut self.new,
-        }
+    /// Where a frame is queued that stays.
+    fn stays(&mut self, from_new: bool) -> &mut Queue {
+        self.queue(from_new && self.replacement != Replacement::TwoQueues)
     }
 
     /// What is to become of the kept frame whose place `new` takes; `None` where the next that is idle does not go for it.
@@ -286,7 +289,10 @@ impl Order {
 
     /// Whether the next frame to go is a new one.
     fn takes_new(&self) -> bool {
-        self.kept.len() == 0 || self.new.len() > self.len() / NEW_PART
+        match self.replacement {
+            Replacement::DontNeed => !self.new.idle.is_empty(),
+            _ => self.kept.len() == 0 || self.new.len() > self.len() / NEW_PART,
+        }
     }
 
     /// Whether so many more are to be idle that it is time to unwire some.
@@ -295,20 +301,21 @@ impl Order {
         self.replacement != Replacement::Static && lacking > self.len() / LACK_PART
     }
 
-    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back. `is_of_buffer` tells of a frame whether FreeBSD would
-    /// have it in an idle buffer, with nothing to write.
-    pub(crate) fn next_to_unwire(&mut self, is_of_buffer: impl Fn(Entry) -> bool) -> Option<Unwiring> {
+    /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back. `is_dirty` tells of a frame whether it has to be
+    /// written first.
+    pub(crate) fn next_to_unwire(&mut self, is_dirty: impl Fn(Entry) -> bool) -> Option<Unwiring> {
         if self.replacement == Replacement::Static {
             return None;
         }
         // What goes next is watched first.
-        let kept_first = !self.takes_new() && self.kept.lacks_idle() > 0;
+        let kept_first =
+            self.replacement == Replacement::TwoQueues && !self.takes_new() && self.kept.lacks_idle() > 0;
         while !kept_first && self.new.lacks_idle() > 0 {
             let queued = self.new.wired.pop_front()?;
             if self.replacement != Replacement::DontNeed {
                 return Some(Unwiring { queued, stage: Stage::New });
             }
-            match self.dont_need(is_of_buffer(queued.entry)) {
+            match self.dont_need(is_dirty(queued.entry)) {
                 Some(stage) => return Some(Unwiring { queued, stage }),
                 None => self.new.wired.push_back(queued),
             }
@@ -338,15 +345,12 @@ impl Order {
     }
 
     /// FreeBSD's rule with its counter (`dnweight`), in runs of 16 pages: of 512 pages 16 are left alone, 48 go to the tail and
-    /// 448 to the head. Pages that are in no buffer are not its business; they are queued at the tail, as by a page daemon.
-    fn dont_need(&mut self, is_of_buffer: bool) -> Option<Stage> {
-        if !is_of_buffer {
-            return Some(Stage::New);
-        }
+    /// 448 to the head, where nothing has to be written first.
+    fn dont_need(&mut self, is_dirty: bool) -> Option<Stage> {
         self.turn = self.turn.wrapping_add(1);
         match self.turn {
             turn if turn & 0x1f0 == 0 => None,
-            turn if turn & 0x70 == 0 => Some(Stage::New),
+            turn if is_dirty || turn & 0x70 == 0 => Some(Stage::New),
             _ => Some(Stage::NewHead),
         }
     }
@@ -409,7 +413,7 @@ mod tests {
             let now = self.now();
             let before = self.stamps.remove(&page).map(|(used, count)| ((now - used) as u16, count));
             let room = !self.is_crowded && self.free() >= self.frames / NEW_PART;
-            self.order.arrive(Queued::coming(Entry { object: 0, page }, before, now), room);
+            self.order.arrive(Queued::coming(Entry { object: 0, page }, before, now), room, true);
             self.resident.insert(page, Cell::new(false));
             if self.free() < LOW {
                 while self.free() < HIGH {
@@ -423,7 +427,7 @@ mod tests {
 
         fn unwire(&mut self) {
             for _ in 0..UNWIRE_MOST {
-                let Some(frame) = self.order.next_to_unwire(|_| true) else { break };
+                let Some(frame) = self.order.next_to_unwire(|_| false) else { break };
                 self.resident[&frame.entry().page].set(true);
                 self.order.unwired(frame, true, self.now());
             }
@@ -582,9 +586,9 @@ mod tests {
     fn one_look_for_a_frame_passes_by_few_that_were_touched() {
         let mut order = Order::new(Replacement::TwoQueues);
         let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
-        (0..10_000).for_each(|page| order.arrive(coming(page), true));
-        (10_000..11_000).for_each(|page| order.arrive(coming(page).counted(0), false));
-        while let Some(frame) = order.next_to_unwire(|_| true) {
+        (0..10_000).for_each(|page| order.arrive(coming(page), true, true));
+        (10_000..11_000).for_each(|page| order.arrive(coming(page).counted(0), false, true));
+        while let Some(frame) = order.next_to_unwire(|_| false) {
             order.unwired(frame, true, 0);
         }
         let look = |entry: Entry, _: bool| if entry.page < 10_000 { Look::Touched } else { Look::Idle };
@@ -602,38 +606,51 @@ mod tests {
     fn what_goes_next_is_unwired_first() {
         let mut order = Order::new(Replacement::TwoQueues);
         let coming = |page| Queued::coming(Entry { object: 0, page }, None, 0);
-        (0..990).for_each(|page| order.arrive(coming(page), true));
-        (990..1000).for_each(|page| order.arrive(coming(page), false));
-        assert!(order.next_to_unwire(|_| true).unwrap().entry().page < 990);
-        (1000..1100).for_each(|page| order.arrive(coming(page), false));
-        assert!(order.next_to_unwire(|_| true).unwrap().entry().page >= 990);
+        (0..990).for_each(|page| order.arrive(coming(page), true, true));
+        (990..1000).for_each(|page| order.arrive(coming(page), false, true));
+        assert!(order.next_to_unwire(|_| false).unwrap().entry().page < 990);
+        (1000..1100).for_each(|page| order.arrive(coming(page), false, true));
+        assert!(order.next_to_unwire(|_| false).unwrap().entry().page >= 990);
     }
 
     #[test]
     fn the_sources_rule_sends_28_of_32_to_the_head() {
         let mut order = Order::new(Replacement::DontNeed);
-        let stages: Vec<_> = (0..5120).map(|_| order.dont_need(true)).collect();
+        let stages: Vec<_> = (0..5120).map(|_| order.dont_need(false)).collect();
         let count = |stage| stages.iter().filter(|&&of| of == stage).count();
         let counts = [count(Some(Stage::NewHead)), count(Some(Stage::New)), count(None)];
         assert_eq!(counts, [28, 3, 1].map(|part| part * 5120 / 32));
     }
 
+    /// Whatever came first: the source unwires the pages of a buffer as soon as it is idle, and leaves all others to the page daemon.
     #[test]
-    fn by_the_sources_rule_what_is_in_no_buffer_goes_last() {
+    fn by_the_sources_rule_what_is_in_no_buffer_goes_once_no_buffer_is_idle() {
         let mut order = Order::new(Replacement::DontNeed);
-        let is_of_buffer = |entry: Entry| !entry.page.is_multiple_of(2);
+        let is_of_buffer = |entry: Entry| entry.page >= 512;
         for page in 0..1024 {
-            order.arrive(Queued::coming(Entry { object: 0, page }, None, 0), false);
+            let entry = Entry { object: 0, page };
+            order.arrive(Queued::coming(entry, None, 0), false, is_of_buffer(entry));
         }
-        while let Some(frame) = order.next_to_unwire(is_of_buffer) {
-            order.unwired(frame, true, 0);
+        let mut gone = Vec::new();
+        while gone.len() < 400 {
+            while let Some(frame) = order.next_to_unwire(|_| false) {
+                order.unwired(frame, true, 0);
+            }
+            let next = std::iter::from_fn(|| match order.next(false, 0, |_, _| Look::Idle) {
+                Next::Reclaim(queued) => Some(queued.entry),
+                _ => None,
+            });
+            // A round of the pool's thread.
+            gone.extend(next.take(64));
         }
-        let next = std::iter::from_fn(|| match order.next(false, 0, |_, _| Look::Idle) {
-            Next::Reclaim(queued) => Some(queued.entry),
-            _ => None,
-        });
-        // A half is idle, of which a half is of buffers.
-        assert!(next.take(200).all(is_of_buffer));
+        assert!(gone.iter().all(|&entry| is_of_buffer(entry)));
+    }
+
+    #[test]
+    fn by_the_sources_rule_what_has_to_be_written_first_goes_to_the_tail() {
+        let mut order = Order::new(Replacement::DontNeed);
+        let stages = (0..5120).filter_map(|_| order.dont_need(true));
+        assert!(stages.into_iter().all(|stage| stage == Stage::New));
     }
 
     #[test]
@@ -641,13 +658,17 @@ mod tests {
         for replacement in [Replacement::TwoQueues, Replacement::DontNeed, Replacement::Static] {
             let mut order = Order::new(replacement);
             for page in 0..100 {
-                order.arrive(Queued::coming(Entry { object: 0, page }, None, 0), page % 3 == 0);
+                order.arrive(
+                    Queued::coming(Entry { object: 0, page }, None, 0),
+                    page % 3 == 0,
+                    page % 2 == 0,
+                );
             }
             let look = |entry: Entry, _: bool| if entry.page == 63 { Look::Touched } else { Look::Held };
             // Touched whenever it is looked at: it goes where nothing else can.
             let forced = |entry: Entry, _: bool| if entry.page == 63 { Look::Idle } else { Look::Held };
             for _ in 0..4 {
-                while let Some(frame) = order.next_to_unwire(|_| true) {
+                while let Some(frame) = order.next_to_unwire(|_| false) {
                     order.unwired(frame, true, 0);
                 }
                 assert!(!matches!(order.next(false, 0, look), Next::Reclaim(_) | Next::Forget(_)));

@@ -214,6 +214,7 @@ impl Reclaim {
         let Some(frames) = object.frames() else { return };
         let class = self.class_of(object);
         let room = object.vm.pool.core().frames.has_room();
+        let is_of_buffer = kind_of(object) == DATA;
         let now = self.now();
         let mut refaulted = 0;
         for page in range.iter() {
@@ -221,7 +222,7 @@ impl Reclaim {
             let before = stamp.map(|stamp| (since(stamp, now), stamp.count));
             refaulted += u64::from(before.is_some_and(|(interval, _)| interval <= MEMORY_PARTS));
             let entry = Entry { object: object.pool_key, page: page.0 };
-            self.orders[class].arrive(Queued::coming(entry, before, now), room);
+            self.orders[class].arrive(Queued::coming(entry, before, now), room, is_of_buffer);
         }
         if refaulted > 0 {
             object.vm.pool.core().refaulted.fetch_add(refaulted, Ordering::SeqCst);
@@ -312,12 +313,11 @@ impl Reclaim {
         let mut asked: Vec<Unwiring> = Vec::new();
         while asked.len() < most {
             let search_now = std::cell::RefCell::new(&mut *search);
-            let is_of_buffer = |entry: Entry| {
+            let is_dirty = |entry: Entry| {
                 let mut search = search_now.borrow_mut();
-                let object = search.object(pool, entry.object);
-                object.is_some_and(|object| kind_of(object) == DATA) && !is_dirty(object, entry)
+                is_dirty(search.object(pool, entry.object), entry)
             };
-            let Some(next) = self.orders[class].next_to_unwire(is_of_buffer) else { break };
+            let Some(next) = self.orders[class].next_to_unwire(is_dirty) else { break };
             asked.push(next);
         }
         let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();
@@ -413,8 +413,8 @@ impl Reclaim {
                 let idleness = frames.pages.idleness(page);
                 if idleness != Idleness::Missing && frames.pages.queue_again(page) {
                     let was_touched = queued.watched && idleness == Idleness::Wired;
-                    self.orders[victim.class]
-                        .arrive(if was_touched { queued.counted(now) } else { queued }, true);
+                    let queued = if was_touched { queued.counted(now) } else { queued };
+                    self.orders[victim.class].arrive(queued, true, kind_of(object) == DATA);
                 }
             }
             all += taken;

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -14,7 +15,9 @@ use prepage_sys::regular_file::open_regular;
 use rustix::fs::{CWD, OFlags};
 
 use crate::blocks::BLOCK_PAGES;
+use crate::pages::Words;
 use crate::request::Request;
+use crate::sync::Ordering;
 use crate::uncached::Uncached;
 
 /// Bytes that can be read at any offset.
@@ -120,6 +123,8 @@ pub(crate) struct LocalFile {
     pub(crate) direct: bool,
     /// Of a direct one, for short reads that a touch waits for.
     uncached: Option<Uncached>,
+    /// Of a swap file: 0 for each page that was never written there. It is zeros, and a read would have the kernel keep it in the page cache too.
+    places: Option<Arc<Words>>,
 }
 
 /// What tells that a file changed. Renaming a file, or changing who may read it, is no change.
@@ -166,7 +171,23 @@ impl LocalFile {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Self { file, version: FileVersion::of(facts), direct, uncached }
+        Self { file, version: FileVersion::of(facts), direct, uncached, places: None }
+    }
+
+    /// A swap file, of which `facts` are.
+    pub(crate) fn of_swap(file: File, facts: &Metadata, places: Arc<Words>) -> Self {
+        Self { places: Some(places), ..Self::of(file, facts, false) }
+    }
+
+    /// Whether nothing was ever written to the pages of `len_bytes` at `offset_bytes` of a swap file. The caller has claimed them: nobody writes one
+    /// back meanwhile.
+    fn is_untouched(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        let has_none = |places: &Arc<Words>| {
+            let pages = PageRange::covering(offset_bytes, len_bytes);
+            let places = places.get(pages.start().0 as usize..pages.end().0 as usize);
+            places.is_some_and(|places| places.iter().all(|place| place.load(Ordering::Relaxed) == 0))
+        };
+        self.places.as_ref().is_some_and(has_none)
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -185,12 +206,19 @@ impl LocalFile {
     /// Reads all of `into` at `offset_bytes` if it is in the page cache. If not, the kernel begins to read it, where it can.
     pub(crate) fn read_cached(&self, offset_bytes: u64, into: &mut [u8]) -> bool {
         let wanted = into.len();
+        if self.is_untouched(offset_bytes, wanted as u64) {
+            into.fill(0);
+            return true;
+        }
         let into = &mut [io::IoSliceMut::new(into)];
         rustix::io::preadv2(&self.file, into, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT) == Ok(wanted)
     }
 
     /// Has the kernel begin to read into the page cache. A file system that takes no advice reads when it is asked.
     pub(crate) fn begin(&self, offset_bytes: u64, len_bytes: u64) {
+        if self.is_untouched(offset_bytes, len_bytes) {
+            return;
+        }
         let len = std::num::NonZeroU64::new(len_bytes);
         let _ = rustix::fs::fadvise(&self.file, offset_bytes, len, rustix::fs::Advice::WillNeed);
     }
@@ -198,6 +226,9 @@ impl LocalFile {
     /// As [`Self::begin`], of no more than a huge page's length that is likely read to its end: the huge pages that it lies in come first, and
     /// are waited for.
     pub(crate) fn begin_huge(&self, range: PageRange) {
+        if self.is_untouched(range.start().offset_bytes(), range.bytes()) {
+            return;
+        }
         let ends = [range.start(), PageIndex(range.end().0 - 1)];
         let is_one = ends[0].0 / BLOCK_PAGES == ends[1].0 / BLOCK_PAGES;
         for &page in &ends[..if is_one { 1 } else { 2 }] {
@@ -217,6 +248,10 @@ impl LocalFile {
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), u16> {
+        if self.is_untouched(offset_bytes, into.len() as u64) {
+            into.fill(0);
+            return Ok(());
+        }
         let wanted = (self.len_bytes() - offset_bytes).min(into.len() as u64) as usize;
         let mut done = 0;
         while done < wanted {

@@ -38,7 +38,7 @@ struct SwapFile {
     file: File,
     swap: Arc<Swap>,
     /// Changed by who writes back, one at a time: 1 for a page that has a place here.
-    places: Words,
+    places: Arc<Words>,
     /// (a) How many have one. A child of fork(2) that drops this cannot look at `places`.
     used: AtomicU64,
 }
@@ -150,11 +150,12 @@ impl Vm {
             let pages = PageRange::covering(0, len);
             memfd::check_len(pages.bytes())?;
             file.set_len(pages.bytes())?;
-            let places = words(pages.len())?;
+            let places = Arc::new(words(pages.len())?);
+            let of_file = Arc::clone(&places);
             let home = SwapFile { file: file.try_clone()?, swap, places, used: AtomicU64::new(0) };
             let facts = file.metadata()?;
-            let frames =
-                Frames::written(len, Bytes::Local(LocalFile::of(file, &facts, false)), Box::new(home))?;
+            let bytes = Bytes::Local(LocalFile::of_swap(file, &facts, of_file));
+            let frames = Frames::written(len, bytes, Box::new(home))?;
             Ok(Contents::Frames(Box::new(frames)))
         })
     }
@@ -162,4 +163,50 @@ impl Vm {
 
 fn failed(source: io::Error) -> MakeError {
     MakeError::System { what: "an object", source }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::path::Path;
+
+    use prepage_sys::cachestat;
+
+    use super::*;
+    use crate::{MapOptions, Pool, PoolOptions, VmOptions};
+
+    /// Else each page would take memory twice: as a frame, and as zeros in the page cache.
+    #[test]
+    fn what_was_never_swapped_is_not_read_from_the_swap_file() {
+        const PAGES: u64 = 256;
+        let directory = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let options = PoolOptions::default().limit_bytes(2 * PAGES * PAGE_SIZE);
+        let pool = Pool::with(&options.swap(directory.path(), 2 * PAGES * PAGE_SIZE)).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.memory(PAGES * PAGE_SIZE).unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        let bytes = map.as_atomics();
+        let value = |page: u64| (page % 251 + 1) as u8;
+        let at = |page: u64| (page * PAGE_SIZE) as usize;
+        (0..PAGES).for_each(|page| bytes[at(page)].store(value(page), Ordering::Relaxed));
+        let Some(Bytes::Local(file)) = object.core.frames().map(|frames| &frames.bytes) else {
+            panic!("it has a swap file")
+        };
+        let file = file.file().as_fd();
+        if cachestat::sees(file) {
+            assert_eq!(cachestat::cached_pages(file, object.pages()).unwrap(), 0);
+        }
+        // What was written there comes back, and what is touched for the first time beside it is zeros.
+        let fresh = vm.memory(PAGES * PAGE_SIZE).unwrap();
+        let other = vm.map(&fresh, &MapOptions::writable()).unwrap();
+        (0..PAGES)
+            .step_by(2)
+            .for_each(|page| other.as_atomics()[at(page)].store(value(page), Ordering::Relaxed));
+        assert!(pool.reclaim(2 * PAGES) > PAGES);
+        for page in 0..PAGES {
+            assert_eq!(bytes[at(page)].load(Ordering::Relaxed), value(page), "{page}");
+            let expected = if page % 2 == 0 { value(page) } else { 0 };
+            assert_eq!(other.as_atomics()[at(page)].load(Ordering::Relaxed), expected, "{page}");
+        }
+    }
 }
