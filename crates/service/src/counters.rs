@@ -60,6 +60,8 @@ counters! {
     gains_not_written,
     /// Rounds in which names were looked up.
     name_rounds,
+    /// Rounds that have begun, those included that are under way or did not come to an end.
+    name_rounds_begun,
     /// Programs of which pages were brought in because they were expected.
     predicted,
     /// Bytes brought in for them.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::gain::Turn;
-use prepage_prefetch::engine::{Amounts, Engine, Residency, Work};
+use prepage_prefetch::engine::{Engine, Residency, Work};
 use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
@@ -15,7 +15,9 @@ use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+use crate::account::Account;
 use crate::askers::{Askers, Unanswered};
+use crate::beyond::beyond;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::holdings::{Holding, Holdings};
@@ -87,6 +89,21 @@ pub struct Fetches {
     groups: Mutex<Option<(Instant, Memberships)>>,
 }
 
+/// A start for which something is to be fetched.
+#[derive(Clone, Copy)]
+pub struct Start<'a> {
+    /// By whom.
+    pub uid: u32,
+    /// By which process.
+    pub pid: u32,
+    /// When it came to be known: to [cancel](Fetches::cancel) it stops what is fetched for earlier ones of the process, too.
+    pub seen_at: Instant,
+    /// When its exec was seen.
+    pub executed_at: Instant,
+    /// The parent of the process, the parent's parent and so on, as far as its start may be part of theirs.
+    pub parents: &'a dyn Fn() -> Vec<u32>,
+}
+
 /// What was done for a program in a role.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
@@ -126,10 +143,16 @@ struct UnderWay {
     engine: Engine,
     holding: Holding,
     known: Arc<Known>,
+    /// What is fetched of it.
+    planned: Arc<Profile>,
+    account: Arc<Account>,
     /// For this process.
     pid: u32,
     seen_at: Instant,
     began: Instant,
+    /// Whether threads have it, or have had it.
+    has_begun: bool,
+    is_cancelled: bool,
 }
 
 impl Fetches {
@@ -154,27 +177,19 @@ impl Fetches {
         *lock(&self.budget) = Some((Instant::now(), budget));
     }
 
-    /// Fetches what is known for a start by process `pid` of user `uid` that was seen at `seen_at`, unless it is in memory or the start
-    /// has been cancelled since. One that is to be held out, and cold, is not fetched. Returns what was done for this process, also where that
-    /// was in an earlier call, or is in another one: that is waited for.
-    pub fn fetch(
-        &self,
-        known: &Arc<Known>,
-        priority: Priority,
-        uid: u32,
-        pid: u32,
-        seen_at: Instant,
-        turn: Turn,
-    ) -> Done {
+    /// Fetches what is known for a `start`, unless it is in memory, on its way already for the process or its parents, or the start has been cancelled
+    /// since. One that is to be held out, and cold, is not fetched. Returns what was done for this process, also where that was in an earlier call, or is in
+    /// another one: that is waited for.
+    pub fn fetch(&self, known: &Arc<Known>, start: &Start<'_>, turn: Turn) -> Done {
         if known.is_left_alone() {
             return Done::LeftAlone;
         }
-        let name = name_of(uid, &known.key);
-        if let Some(done) = self.recent(&name, pid) {
+        let name = name_of(start.uid, &known.key);
+        if let Some(done) = self.recent(&name, start.pid) {
             return done;
         }
-        let done = self.fetch_now(known, priority, uid, pid, seen_at, turn);
-        self.note(&name, pid, done);
+        let done = self.fetch_now(known, Priority::Start, start, turn);
+        self.note(&name, start.pid, done);
         done
     }
 
@@ -182,8 +197,10 @@ impl Fetches {
     /// another program by now: what is fetched for that goes on.
     pub fn cancel(&self, pid: u32, seen_at: Instant) {
         let mut prefetches = lock(&self.prefetches);
-        let is_meant = |one: &&UnderWay| one.pid == pid && one.seen_at <= seen_at;
-        prefetches.under_way.iter().filter(is_meant).for_each(|one| one.engine.cancel());
+        for one in prefetches.under_way.iter_mut().filter(|one| one.pid == pid && one.seen_at <= seen_at) {
+            one.engine.cancel();
+            one.is_cancelled = true;
+        }
         if prefetches.cancelled.len() >= CANCELLED_MAX {
             prefetches.cancelled.clear();
         }
@@ -191,22 +208,39 @@ impl Fetches {
         *last = seen_at.max(*last);
     }
 
-    /// What is fetched for process `pid`, while that is under way or has just ended.
-    pub fn amounts_of(&self, pid: u32) -> Option<Arc<Amounts>> {
+    /// What is fetched of program `key` for process `pid`, while that is under way or has just ended.
+    pub fn account_of(&self, pid: u32, key: &ProgramKey) -> Option<Arc<Account>> {
         let prefetches = lock(&self.prefetches);
-        prefetches.under_way.iter().rfind(|one| one.pid == pid).map(|one| one.engine.amounts())
+        let is_meant = |one: &&UnderWay| one.pid == pid && one.known.key == *key;
+        prefetches.under_way.iter().rfind(is_meant).map(|one| one.account.clone())
     }
 
-    fn fetch_now(
-        &self,
-        known: &Arc<Known>,
-        priority: Priority,
-        uid: u32,
-        pid: u32,
-        seen_at: Instant,
-        turn: Turn,
-    ) -> Done {
-        let mut engine = Engine::new(known.planned.clone(), &known.figures);
+    /// What is on its way, or has just come, for the process of `start` and its parents. What may not come in whole is not among it.
+    fn on_their_way(&self, start: &Start<'_>) -> Vec<Arc<Profile>> {
+        if lock(&self.prefetches).under_way.is_empty() {
+            return Vec::new();
+        }
+        let mut pids = (start.parents)();
+        pids.push(start.pid);
+        let prefetches = lock(&self.prefetches);
+        let is_on_its_way = |one: &&UnderWay| {
+            pids.contains(&one.pid) && !one.is_cancelled && !one.engine.outcome().memory_was_short
+        };
+        prefetches.under_way.iter().filter(is_on_its_way).map(|one| one.planned.clone()).collect()
+    }
+
+    fn fetch_now(&self, known: &Arc<Known>, priority: Priority, start: &Start<'_>, turn: Turn) -> Done {
+        let Start { uid, pid, seen_at, .. } = *start;
+        let mut planned = known.planned.clone();
+        // A start that is held out has nothing on its way.
+        let on_their_way = if turn == Turn::Prefetch { self.on_their_way(start) } else { Vec::new() };
+        if !on_their_way.is_empty() {
+            planned = Arc::new(beyond(&planned, &on_their_way));
+            if planned.files.is_empty() && planned.lookups.is_empty() {
+                return Done::Recent;
+            }
+        }
+        let mut engine = Engine::new(planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
         engine.keep_within(budget.map_or_else(Budget::of_process, |(_, budget)| budget));
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
@@ -253,13 +287,31 @@ impl Fetches {
             self.counters.crowded.count();
             return Done::LeftAlone;
         };
-        // To look took a while.
-        if lock(&self.prefetches).is_cancelled(pid, seen_at) {
-            return Done::LeftAlone;
+        let account = Arc::new(Account::begin(start.executed_at, engine.amounts()));
+        let under_way = UnderWay {
+            engine: engine.clone(),
+            holding,
+            known: known.clone(),
+            planned,
+            account: account.clone(),
+            pid,
+            seen_at,
+            began: Instant::now(),
+            has_begun: false,
+            is_cancelled: false,
+        };
+        {
+            let mut prefetches = lock(&self.prefetches);
+            // To look took a while.
+            if prefetches.is_cancelled(pid, seen_at) {
+                return Done::LeftAlone;
+            }
+            // What the process executes next may come before all threads have their work.
+            prefetches.under_way.push(under_way);
         }
         let crew = self.readers_of(known.device);
         engine.start_on(&mut |work: Work| {
-            let rights = known.rights.clone();
+            let (rights, account) = (known.rights.clone(), account.clone());
             crew.lend(
                 priority,
                 Box::new(move || {
@@ -267,17 +319,14 @@ impl Fetches {
                     if let Ok(_assumed) = rights.assume() {
                         work();
                     }
+                    account.note_end();
                 }),
             )
         });
         self.counters.fetched.count();
-        let under_way =
-            UnderWay { engine, holding, known: known.clone(), pid, seen_at, began: Instant::now() };
         let mut prefetches = lock(&self.prefetches);
-        if prefetches.is_cancelled(pid, seen_at) {
-            under_way.engine.cancel();
-        }
-        prefetches.under_way.push(under_way);
+        let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
+        own.into_iter().for_each(|own| own.has_begun = true);
         Done::Fetched
     }
 
@@ -326,18 +375,16 @@ impl Fetches {
         &self,
         program: &str,
         guess: impl FnOnce() -> Option<Profile>,
-        uid: u32,
-        pid: u32,
-        seen_at: Instant,
+        start: &Start<'_>,
     ) -> Done {
-        let name = (uid, program.to_owned(), String::new());
-        if let Some(done) = self.recent(&name, pid) {
+        let name = (start.uid, program.to_owned(), String::new());
+        if let Some(done) = self.recent(&name, start.pid) {
             return done;
         }
         let fetch = |mut guess: Profile| {
             guess.program = program.to_owned();
             let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
-            match self.fetch_now(&known, Priority::Guess, uid, pid, seen_at, Turn::Prefetch) {
+            match self.fetch_now(&known, Priority::Guess, start, Turn::Prefetch) {
                 Done::Fetched => {
                     self.counters.guessed.count();
                     Done::Guessed
@@ -346,7 +393,7 @@ impl Fetches {
             }
         };
         let done = guess().map_or(Done::Unknown, fetch);
-        self.note(&name, pid, done);
+        self.note(&name, start.pid, done);
         done
     }
 
@@ -359,8 +406,8 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
     /// rights files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
-        let has_ended = |UnderWay { engine, began, .. }: &mut UnderWay| {
-            if engine.wait_for(Duration::ZERO) {
+        let has_ended = |UnderWay { engine, began, has_begun, .. }: &mut UnderWay| {
+            if *has_begun && engine.wait_for(Duration::ZERO) {
                 return true;
             }
             if began.elapsed() >= FETCH_MAX {
@@ -457,6 +504,10 @@ mod tests {
     /// Longer than anything takes here, on the slowest machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
+    fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
+        Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new }
+    }
+
     /// Of a new file at `path`.
     fn profile_of(path: &std::path::Path) -> Profile {
         std::fs::write(path, [1; 64 * PAGE_SIZE as usize]).unwrap();
@@ -481,7 +532,7 @@ mod tests {
         let path = directory.path().canonicalize().unwrap().join("file");
         let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
         let (known, fetches) = (Arc::new(known), Fetches::new(Arc::default()));
-        let fetch = |uid| fetches.fetch(&known, Priority::Start, uid, 1, Instant::now(), Turn::Prefetch);
+        let fetch = |uid| fetches.fetch(&known, &start(uid, 1, Instant::now()), Turn::Prefetch);
         fetch(7);
         assert!(!known.has_changed());
         std::fs::write(&path, [2; 64 * PAGE_SIZE as usize]).unwrap();
@@ -503,7 +554,7 @@ mod tests {
         let rights = Rights::of_process(std::process::id()).unwrap();
         let known = Arc::new(Known::new(&profile, rights.clone()));
         let fetches = Fetches::new(Arc::default());
-        let done = fetches.fetch(&known, Priority::Start, 7, 1, Instant::now(), Turn::Prefetch);
+        let done = fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch);
         assert_eq!(done, Done::Fetched);
         let is_open = || {
             let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -552,7 +603,7 @@ mod tests {
         let fetches = Fetches { holdings: Arc::new(Holdings::new(5)), ..Fetches::new(counters.clone()) };
         let fetch = |known: &Arc<Known>, uid| {
             evict(open_to_read(known.planned.files[0].path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap();
-            fetches.fetch(known, Priority::Start, uid, uid, Instant::now(), Turn::Prefetch)
+            fetches.fetch(known, &start(uid, uid, Instant::now()), Turn::Prefetch)
         };
         assert_eq!([fetch(&files(6), 7), fetch(&files(5), 8)], [Done::LeftAlone, Done::Fetched]);
         assert_eq!((fetch(&files(1), 9), counters.crowded.get()), (Done::LeftAlone, 2));
@@ -563,6 +614,40 @@ mod tests {
         assert_eq!(fetch(&files(1), 10), Done::LeftAlone, "its files are still open");
         fetches.close(rustix::process::geteuid().as_raw());
         assert_eq!(fetch(&files(1), 11), Done::Fetched);
+    }
+
+    /// Rscript becomes a shell, and that becomes R: what the first one's profile holds, the others need.
+    #[test]
+    fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
+        let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(directory.clone())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let directory = directory.path().canonicalize().unwrap();
+        let files = ["a", "b"].map(|name| profile_of(&directory.join(name)).files.remove(0));
+        let known = |role: &str, files: &[ProfiledFile]| {
+            let profile = Profile { role: role.into(), files: files.to_vec(), ..Profile::default() };
+            Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+        };
+        let fetches = Fetches::new(Arc::default());
+        let fetch = |role: &str, of: &[ProfiledFile], pid, parents: &dyn Fn() -> Vec<u32>| {
+            files
+                .iter()
+                .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());
+            let start = Start { parents, ..start(7, pid, Instant::now()) };
+            let done = fetches.fetch(&known(role, of), &start, Turn::Prefetch);
+            let planned = lock(&fetches.prefetches).under_way.last().map(|one| one.planned.pages());
+            (done, planned)
+        };
+        let none: &dyn Fn() -> Vec<u32> = &Vec::new;
+        assert_eq!(fetch("first", &files[..1], 1, none), (Done::Fetched, Some(4)));
+        assert_eq!(fetch("becomes", &files[..1], 1, none).0, Done::Recent);
+        assert_eq!(fetch("child", &files, 2, &|| vec![1]), (Done::Fetched, Some(4)), "the other file alone");
+        assert_eq!(fetch("other", &files, 3, none), (Done::Fetched, Some(8)), "of no relative's");
+        // What is cancelled may never come.
+        fetches.cancel(1, Instant::now());
+        assert_eq!(fetch("again", &files[..1], 1, none), (Done::Fetched, Some(4)));
     }
 
     #[test]
@@ -594,7 +679,7 @@ mod tests {
                 asked.set(asked.get() + 1);
                 guess
             };
-            fetches.fetch_guess("/bin/program", ask, uid, pid, Instant::now())
+            fetches.fetch_guess("/bin/program", ask, &start(uid, pid, Instant::now()))
         };
         assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
         assert_eq!(asked.get(), 1);
@@ -630,11 +715,11 @@ mod tests {
         let fetches = Fetches::new(counters.clone());
         let known = Arc::new(Known::new(&Profile::default(), Rights::of_everybody()));
         let now = Instant::now();
-        let looked = known.look_at(|| fetches.fetch(&known, Priority::Start, 7, 1, now, Turn::Prefetch));
+        let looked = known.look_at(|| fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch));
         assert_eq!(looked, Ok(Done::LeftAlone), "somebody looks already");
         assert_eq!(counters.hung.get(), 0);
         known.leave_alone(LEFT_ALONE);
-        assert_eq!(fetches.fetch(&known, Priority::Start, 8, 2, now, Turn::Prefetch), Done::LeftAlone);
+        assert_eq!(fetches.fetch(&known, &start(8, 2, now), Turn::Prefetch), Done::LeftAlone);
     }
 
     #[test]
@@ -651,7 +736,7 @@ mod tests {
         let fetches = Fetches::new(Arc::default());
         let fetch = |uid, seen_at| {
             evict(file.as_fd(), Duration::from_secs(60)).unwrap();
-            fetches.fetch(&known, Priority::Start, uid, 1, seen_at, Turn::Prefetch)
+            fetches.fetch(&known, &start(uid, 1, seen_at), Turn::Prefetch)
         };
         let before = Instant::now();
         std::thread::sleep(Duration::from_millis(1));

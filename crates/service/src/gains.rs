@@ -133,10 +133,14 @@ impl Gains {
 
     /// What is done for a cold start of `known` by user `uid`; only where it `may_be_held_out` is anything tried.
     pub fn turn(&self, uid: u32, known: &Known, may_be_held_out: bool) -> Turn {
+        known.turn(&self.starts(uid, known), may_be_held_out.then(random))
+    }
+
+    /// The cold starts of `known` by user `uid` that are kept.
+    fn starts(&self, uid: u32, known: &Known) -> Vec<ColdStart> {
         let state = self.lock();
         let of_program = state.users.get(uid).and_then(|programs| programs.get(&known.key));
-        let starts = of_program.map_or(&[][..], |program| &program.starts);
-        known.turn(starts, may_be_held_out.then(random))
+        of_program.map_or_else(Vec::new, |program| program.starts.clone())
     }
 
     /// Whether one more start of user `uid` can be followed.
@@ -155,6 +159,9 @@ impl Gains {
             let fetched = start.fetched.as_deref();
             let known = &start.known;
             if let Some(start) = progress.cold_start(known.device, process.context.began_ns, fetched) {
+                if needs_more(known, &self.starts(uid, known), start) {
+                    known.mark_as_changed();
+                }
                 self.keep(uid, &known.key, &known.past.starts, start);
             }
         }
@@ -277,6 +284,15 @@ impl Drop for Place<'_> {
     }
 }
 
+/// Whether `start`, the next one after those `before`, waited for so many more pages than is usual that the program needs others than are known:
+/// [`Profile::record`] decides, as it does where `prepage run` serves.
+fn needs_more(known: &Known, before: &[ColdStart], start: ColdStart) -> bool {
+    let starts = newest(&known.past.starts, before);
+    let mut judged = Profile { starts, files: known.planned.files.clone(), ..Profile::default() };
+    judged.record(start);
+    judged.history.due > 0
+}
+
 fn key_of(profile: &Profile) -> ProgramKey {
     ProgramKey { program: profile.program.clone(), role: profile.role.clone() }
 }
@@ -289,6 +305,9 @@ fn processor_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::PageIndex;
+    use prepage_core::profile::{ProfiledFile, Touches};
+    use prepage_sys::rights::Rights;
     use prepage_testing::{Need, has};
 
     use super::*;
@@ -388,6 +407,28 @@ mod tests {
             drop(writing);
         });
         assert!(file.exists());
+    }
+
+    /// What is fetched for it helps little: somebody has learned it badly, or it has changed.
+    #[test]
+    fn a_program_that_waits_for_much_that_is_not_known_is_to_be_observed_again() {
+        let mut touches = Touches::default();
+        (0..100).for_each(|page| touches.touch(PageIndex(page), page as u32));
+        let file = ProfiledFile { extents: touches.extents(), ..ProfiledFile::default() };
+        let known = Known::new(&Profile { files: vec![file], ..Profile::default() }, Rights::of_everybody());
+        let cold = |unix_s, missed_pages| ColdStart {
+            prefetched_pages: 100,
+            missed_pages,
+            ..start(unix_s, false, 1)
+        };
+        assert!(!needs_more(&known, &[], cold(1, 1)), "a page or two are missed in any start");
+        assert!(needs_more(&known, &[], cold(1, 40)));
+        assert!(
+            !needs_more(&known, &[cold(1, 40)], cold(2, 41)),
+            "that is usual, and others than those observed"
+        );
+        assert!(needs_more(&known, &[cold(1, 4)], cold(2, 41)));
+        assert!(!needs_more(&known, &[], ColdStart { held_out: true, ..cold(1, 40) }));
     }
 
     /// Three were held out by `prepage run`, which keeps them in the profile.

@@ -1,15 +1,18 @@
 //! The last starts, as the status shows them to who may know.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_prefetch::clock::unix_s;
+use prepage_profiles::ProgramKey;
 
+use crate::account::Account;
 use crate::fetches::Done;
-use crate::process::Process;
 
 /// Older starts are forgotten.
 const STARTS_MAX: usize = 64;
+/// A start that is noted again within this time, once its arguments are known, is the same.
+const SAME_S: u64 = 10;
 
 /// The last starts of all users.
 #[derive(Debug, Default)]
@@ -22,39 +25,101 @@ pub struct LastStart {
     pub unix_s: u64,
     /// Whose.
     pub uid: u32,
-    /// The program.
-    pub program: String,
-    /// How it was called.
-    pub role: String,
+    /// By which process.
+    pub pid: u32,
+    /// The program, and how it was called.
+    pub key: ProgramKey,
     /// What was done.
     pub done: Done,
+    /// What was fetched, where something was.
+    pub account: Option<Arc<Account>>,
+    /// Whether its arguments are not known yet.
+    is_early: bool,
 }
 
 impl LastStarts {
-    /// Notes what was `done` for a start.
-    pub fn add(&self, process: &Process, done: Done) {
-        let mut starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes what was `done` for a start by process `pid` of user `uid`, whose arguments are not known yet.
+    pub fn note_early(
+        &self,
+        uid: u32,
+        pid: u32,
+        key: &ProgramKey,
+        done: Done,
+        account: Option<Arc<Account>>,
+    ) {
+        let key = key.clone();
+        self.put(LastStart { unix_s: unix_s(), uid, pid, key, done, account, is_early: true });
+    }
+
+    /// The same of one whose arguments are known: it takes the place of what was noted of it early.
+    pub fn note(&self, uid: u32, pid: u32, key: &ProgramKey, done: Done, account: Option<Arc<Account>>) {
+        let key = key.clone();
+        self.put(LastStart { unix_s: unix_s(), uid, pid, key, done, account, is_early: false });
+    }
+
+    fn put(&self, start: LastStart) {
+        let mut starts = self.lock();
+        let is_same = |one: &&mut LastStart| {
+            // Either may be noted first.
+            (one.is_early || start.is_early)
+                && (one.pid, one.uid, &one.key) == (start.pid, start.uid, &start.key)
+                && start.unix_s.abs_diff(one.unix_s) <= SAME_S
+        };
+        if let Some(same) = starts.iter_mut().rfind(is_same) {
+            let account = start.account.or(same.account.take());
+            let is_early = same.is_early && start.is_early;
+            *same = LastStart { account, is_early, ..start };
+            return;
+        }
         if starts.len() >= STARTS_MAX {
             starts.pop_front();
         }
-        let key = &process.context.key;
-        starts.push_back(LastStart {
-            unix_s: unix_s(),
-            uid: process.context.uid,
-            program: key.program.clone(),
-            role: key.role.clone(),
-            done,
-        });
+        starts.push_back(start);
+    }
+
+    /// The start of process `pid` is to be left alone: what was begun for it before that was known is not told.
+    pub fn take_back(&self, pid: u32) {
+        self.lock().retain(|one| one.pid != pid || !one.is_early);
     }
 
     /// Forgets those of user `uid`.
     pub fn forget(&self, uid: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|start| start.uid != uid);
+        self.lock().retain(|start| start.uid != uid);
     }
 
     /// Those of user `uid`; of all users for root.
     pub fn of(&self, uid: u32) -> Vec<LastStart> {
-        let starts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        starts.iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
+        self.lock().iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<LastStart>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_is_noted_before_its_arguments_are_known_is_one_start() {
+        let starts = LastStarts::default();
+        let [shell, program] =
+            ["sh", "x"].map(|role| ProgramKey { program: "/bin/x".into(), role: role.into() });
+        let account = || Some(Arc::new(Account::begin(std::time::Instant::now(), Arc::default())));
+        starts.note_early(7, 1, &shell, Done::Fetched, account());
+        starts.note(7, 1, &program, Done::Recent, None);
+        starts.note(7, 1, &shell, Done::Fetched, None);
+        starts.note(8, 2, &shell, Done::Warm, None);
+        starts.note_early(8, 2, &shell, Done::Warm, None);
+        let of =
+            |uid| starts.of(uid).into_iter().map(|one| (one.done, one.account.is_some())).collect::<Vec<_>>();
+        assert_eq!(of(7), [(Done::Fetched, true), (Done::Recent, false)]);
+        assert_eq!((of(8), of(0).len()), (vec![(Done::Warm, false)], 3));
+        starts.note_early(8, 2, &program, Done::Fetched, account());
+        (1..3).for_each(|pid| starts.take_back(pid));
+        assert_eq!((of(7).len(), of(8).len()), (2, 1), "what is certain stays");
+        (0..2 * STARTS_MAX as u32).for_each(|pid| starts.note(7, pid, &shell, Done::Warm, None));
+        assert_eq!(starts.of(0).len(), STARTS_MAX);
     }
 }

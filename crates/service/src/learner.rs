@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::observation::Observation;
+use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
@@ -41,6 +41,10 @@ const EXPECTED_MAX: usize = 4;
 const EXPECTED: Duration = Duration::from_secs(3);
 /// Calls with a text in them that are remembered.
 const TEXTS_MAX: usize = 1 << 14;
+/// An observation that has missed something is followed by so many more of the same program at most, until one has seen all.
+const AGAIN_MAX: u8 = 2;
+/// Programs of which that is remembered.
+const UNFINISHED_MAX: usize = 1024;
 /// Observations that hang. Others take their places; where as many hang, nothing is learned any more.
 const HANGING_MAX: usize = 4;
 
@@ -62,6 +66,8 @@ pub struct Learner {
     stop: OwnedFd,
     /// Readable once this process has ended: observations outlive it where it is killed.
     service: OwnedFd,
+    /// Programs of which the last observations have missed something, and how many of them in a row.
+    unfinished: Mutex<HashMap<ProgramKey, u8>>,
     /// What sees the names that starts look up.
     lookups: Option<Arc<Lookups>>,
     /// Why nothing does.
@@ -142,6 +148,7 @@ impl Learner {
             observed_ns: AtomicU64::new(0),
             observed: Mutex::default(),
             texts: Mutex::default(),
+            unfinished: Mutex::default(),
             stop,
             service,
             lookups,
@@ -159,7 +166,48 @@ impl Learner {
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = stream;
     }
 
-    /// Process `pid` is about to execute a program that nobody knows: the names that it looks up are seen from now on, for until the program is known to be
+    /// Whether the next start of `key` is to be observed because the last observation has missed something: names that were looked up before it began, or
+    /// files that were read and are out of memory by its end.
+    pub fn owes(&self, key: &ProgramKey) -> bool {
+        self.unfinished().get(key).is_some_and(|missed| *missed <= AGAIN_MAX)
+    }
+
+    /// Whether that is so of any program.
+    pub fn owes_any(&self) -> bool {
+        self.unfinished().values().any(|missed| *missed <= AGAIN_MAX)
+    }
+
+    /// Whether that is so of some role of `program`.
+    pub fn owes_some_of(&self, program: &str) -> bool {
+        self.unfinished().iter().any(|(key, missed)| key.program == program && *missed <= AGAIN_MAX)
+    }
+
+    /// An observation of `key` has seen all of a start, or not.
+    fn note_whether_whole(&self, key: &ProgramKey, is_whole: bool) {
+        let mut unfinished = self.unfinished();
+        if is_whole {
+            unfinished.remove(key);
+            return;
+        }
+        if unfinished.len() >= UNFINISHED_MAX && !unfinished.contains_key(key) {
+            unfinished.clear();
+        }
+        let missed = unfinished.entry(key.clone()).or_default();
+        *missed = missed.saturating_add(1);
+    }
+
+    /// Whether `observation` has missed nothing that another may see.
+    fn is_whole(&self, observation: &Observation) -> bool {
+        let sees_names = self.lookups.is_some();
+        observation.reads_coverage != Coverage::Partial
+            && !(sees_names && observation.names_coverage == Coverage::Partial)
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, HashMap<ProgramKey, u8>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Process `pid` is about to execute a program that is to be observed, mostly because nobody knows it: the names that it looks up are seen from now on, for until the program is known to be
     /// observed it has looked up many. Takes some milliseconds where none was seen a moment ago.
     pub fn expect(&self, pid: u32) {
         let Some(lookups) = &self.lookups else { return };
@@ -303,6 +351,7 @@ impl Permit {
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
+        let is_whole = learner.is_whole(&observation);
         let is_for_all = is_for_all(process);
         if is_for_all {
             keep_what_is_of_root(&mut observation, &mut Owners::of(process));
@@ -318,6 +367,7 @@ impl Permit {
             learner.counters.private.count();
             learner.library.update_of_user(process, |stores| persist(stores, key, Layer::User, &shown))
         };
+        learner.note_whether_whole(key, is_whole);
         match written {
             Ok(()) => learner.counters.learned.count(),
             Err(_) => learner.counters.not_kept.count(),
@@ -421,7 +471,7 @@ fn processor_ns() -> u64 {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use prepage_core::profile::observation::{Coverage, ObservedName};
+    use prepage_core::profile::observation::ObservedName;
 
     use super::*;
 
@@ -433,6 +483,27 @@ mod tests {
         let long = |after: Duration| observed.long(Duration::from_secs(20), began + after);
         assert_eq!([10, 25, 55].map(|seconds| long(Duration::from_secs(seconds))), [0, 1, 1]);
         assert_eq!(long(WINDOW + 2 * HANGS_AFTER), 0, "it hangs");
+    }
+
+    /// A program whose observations always miss something is not observed for ever.
+    #[test]
+    fn what_has_missed_something_is_observed_again_until_all_was_seen_and_not_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Arc::new(Library::open(Some(vec![directory.path().into()])).unwrap());
+        let (stop, _stopper) = rustix::pipe::pipe().unwrap();
+        let learner = Learner::new(library, Arc::default(), stop, None).unwrap();
+        let key = |role: &str| ProgramKey { program: "/bin/x".into(), role: role.into() };
+        let mut owes = Vec::new();
+        for is_whole in [false, true, false, false, false, false] {
+            learner.note_whether_whole(&key("x"), is_whole);
+            owes.push(learner.owes(&key("x")));
+        }
+        assert_eq!(owes, [true, false, true, true, false, false]);
+        assert!(!learner.owes(&key("x -a")) && !learner.owes_any());
+        learner.note_whether_whole(&key("y"), false);
+        assert!(learner.owes_some_of("/bin/x") && !learner.owes_some_of("/bin/z"));
+        (0..2 * UNFINISHED_MAX).for_each(|at| learner.note_whether_whole(&key(&at.to_string()), false));
+        assert!(learner.unfinished().len() <= UNFINISHED_MAX);
     }
 
     /// A name for each way in which somebody else may decide what lies there.

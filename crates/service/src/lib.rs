@@ -28,6 +28,8 @@
 //! | [`process`]   | a process that has executed a program                                    |
 //! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
 //! | [`fetches`]   | the prefetches under way                                                 |
+//! | [`account`]   | when one of them began and ended, and what it came to                    |
+//! | [`beyond`]    | what of a profile others do not bring in already                         |
 //! | [`holdings`]  | what they hold until they have ended                                     |
 //! | [`last_starts`] | what was done for the last starts                                      |
 //! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
@@ -69,10 +71,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod accounts;
 pub mod allowance;
 pub mod askers;
 pub mod awaited;
+pub mod beyond;
 pub mod blocks;
 pub mod brought;
 pub mod confined;

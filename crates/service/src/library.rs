@@ -442,6 +442,11 @@ impl Library {
         self.lock().handles.contains_key(file)
     }
 
+    /// The program in `file`, where there are profiles of it.
+    pub fn program_in(&self, file: &FileHandle) -> Option<String> {
+        self.lock().handles.get(file).cloned()
+    }
+
     /// Notes which file a program is in.
     pub fn note(&self, file: FileHandle, program: &str) {
         let mut state = self.lock();

@@ -103,6 +103,7 @@ impl Names {
         self.crew.lend(
             Priority::Guess,
             Box::new(move || {
+                counters.name_rounds_begun.count();
                 look_up_all(&library, &all, &round);
                 counters.name_rounds.count();
             }),

@@ -29,7 +29,7 @@ use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
-use crate::fetches::{Done, Fetches};
+use crate::fetches::{Done, Fetches, Start};
 use crate::files::{Files, Often};
 use crate::gains::{FOLLOWED_MAX, Followed, Gains};
 use crate::hot::Hot;
@@ -467,7 +467,7 @@ impl Service {
                         .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
                 }
             }
-            Begun::Awaited if !is_known && self.may_observe() => {
+            Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
                 let service = self.clone();
                 let expect = move || {
                     let stat = ProcessStat::of(pid);
@@ -485,6 +485,12 @@ impl Service {
         begun
     }
 
+    /// Whether a start of the program in `file` may be owed another observation: in which role it starts is not known yet.
+    fn may_be_owed(&self, file: &FileHandle) -> bool {
+        self.learner.owes_any()
+            && self.library.program_in(file).is_some_and(|program| self.learner.owes_some_of(&program))
+    }
+
     /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
     /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`]
     /// stops what was not wanted.
@@ -499,8 +505,14 @@ impl Service {
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
             let may_follow = self.may_follow(&known, uid, starter);
-            let part_of = || self.tree.of(pid, &recent_parents(ProcessStat::of(pid).as_ref().ok()));
-            self.fetch_known(&known, uid, pid, seen_at, may_follow, &part_of);
+            let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
+            let start = Start { uid, pid, seen_at, executed_at: seen_at, parents: &parents };
+            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
+            let account = self.fetches.account_of(pid, &known.key);
+            self.last_starts.note_early(uid, pid, &known.key, done, account);
+            if self.learner.owes(&known.key) && self.may_observe() {
+                self.learner.expect(pid);
+            }
         }
     }
 
@@ -539,6 +551,7 @@ impl Service {
         self.measures(uid)
             && uid == starter
             && !known.has_changed()
+            && !self.learner.owes(&known.key)
             && !known.past.observation_due(None)
             && self.gains.has_room(uid)
             && self.learner.has_time()
@@ -554,14 +567,12 @@ impl Service {
     fn fetch_known(
         &self,
         known: &Arc<Known>,
-        uid: u32,
-        pid: u32,
-        seen_at: Instant,
+        start: &Start<'_>,
         may_be_held_out: bool,
         part_of: &dyn Fn() -> Option<Kind>,
     ) -> Done {
-        let decided = self.gains.turn(uid, known, false);
-        let mut turn = if may_be_held_out { self.gains.turn(uid, known, true) } else { decided };
+        let decided = self.gains.turn(start.uid, known, false);
+        let mut turn = if may_be_held_out { self.gains.turn(start.uid, known, true) } else { decided };
         if turn != decided || self.tree.holds_out() {
             match part_of() {
                 Some(Kind::HeldOut) => return Done::LeftAlone,
@@ -570,7 +581,7 @@ impl Service {
                 None => {}
             }
         }
-        self.fetches.fetch(known, Priority::Start, uid, pid, seen_at, turn)
+        self.fetches.fetch(known, start, turn)
     }
 
     /// Chooses and fetches for a start that was seen when the time beside `file` says.
@@ -593,6 +604,7 @@ impl Service {
                     }
                     LeftAlone::SwitchedOff => {
                         self.fetches.cancel(pid, seen_at.unwrap_or(now));
+                        self.last_starts.take_back(pid);
                         self.counters.left_alone.count();
                         need = Need::Nothing { covers: false };
                     }
@@ -624,6 +636,7 @@ impl Service {
         }
         let Some(found) = found else {
             self.fetches.cancel(pid, seen_at.unwrap_or(now));
+            self.last_starts.take_back(pid);
             self.counters.left_alone.count();
             // What it starts is part of its start, as it is where nothing is left alone.
             let covers = is_served && part_of.is_none();
@@ -638,6 +651,9 @@ impl Service {
         // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
+        let parents = || process.parents.clone();
+        let executed_at = seen_at.unwrap_or(now);
+        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents };
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
@@ -647,7 +663,7 @@ impl Service {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
                 may_follow =
                     part_of.is_none() && seen_at.is_some() && self.may_follow(known, uid, process.starter);
-                let done = self.fetch_known(known, uid, pid, now, may_follow, &|| part_of);
+                let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
                 }
@@ -658,7 +674,7 @@ impl Service {
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
                     let guess = || self.library.guess(&key.program);
-                    self.fetches.fetch_guess(&key.program, guess, uid, pid, now)
+                    self.fetches.fetch_guess(&key.program, guess, &start)
                 } else {
                     Done::Unknown
                 }
@@ -667,10 +683,15 @@ impl Service {
         if part_of.is_none() && predicts && is_of_user && may_come_again {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
-        self.last_starts.add(&process, done);
+        let account = self.fetches.account_of(pid, key);
+        self.last_starts.note(uid, pid, key, done, account.clone());
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
-            Some(known) => known.has_changed() || known.past.observation_due(self.sample(known)),
+            Some(known) => {
+                known.has_changed()
+                    || self.learner.owes(key)
+                    || known.past.observation_due(self.sample(known))
+            }
             None => may_come_again,
         };
         if let (Some(_), Some(file), false) = (&found, file, is_due)
@@ -683,7 +704,7 @@ impl Service {
             return Next::Observe(process);
         }
         let fetched = match done {
-            Done::Fetched => self.fetches.amounts_of(pid).map(Some),
+            Done::Fetched => account.map(|account| Some(account.amounts.clone())),
             Done::HeldOut | Done::Off => Some(None),
             Done::Warm | Done::Recent | Done::Unknown => {
                 return Next::Done(Need::Nothing { covers: found.is_some() });

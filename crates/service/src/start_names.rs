@@ -17,6 +17,9 @@ use prepage_sys::rights::Rights;
 /// After so many lookups the start is followed no further: each costs processor time.
 const LOOKUPS_MAX: usize = 1 << 17;
 
+/// A program that has had less processor time than this is still being loaded, and has opened nothing itself.
+pub const LOADED_NS: u64 = 2_000_000;
+
 /// Names that are kept: what the kernel may keep of all programs is less.
 const NAMES_MAX: usize = 1 << 14;
 
@@ -33,6 +36,8 @@ pub struct StartNames {
     names: HashMap<PathBuf, u64>,
     looked_up: usize,
     is_whole: bool,
+    /// Whether it was followed before it could look up names of its own.
+    is_early: bool,
 }
 
 impl StartNames {
@@ -41,8 +46,9 @@ impl StartNames {
         let first = directory_of(pid);
         let followed = lookups.follow(pid).ok();
         let is_whole = followed.is_some();
+        let is_early = processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
         let (directories, names) = (HashMap::from([(pid, first.clone())]), HashMap::new());
-        Self { followed, directories, first, names, looked_up: 0, is_whole }
+        Self { followed, directories, first, names, looked_up: 0, is_whole, is_early }
     }
 
     /// Takes what was looked up since the last look.
@@ -97,10 +103,20 @@ impl StartNames {
         Ok(())
     }
 
+    /// Whether the start was followed from its beginning.
+    pub fn is_early(&self) -> bool {
+        self.is_early
+    }
+
     /// Whether all was seen that the start has looked up since it is followed.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
+}
+
+/// Processor time that the first thread of a process has had (proc_pid_schedstat).
+pub fn processor_ns(pid: u32) -> Option<u64> {
+    std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
 /// Where process `pid` is; `None` where it is gone.

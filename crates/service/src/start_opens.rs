@@ -16,15 +16,16 @@ use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
 
 use crate::opened::{Open, Opened, pages_of};
-use crate::start_names::{StartNames, may_look_up};
+use crate::start_names::{LOADED_NS, StartNames, may_look_up, processor_ns};
 use crate::watch::Watch;
 
 /// A larger file is not looked at.
 const READ_BYTES_MAX: u64 = 16 << 20;
 /// After so many opens by other processes the start's own are followed no further: each costs processor time.
 const OTHERS_MAX: usize = 1 << 16;
-/// A program that has had less processor time than this is still being loaded, and has opened nothing itself.
-const LOADED_NS: u64 = 2_000_000;
+/// Where of one in so many of the files that were read, and of so many at least, nothing is in memory any more, somebody has sent them out meanwhile.
+const GONE_SHARE: usize = 10;
+const GONE_MIN: usize = 4;
 
 /// The opens of a start that is observed.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ impl StartOpens {
         // What it has opened before was not seen.
         let is_early = processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
-        let names_coverage = if is_early && names.is_some() { Coverage::Exact } else { Coverage::Partial };
+        let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
+        let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
         Self { opened, names, rights, coverage, names_coverage }
     }
 }
@@ -60,7 +62,7 @@ impl Follower for StartOpens {
         }
         if !is_over {
             self.opened = Some(opened);
-        } else if note_opens(&opened, &self.rights, sightings).is_err() {
+        } else if !note_opens(&opened, &self.rights, sightings).is_ok_and(|is_all_there| is_all_there) {
             self.coverage = Coverage::Partial;
         }
     }
@@ -84,8 +86,9 @@ impl StartOpens {
     }
 }
 
-/// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it.
-fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+/// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
+/// whether these are still in memory.
+fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<bool> {
     let flags = PageFlags::open()?;
     let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
     let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
@@ -95,6 +98,7 @@ fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> st
             sightings.lookup(open.time_ns, &open.path, open.is_directory);
         }
     }
+    let (mut looked_at, mut gone) = (0, 0);
     for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
         let file = {
             let _assumed = rights.assume()?;
@@ -103,17 +107,15 @@ fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> st
         let Ok(file) = file else { continue };
         let Ok(identity) = identity_of(&file) else { continue };
         if identity.size_bytes <= READ_BYTES_MAX {
-            let (used, _) = pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+            let (used, others) =
+                pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+            looked_at += 1;
+            gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
             for page in used {
                 let inode = (identity.device, identity.inode);
                 sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
             }
         }
     }
-    Ok(())
-}
-
-/// Processor time that the first thread of a process has had (proc_pid_schedstat).
-fn processor_ns(pid: u32) -> Option<u64> {
-    std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
+    Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
 }

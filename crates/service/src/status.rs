@@ -1,6 +1,7 @@
 //! What the service says of itself: a document for people and programs, and metrics.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -87,6 +88,14 @@ pub struct Start {
     pub role: String,
     /// What was done for it.
     pub done: &'static str,
+    /// How long after the exec, as the service saw it, fetching began; nothing where nothing was fetched.
+    pub fetch_after_ms: Option<f64>,
+    /// How long it took from then to the last read or lookup; nothing before one was done.
+    pub fetch_ms: Option<f64>,
+    /// Bytes asked for.
+    pub fetched_bytes: Option<u64>,
+    /// Of them, bytes that devices have read.
+    pub read_bytes: Option<u64>,
 }
 
 impl Status {
@@ -105,11 +114,16 @@ impl Status {
                 State::Refused(why) => Some(why),
             },
         });
+        let ms = |time: Duration| time.as_micros() as f64 / 1000.0;
         let start = |last: LastStart| Start {
             unix_s: last.unix_s,
             uid: last.uid,
-            program: last.program,
-            role: last.role,
+            fetch_after_ms: last.account.as_ref().map(|account| ms(account.after())),
+            fetch_ms: last.account.as_ref().map(|account| ms(account.took())).filter(|ms| *ms > 0.0),
+            fetched_bytes: last.account.as_ref().map(|account| account.amounts.requested_bytes()),
+            read_bytes: last.account.as_ref().map(|account| account.amounts.read_bytes()),
+            program: last.key.program,
+            role: last.key.role,
             done: match last.done {
                 Done::Fetched => "fetched",
                 Done::Warm => "in memory",

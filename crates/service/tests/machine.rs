@@ -36,6 +36,12 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
     let status = service.status();
     let last = status["last_starts"].as_array().unwrap().last().unwrap();
     assert_eq!(last["program"], program.to_str().unwrap());
+    // What was fetched, and when.
+    assert_eq!(last["fetched_bytes"], 3 * PAGE_SIZE, "{last}");
+    assert!(
+        last["fetch_after_ms"].as_f64().unwrap() > 0.0 && last["fetch_ms"].as_f64().unwrap() > 0.0,
+        "{last}"
+    );
 }
 
 #[test]
@@ -267,6 +273,35 @@ fn what_a_program_that_nobody_knows_reads_is_learned_too() {
     }
     // Whoever starts it next waits for the directories in which nothing is found.
     assert!(["/usr/none", "/no/such/name"].iter().all(|path| named.contains(path)), "{named:?}");
+}
+
+/// The shell reads files, and has the kernel send them out of memory before anybody has looked which of their pages were used.
+#[test]
+fn a_program_of_which_something_was_missed_is_observed_again_although_it_is_known() {
+    let Some(place) = Place::new() else { return };
+    let shell = place.path("reader");
+    assert!(
+        Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell).status().unwrap().success()
+    );
+    let script = place.path("script");
+    for at in 0..20 {
+        let mut file = File::create(place.path(&format!("file{at}"))).unwrap();
+        file.write_all(b"a line\n").unwrap();
+        // What is not on the disk stays.
+        file.sync_all().unwrap();
+    }
+    let reads = "for file in file*; do read -r line <$file; done";
+    let sends_out = "for file in file*; do dd if=$file iflag=nocache count=0 status=none; done";
+    fs::write(&script, format!("cd {}; {reads}; {sends_out}; sleep 60\n", place.0.path().display())).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    let observe = || {
+        let before = service.count("observed");
+        let _running = Running(Command::new(&shell).arg(&script).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+    };
+    observe();
+    service.wait_until("it is known", || service.status()["machine_profiles"] == 1);
+    observe();
 }
 
 #[test]

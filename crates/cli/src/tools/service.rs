@@ -169,6 +169,10 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
             }
             _ => {}
         }
+        // Another's stays as it is.
+        if fs::read_link(&link).is_ok_and(|target| target == UnitDirectory::session_target()) {
+            list(&link, "");
+        }
     }
     if args.no_start {
         return Ok(ExitCode::SUCCESS);

@@ -125,10 +125,24 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     }
     let starts = status["last_starts"].as_array().map_or(&[][..], Vec::as_slice);
     if !starts.is_empty() {
-        let mut table = table(&["user", "last starts", "what was done"], &[0]);
+        let columns = ["user", "last starts", "what was done", "MB", "from disk", "after ms", "took ms"];
+        let mut table = table(&columns, &[0, 3, 4, 5, 6]);
         for start in starts.iter().rev().take(20) {
             let text = |name: &str| start[name].as_str().unwrap_or_default().to_owned();
-            table.add_row([start["uid"].to_string(), text("role"), text("done")]);
+            let number = |name: &str, unit: f64| {
+                start[name].as_f64().map_or_else(String::new, |number| format!("{:.1}", number / unit))
+            };
+            let [all, from_disk] = ["fetched_bytes", "read_bytes"].map(|name| number(name, 1e6));
+            let [after, took] = ["fetch_after_ms", "fetch_ms"].map(|name| number(name, 1.0));
+            table.add_row([
+                start["uid"].to_string(),
+                text("role"),
+                text("done"),
+                all,
+                from_disk,
+                after,
+                took,
+            ]);
         }
         writeln!(out, "\n{}", table.lines(crate::output::width()))?;
     }

@@ -29,6 +29,9 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     fs::rename(path("elsewhere"), &units).unwrap();
     let installed = run(&["service", "install", "--no-start"]);
     assert!(installed.status.success(), "{}", text(&installed.stderr));
+    let listed = text(&installed.stdout);
+    assert_eq!(listed.lines().count(), 4, "what `remove` lists, it wrote: {listed}");
+    assert!(listed.ends_with("user@.service.wants/prepage-session@.service\n"), "{listed}");
     let unit = fs::read_to_string(units.join("prepage.service")).unwrap();
     let line = format!("ExecStart={}", path("prepaged").canonicalize().unwrap().display());
     assert!(unit.lines().any(|one| one == line), "{unit}");
