@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use prepage_core::{PAGE_SIZE, PageRange};
-use prepage_sys::agent::{Event, Record};
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::agent::{Event, Record, TouchedRun};
 use prepage_trace::now_ns;
 
 use crate::sightings::{PAGES_MAX, Sightings};
@@ -42,20 +42,23 @@ impl Endings {
             let time_ns = if record.time_ns == 0 { now } else { record.time_ns.min(now) };
             match record.event {
                 Event::Mapped { ref path } => drop(self.mapped.insert(record.pid, path.clone())),
-                Event::Touched { device, inode, offset, len, is_armed } => {
-                    let pages = PageRange::covering(offset, len.min(PAGES_MAX as u64 * PAGE_SIZE));
+                Event::Touched { device, inode, ref runs } => {
                     let path = self.mapped.get(&record.pid);
                     let place = path.and_then(|path| sightings.place(path, Some((device, inode))));
                     let Some(place) = place else { continue };
-                    // What was there when its mapping was armed was noted then, with neighbours.
-                    let is_new = match is_armed {
-                        true => pages.iter().fold(false, |is_new, page| {
-                            sightings.touch_unless_near(time_ns, place, page) | is_new
-                        }),
-                        false => sightings.window(time_ns, place, pages),
-                    };
-                    self.has_windows |= !is_armed;
-                    last_touch_ns = last_touch_ns.max(is_new.then_some(time_ns));
+                    for &TouchedRun { pages, is_armed } in runs {
+                        let end = pages.end().0.min(pages.start().0 + PAGES_MAX as u64);
+                        let pages = PageRange::new(pages.start(), PageIndex(end));
+                        // What was there when its mapping was armed was noted then, with neighbours.
+                        let is_new = match is_armed {
+                            true => pages.iter().fold(false, |is_new, page| {
+                                sightings.touch_unless_near(time_ns, place, page) | is_new
+                            }),
+                            false => sightings.window(time_ns, place, pages),
+                        };
+                        self.has_windows |= !is_armed;
+                        last_touch_ns = last_touch_ns.max(is_new.then_some(time_ns));
+                    }
                 }
                 Event::Told => *self.told.entry(record.pid).or_default() += 1,
                 _ => {}

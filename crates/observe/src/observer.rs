@@ -291,17 +291,21 @@ impl Observer {
             }
             Pages::Tables(tables, primer, disk_faults) => {
                 tables.take_in(&told, sightings, last_touch_ns);
-                tables.look(sightings, last_touch_ns);
                 if let Some(disk_faults) = disk_faults {
                     disk_faults.look(sightings, last_touch_ns);
+                    tables.tell_mapped(disk_faults.take_mapped());
                 }
+                tables.look(sightings, last_touch_ns);
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
                     let primed = primer.take().expect("it is ready").event();
                     let with_agent = self.inside.is_some();
                     let begun = match primed {
                         // Processes tell what they have touched: page tables show all.
-                        Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids())
-                            .map(|begun| *disk_faults = Some(Box::new(begun))),
+                        Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids()).map(|begun| {
+                            *disk_faults = Some(Box::new(begun));
+                            // What they have mapped until now is not told.
+                            tables.tell_mapped(None);
+                        }),
                         Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
                             self.pages = Pages::Faults(Box::new(faults));
                             self.stalls = Stalls::attach(self.pid).ok();

@@ -14,8 +14,9 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Record, Sent};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
-use prepage_trace::now_ns;
+use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, PAUSE};
@@ -32,6 +33,10 @@ use tree::Tree;
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_millis(50);
 
+/// An interval is as many times as long as the last look has kept a processor: the program wants it, and does not get to map anything while
+/// its page table is walked. Of a program with many libraries that is half a millisecond.
+const INTERVALS_A_LOOK: u32 = 10;
+
 /// Page tables, and what was seen in them.
 #[derive(Debug)]
 pub struct PageTables {
@@ -42,6 +47,10 @@ pub struct PageTables {
     sent: Vec<Sent>,
     /// When all processes are looked at next.
     next: Instant,
+    /// How long the last look at all of them took, of a processor.
+    look_took: Duration,
+    /// Whether perf tells what processes map.
+    tells_mapped: bool,
     executed: bool,
     began_ns: u64,
     processes: HashMap<u32, Process>,
@@ -64,6 +73,8 @@ impl PageTables {
             armer,
             sent: Vec::new(),
             next: Instant::now(),
+            look_took: Duration::ZERO,
+            tells_mapped: false,
             executed: entry == Entry::Executed,
             began_ns: now_ns(),
             processes: HashMap::new(),
@@ -81,8 +92,13 @@ impl PageTables {
         if self.next <= Instant::now() {
             let since = Duration::from_nanos(now_ns().saturating_sub(self.began_ns));
             // What is being loaded was not looked at, and runs on.
-            let interval_max = if self.armer.is_waiting() { INTERVAL_MIN } else { INTERVAL_MAX };
-            self.next = Instant::now() + (since / 10).clamp(INTERVAL_MIN, interval_max);
+            let interval = match self.armer.is_waiting() {
+                true => INTERVAL_MIN,
+                false => {
+                    (since / 10).max(INTERVALS_A_LOOK * self.look_took).clamp(INTERVAL_MIN, INTERVAL_MAX)
+                }
+            };
+            self.next = Instant::now() + interval;
         }
         loop {
             let ends = until.descriptors();
@@ -114,6 +130,7 @@ impl PageTables {
     /// Looks at every process there is, if it is time for that; else at those that wait at their end.
     pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         let mut is_due = self.next <= Instant::now();
+        let began = is_due.then(processor_time);
         loop {
             self.sent.extend(self.armer.receive());
             let sent = std::mem::take(&mut self.sent);
@@ -158,9 +175,23 @@ impl PageTables {
             });
             // Others may have waited meanwhile.
             if !has_waited {
-                return;
+                break;
             }
             is_due = false;
+        }
+        if let Some(began) = began {
+            self.look_took = processor_time().saturating_sub(began);
+        }
+    }
+
+    /// Perf tells from now on what processes map: this, or more than it had room to tell (`None`).
+    pub fn tell_mapped(&mut self, mapped: Option<Vec<(u32, Mapped)>>) {
+        self.tells_mapped = true;
+        match mapped {
+            Some(mapped) => mapped.iter().for_each(|(pid, mapped)| {
+                self.processes.get_mut(pid).into_iter().for_each(|process| process.has_mapped(mapped));
+            }),
+            None => self.processes.values_mut().for_each(Process::may_have_mapped),
         }
     }
 
@@ -219,7 +250,7 @@ impl PageTables {
         let now = now_ns();
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let Ok((present, of_files)) = process.map.present_and_of_files() else { return };
-        if process.has_other_mappings(now, &of_files) {
+        if process.has_other_mappings(now, self.tells_mapped, &of_files) {
             process.read_mappings(pid, now, &mut self.armer, sightings);
         }
         let new = without(&present, &process.noted);
@@ -331,4 +362,9 @@ impl PageTables {
         }
         unseen
     }
+}
+
+/// How long this thread has had a processor.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -22,7 +22,7 @@ enum kind {
     EXECUTED, /* detail: enum carrying */
     READ,     /* device, inode, offset, bytes */
     MAPPED,   /* the file of what the process tells next */
-    TOUCHED,  /* device, inode, offset, bytes, whether the mapping is armed */
+    TOUCHED,  /* device, inode, runs of pages */
     TOLD,     /* all that was touched, by a process that ends or executes another program */
 };
 
@@ -54,7 +54,12 @@ enum last { NOTHING, WAIT, TELL };
 HIDDEN enum last log_last(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
 HIDDEN void log_read(const uint64_t read[4]);
-HIDDEN void log_touched(const uint64_t touched[5]);
+/* Pages of a file side by side, and whether their mapping is armed. record.rs knows how they lie in a word. */
+struct touched {
+    uint64_t page : 40, pages : 23, is_armed : 1;
+};
+enum { TOUCHED_PAGES_MAX = (1 << 23) - 1 };
+HIDDEN void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], size_t count);
 HIDDEN void log_told(void);
 HIDDEN void log_missed(void);
 /* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */

@@ -12,7 +12,7 @@
  * word in the header tells the log from whatever else may have this name by now: nothing is written before it was seen. */
 #include "agent.h"
 
-enum { SLOT = 64, SLOTS_AT = 4096, FIRST_TEXT = SLOT - 20, MORE_TEXT = SLOT - 4, TOKEN = 16 };
+enum { SLOT = 64, SLOTS_AT = 4096, FIRST_TEXT = SLOT - 20, MORE_TEXT = SLOT - 4, FIRST_RUNS = 4, MORE_RUNS = 7, TOKEN = 16 };
 enum { TAG_FIRST = 0x51, TAG_MORE = 0x52 }; /* 0: not written yet */
 
 struct header {
@@ -37,12 +37,20 @@ union slot {
                 char text[FIRST_TEXT];
             };
             uint64_t numbers[6];
+            struct {
+                uint64_t device, inode;
+                struct touched runs[FIRST_RUNS];
+            };
         };
     } first;
     struct {
         uint32_t tag;
         char text[MORE_TEXT];
     } more;
+    struct {
+        uint64_t tag;
+        struct touched runs[MORE_RUNS];
+    } more_runs;
 };
 _Static_assert(sizeof(union slot) == SLOT, "slots are 64 bytes");
 
@@ -97,7 +105,7 @@ int log_open(const char *variable, int *arms)
     if (mapped < 0 && mapped > -4096)
         return 0;
     struct header *found = (struct header *)mapped;
-    int ours = !__builtin_memcmp(found->magic, "prepage", 8) && found->version == 1 &&
+    int ours = !__builtin_memcmp(found->magic, "prepage", 8) && found->version == 2 &&
                !__builtin_memcmp(found->token, token, TOKEN) && found->slots == (uint64_t)(stat.size - SLOTS_AT) / SLOT;
     if (!ours) {
         RAW2(__NR_munmap, mapped, stat.size);
@@ -257,9 +265,23 @@ void log_read(const uint64_t read[4])
     log_numbers(READ, read, 4);
 }
 
-void log_touched(const uint64_t touched[5])
+/* Where runs end, the rest of the record is zero, as nobody wrote there before. */
+void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], size_t count)
 {
-    log_numbers(TOUCHED, touched, 5);
+    size_t slots = 1 + (count > FIRST_RUNS ? (count - FIRST_RUNS + MORE_RUNS - 1) / MORE_RUNS : 0);
+    union slot *slot = take(slots);
+    if (!slot)
+        return;
+    slot->first.device = device;
+    slot->first.inode = inode;
+    for (size_t i = 0; i < count && i < FIRST_RUNS; i++)
+        slot->first.runs[i] = runs[i];
+    for (size_t i = FIRST_RUNS; i < count; i++) {
+        size_t at = i - FIRST_RUNS;
+        slot[1 + at / MORE_RUNS].more_runs.tag = TAG_MORE;
+        slot[1 + at / MORE_RUNS].more_runs.runs[at % MORE_RUNS] = runs[i];
+    }
+    publish(slot, TOUCHED, slots);
 }
 
 void log_told(void)

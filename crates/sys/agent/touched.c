@@ -1,5 +1,7 @@
 /* Which pages this process has touched, told before its page table goes: when it ends, when it executes another program in its own place, and
- * when it unmaps something. In an armed mapping only pages that were touched are present. Nobody waits for an observer then. Needs Linux 6.11. */
+ * when it unmaps something. In an armed mapping only pages that were touched are present. Nobody waits for an observer then. Needs Linux 6.11.
+ *
+ * The program waits for this, so that it takes few calls: one for many pages of the page table, and one for each mapping that has some. */
 #include "agent.h"
 
 #include <linux/ioctl.h>
@@ -19,12 +21,16 @@ struct region {
 _Static_assert(sizeof(struct query) == 104 && sizeof(struct scan) == 96 && sizeof(struct region) == 24, "the kernel's layout");
 #define QUERY _IOWR('f', 17, struct query)
 #define SCAN _IOWR('f', 16, struct scan)
-enum { NEXT_OF_FILE = 0x30, IS_ARMED = 1 << 0, IS_PRESENT = 1 << 3, REGIONS = 64 };
+enum { NEXT_OF_FILE = 0x30, IS_ARMED = 1 << 0, IS_PRESENT = 1 << 3, REGIONS = 128, RUNS = 64, PAGE = 4096 };
 
 /* Whether a thread uses what follows. */
 static int busy;
 static struct region regions[REGIONS];
 static char name[AT_PATH_MAX];
+/* Of one file, not logged yet. */
+static struct touched runs[RUNS];
+static size_t count;
+static uint64_t of_device, of_inode;
 
 /* As stat(2) encodes it. */
 static uint64_t device(const struct query *mapping)
@@ -33,57 +39,105 @@ static uint64_t device(const struct query *mapping)
     return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~(uint64_t)0xff) << 12 | (major & ~(uint64_t)0xfff) << 32;
 }
 
-/* `of`: the inode that was named last. */
-static int tell_mapping(long pagemap, const struct query *mapping, uint64_t *of)
+static void log_runs(void)
 {
+    if (count)
+        log_touched(of_device, of_inode, runs, count);
+    count = 0;
+}
+
+static void tell_run(const struct query *mapping, uint64_t start, uint64_t end, int is_armed)
+{
+    uint64_t page = (mapping->offset + (start - mapping->start)) / PAGE, left = (end - start) / PAGE;
+    if (of_inode != mapping->inode || of_device != device(mapping)) {
+        log_runs();
+        of_inode = mapping->inode;
+        of_device = device(mapping);
+        log_path(MAPPED, 0, NULL, name);
+    }
+    while (left) {
+        if (count == RUNS)
+            log_runs();
+        uint64_t pages = left < TOUCHED_PAGES_MAX ? left : TOUCHED_PAGES_MAX;
+        runs[count++] = (struct touched){.page = page, .pages = (unsigned)pages, .is_armed = is_armed != 0};
+        page += pages;
+        left -= pages;
+    }
+}
+
+/* Tells what of `region` is of files. `mapping` is the last one asked for. Returns less than 0 where that cannot be known, 0 where no file
+ * is mapped from there on. */
+static int tell_region(long maps, struct query *mapping, const struct region *region)
+{
+    for (uint64_t at = region->start; at < region->end;) {
+        if (mapping->end <= at) {
+            mapping->at = at;
+            mapping->name_size = sizeof name;
+            long error = RAW3(__NR_ioctl, maps, QUERY, mapping);
+            if (error)
+                return error == -RAW_ENOENT ? 0 : -1;
+        }
+        if (at < mapping->start)
+            at = mapping->start;
+        uint64_t end = region->end < mapping->end ? region->end : mapping->end;
+        if (at < end)
+            tell_run(mapping, at, end, region->categories & IS_ARMED);
+        at = end > at ? end : region->end;
+    }
+    return 1;
+}
+
+/* One past the last address of programs, but for the last page: 2^47 on x86-64, 2^48 or 2^39 on arm64, as the kernel was built. The stack lies below. */
+static uint64_t user_end(void)
+{
+    uintptr_t on_stack = (uintptr_t)world.execfn;
+    return on_stack ? ((uint64_t)2 << (63 - __builtin_clzll(on_stack))) - PAGE : 0;
+}
+
+static int tell(long maps, long pagemap, uint64_t start, uint64_t end)
+{
+    struct query mapping = {.size = sizeof mapping, .flags = NEXT_OF_FILE, .name = (uintptr_t)name};
     struct scan scan = {
         .size = sizeof scan,
-        .start = mapping->start,
-        .end = mapping->end,
+        .start = start,
+        .end = end,
         .regions = (uintptr_t)regions,
         .regions_len = REGIONS,
         .mask = IS_PRESENT,
         .returned = IS_PRESENT | IS_ARMED,
     };
-    for (;;) {
+    while (scan.start < end) {
         long found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
         if (found < 0)
             return 0;
-        if (found && *of != mapping->inode)
-            log_path(MAPPED, 0, NULL, name);
-        if (found)
-            *of = mapping->inode;
         for (long i = 0; i < found; i++) {
-            uint64_t start = regions[i].start, offset = mapping->offset + (start - mapping->start);
-            uint64_t touched[5] = {device(mapping), mapping->inode, offset, regions[i].end - start,
-                                   regions[i].categories & IS_ARMED};
-            log_touched(touched);
+            int goes_on = tell_region(maps, &mapping, &regions[i]);
+            if (goes_on <= 0)
+                return !goes_on;
         }
         /* With room left, the walk came to its end. */
         if (found < REGIONS)
             return 1;
         scan.start = regions[found - 1].end > scan.walk_end ? regions[found - 1].end : scan.walk_end;
+        /* What lies before the next file is not looked at. */
+        if (scan.start < mapping.start)
+            scan.start = mapping.start;
     }
+    return 1;
 }
 
 int touched_tell(uintptr_t start, uintptr_t end)
 {
-    struct query mapping = {.size = sizeof mapping, .flags = NEXT_OF_FILE, .at = start, .name = (uintptr_t)name};
-    uint64_t of = 0;
     int is_told = 0;
     if (world.sandboxed || __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
         return 0;
     long maps = raw_open("/proc/self/maps"), pagemap = maps < 0 ? maps : raw_open("/proc/self/pagemap");
-    while (pagemap >= 0) {
-        mapping.name_size = sizeof name;
-        long none = RAW3(__NR_ioctl, maps, QUERY, &mapping);
-        is_told = none == -RAW_ENOENT || (!none && mapping.start >= end);
-        if (none || is_told || !tell_mapping(pagemap, &mapping, &of))
-            break;
-        mapping.at = mapping.end;
-    }
-    if (pagemap >= 0)
+    of_device = of_inode = 0;
+    if (pagemap >= 0) {
+        is_told = tell(maps, pagemap, start, end < user_end() ? end : user_end());
+        log_runs();
         RAW1(__NR_close, pagemap);
+    }
     if (maps >= 0)
         RAW1(__NR_close, maps);
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_sys::agent::{Event, Log, Receiver, may_arm, variables};
+use prepage_sys::agent::{Event, Log, Receiver, TouchedRun, may_arm, variables};
 
 const LOG_BYTES: u64 = 64 << 20;
 
@@ -79,8 +79,12 @@ fn log(command: &[OsString]) -> Result<(), Box<dyn Error>> {
                 println!("read\t{device}\t{inode}\t{offset}\t{len}")
             }
             Event::Mapped { path } => println!("mapped\t{}", escaped(&path)),
-            Event::Touched { device, inode, offset, len, is_armed } => {
-                println!("touched\t{device}\t{inode}\t{offset}\t{len}\t{is_armed}")
+            Event::Touched { device, inode, runs } => {
+                let run = |run: &TouchedRun| {
+                    let (first, end) = (run.pages.start().0, run.pages.end().0);
+                    format!("\t{first}-{end}{}", if run.is_armed { "" } else { "?" })
+                };
+                println!("touched\t{device}\t{inode}{}", runs.iter().map(run).collect::<String>());
             }
             Event::Told => println!("told"),
         }

@@ -12,7 +12,7 @@ use super::record::{Record, SLOT_BYTES, Slots};
 use crate::call_filter::inherited_filters;
 
 /// Changes when agents and observers could no longer read each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"prepage\0";
 const ENDED_AT: u64 = 12;
 /// What is wanted of a process before its page table goes ([`Last`]).

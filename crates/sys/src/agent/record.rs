@@ -4,12 +4,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use prepage_core::{PageIndex, PageRange};
+
 pub(super) const SLOT_BYTES: u64 = 64;
 const SLOT: usize = SLOT_BYTES as usize;
 const TAG_FIRST: u8 = 0x51;
 const TAG_MORE: u8 = 0x52;
 const FIRST_TEXT_AT: usize = 20;
 const MORE_TEXT_AT: usize = 4;
+const FIRST_RUNS_AT: usize = 32;
+const MORE_RUNS_AT: usize = 8;
 
 /// Files that libc uses by itself, and directories below which it does, for setlocale, getpwuid, localtime and the like: no
 /// agent sees their names. Which of them a program uses depends on LANG and TZ as well.
@@ -79,21 +83,25 @@ pub enum Event {
         path: PathBuf,
     },
     /// These pages of the file that the process has named last are mapped, as it tells before its page table, or a library's part of that, goes.
-    /// Where their mapping was armed before it was used, they were touched.
     Touched {
         /// Device of the file as /proc/PID/maps shows it, as [`rustix::fs::makedev`] encodes it.
         device: u64,
         /// Inode as it is shown there.
         inode: u64,
-        /// The first byte, at the beginning of a page.
-        offset: u64,
-        /// How many.
-        len: u64,
-        /// Whether the mapping is armed.
-        is_armed: bool,
+        /// Which pages. One file may have several records.
+        runs: Vec<TouchedRun>,
     },
     /// All that the process has touched is told: it ends next, or executes another program in its own place.
     Told,
+}
+
+/// Pages side by side in [`Event::Touched`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TouchedRun {
+    /// The pages, of the file.
+    pub pages: PageRange,
+    /// Whether their mapping is armed. Where it was before it was used, they were touched.
+    pub is_armed: bool,
 }
 
 /// What a name was looked up for.
@@ -214,7 +222,7 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
     let event = if kind == 8 {
         Event::Read { device, inode, offset, len }
     } else if kind == 10 {
-        Event::Touched { device, inode, offset, len, is_armed: word(48) != 0 }
+        Event::Touched { device, inode, runs: runs(slots)? }
     } else if kind == 11 {
         Event::Told
     } else {
@@ -233,6 +241,23 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
         }
     };
     Some(Record { time_ns: word(8), pid, event })
+}
+
+/// Each is a word: 40 bits for the first page, 23 for how many there are, and one that says whether the mapping is armed. A word of
+/// zero ends them.
+fn runs(slots: &[u8]) -> Option<Vec<TouchedRun>> {
+    let more = slots[SLOT..].chunks_exact(SLOT);
+    if more.clone().any(|slot| slot[0] != TAG_MORE) {
+        return None;
+    }
+    let words = std::iter::once(&slots[FIRST_RUNS_AT..SLOT]).chain(more.map(|slot| &slot[MORE_RUNS_AT..]));
+    let words = words.flat_map(|bytes| bytes.as_chunks().0).map(|word| u64::from_ne_bytes(*word));
+    let run = |word: u64| {
+        let (first, count) = (word & 0xff_ffff_ffff, word >> 40 & 0x7f_ffff);
+        let pages = PageRange::new(PageIndex(first), PageIndex(first + count));
+        TouchedRun { pages, is_armed: word >> 63 != 0 }
+    };
+    Some(words.take_while(|word| *word != 0).map(run).collect())
 }
 
 fn path(slots: &[u8], len: usize) -> Option<PathBuf> {

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::record::SLOT_BYTES;
-use super::{Event, Log, Lookup, Receiver, Record, Sent};
+use super::{Event, Log, Lookup, Receiver, Record, Sent, TouchedRun};
+use prepage_core::{PageIndex, PageRange};
 use prepage_testing::{Need, has};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,6 +57,40 @@ fn names_of_any_length_come_out_as_they_went_in() {
     assert_eq!(log.lost().unwrap(), Default::default());
 }
 
+/// Four in the first slot, and seven in each that follows.
+#[test]
+fn runs_of_pages_come_out_as_they_went_in() {
+    for count in [0, 1, 4, 5, 11, 12, 64] {
+        let runs = (1..=count).map(|at| {
+            let pages = PageRange::new(PageIndex(at << 33), PageIndex((at << 33) + (at << 16)));
+            TouchedRun { pages, is_armed: at % 3 != 0 }
+        });
+        let runs: Vec<TouchedRun> = runs.collect();
+        let words: Vec<u8> = runs
+            .iter()
+            .map(|run| run.pages.start().0 | run.pages.len() << 40 | u64::from(run.is_armed) << 63)
+            .flat_map(u64::to_ne_bytes)
+            .collect();
+        let (head, rest) = words.split_at(words.len().min(32));
+        let more: Vec<&[u8]> = rest.chunks(56).collect();
+        let mut bytes = vec![0x51, 10];
+        bytes.extend((1 + more.len() as u16).to_ne_bytes());
+        bytes.extend(7u32.to_ne_bytes());
+        bytes.extend([9u64, 3, 4].into_iter().flat_map(u64::to_ne_bytes));
+        bytes.extend(head);
+        for words in more {
+            bytes.resize(bytes.len().next_multiple_of(64), 0);
+            bytes.extend(0x52u64.to_ne_bytes());
+            bytes.extend(words);
+        }
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        let mut log = log_of(&bytes, bytes.len() as u64 / SLOT_BYTES);
+        let event = Event::Touched { device: 3, inode: 4, runs };
+        assert_eq!(log.read().unwrap(), [Record { time_ns: 9, pid: 7, event }], "{count} runs");
+        assert_eq!(log.lost().unwrap(), Default::default());
+    }
+}
+
 #[test]
 fn a_record_whose_writer_was_killed_is_passed_over() {
     let mut bytes = vec![0; 64];
@@ -89,7 +124,7 @@ proptest! {
         for (slot, likely) in slots.iter_mut().zip(likely) {
             // Most look like something.
             slot[0] = match likely { 0 => 0, 1 => slot[0], 2 | 3 => 0x52, _ => 0x51 };
-            slot[1] %= 10;
+            slot[1] %= 12;
             slot[2] %= 4;
             slot[3] = 0;
             slot[17] = 0;
