@@ -396,6 +396,13 @@ impl Blocks {
         self.ranges.iter().flat_map(|&(start, end, rank)| (start..end).map(move |page| (page, rank)))
     }
 
+    /// The same with what `seen` has: the pages that a boot has seen in use, and what it has missed.
+    #[must_use]
+    pub fn beside(self, seen: &Self) -> Self {
+        let ranges = Self::of(self.file_system, self.ranked().chain(seen.ranked())).ranges;
+        Self { ranges, missed: seen.missed.clone(), ..self }
+    }
+
     /// The same with what was `missed`.
     #[must_use]
     pub fn with_missed(self, missed: Vec<Missed>) -> Self {
