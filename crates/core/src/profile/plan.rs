@@ -186,15 +186,14 @@ mod tests {
     /// Of a file in pieces the pages of a hole lie elsewhere: to read over it would be a request more.
     #[test]
     fn pages_that_lie_apart_on_the_device_are_read_apart() {
-        let profile = profile(&[vec![(0, 5), (1, 6), (3, 7), (4, 2)]]);
+        let profile = profile(&[vec![(0, 5), (1, 5), (3, 6), (4, 7)]]);
         let options = PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT };
         let apart = |last: u64, next: u64| {
             let reads = plan_where(&profile, options, |_, from, to| (from.0, to.0) != (last, next));
             reads.iter().map(|read| (read.range.start().0, read.range.end().0)).collect::<Vec<_>>()
         };
         assert_eq!(apart(9, 9), [(0, 5)]);
-        assert_eq!(apart(1, 3), [(3, 5), (0, 2)]);
-        assert_eq!(apart(3, 4), [(4, 5), (0, 4)], "also without a hole between them");
+        assert_eq!(apart(1, 3), [(0, 2), (3, 5)]);
     }
 
     proptest! {
