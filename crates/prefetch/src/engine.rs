@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use prepage_core::profile::plan::{PlanOptions, Read, beside, plan};
+use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{DeviceFigures, PageIndex};
 use prepage_profiles::identity::Skipped;
@@ -161,10 +161,15 @@ impl Engine {
         self.prepared().together_pages = pages;
     }
 
-    /// Has what lies side by side on the device come in together although it is needed at different times ([`beside`]): `place` says at
-    /// which page of the device a page of a file lies.
+    /// Has what lies side by side on the device come in together although it is needed at different times ([`beside`]), and apart what lies in
+    /// several pieces of a file: `place` says at which page of the device a page of a file lies.
     pub fn bring_neighbours_along(&mut self, place: impl Fn(&ProfiledFile, PageIndex) -> Option<u64>) {
         let state = self.prepared();
+        let lies_between = |file: &ProfiledFile, last: PageIndex, next: PageIndex| {
+            let (Some(from), Some(to)) = (place(file, last), place(file, next)) else { return true };
+            to.checked_sub(from) == Some(next.0 - last.0)
+        };
+        state.reads = plan_where(&state.profile, state.options, lies_between);
         let place = |read: &Read| place(&state.profile.files[read.file], read.range.start());
         let groups = beside(&state.reads, place, state.options);
         let end = |end: &mut usize, group: &Vec<Read>| {

@@ -2,7 +2,7 @@
 //!
 //! ext2, ext3 and ext4 read these through the page cache of their block device, so that one long read of the device spares the
 //! kernel many short ones of its own. Which of its pages they used cannot be seen (the kernel notes what is up to date there block by
-//! block, and does not report it), so they are worked out at the end of a boot: of each inode and of each directory that it used, or of a
+//! block, and does not report it), so they are worked out at the end of a boot: of each inode, directory and map of extents that it used, or of a
 //! profile before the first boot of an image ([`crate::image`]). At both ends of a device programs look for what lies on it (blkid(8)): what
 //! they read there is seen. All is kept beside the boot's profile, each with the place in the order of need of what is found by it, and with it where the
 //! profile's files lie on the device; for one file system alone: the last boot's replaces what was there before.
@@ -109,6 +109,8 @@ enum Led {
     Inode(u64),
     /// A piece of a directory: its first byte on the device, and how many.
     Directory(u64, u64),
+    /// The number of a file's inode: where the map of its extents lies.
+    Map(u64),
 }
 
 /// Where names of a file system lead, in the order of need.
@@ -170,6 +172,9 @@ impl Names {
             let piece = |extent: &FileExtent| (Led::Directory(extent.physical_bytes, extent.len_bytes), rank);
             self.led.extend(extents.unwrap_or_default().iter().map(piece));
         }
+        if metadata.is_file() {
+            self.led.push((Led::Map(metadata.ino()), rank));
+        }
         if is_listed {
             let entries = fs::read_dir(path).into_iter().flatten().flatten().take(ENTRIES_MAX);
             entries.for_each(|entry| self.add_inode(entry.ino(), rank));
@@ -200,7 +205,7 @@ impl BlockDevice {
         Ok(Some(Self { file, path, pages, file_system: rustix::fs::statvfs(root)?.f_fsid, number: device }))
     }
 
-    /// The pages that hold the inodes and directories of `names`, and `others`, each with its rank; of names none where the file system's layout
+    /// The pages that hold the inodes, directories and maps of extents of `names`, and `others`, each with its rank; of names none where the file system's layout
     /// is not understood. And where the files of `profile` lie.
     pub fn holding(
         &self,
@@ -219,6 +224,9 @@ impl BlockDevice {
                         let end_bytes = first_bytes.saturating_add(len_bytes.min(DIRECTORY_BYTES_MAX));
                         let held = first_bytes / PAGE_SIZE..end_bytes.div_ceil(PAGE_SIZE);
                         pages.extend(held.map(|page| (page, rank)));
+                    }
+                    Led::Map(number) => {
+                        pages.extend(layout.map_of(&self.file, number).into_iter().map(|page| (page, rank)));
                     }
                 }
             }
@@ -383,13 +391,23 @@ impl Blocks {
         self.ranges[..behind].last().is_some_and(|&(_, end, _)| page < end)
     }
 
+    /// The pages, each with its rank.
+    pub fn ranked(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.ranges.iter().flat_map(|&(start, end, rank)| (start..end).map(move |page| (page, rank)))
+    }
+
+    /// The same with what `seen` has: the pages that a boot has seen in use, and what it has missed.
+    #[must_use]
+    pub fn beside(self, seen: &Self) -> Self {
+        let ranges = Self::of(self.file_system, self.ranked().chain(seen.ranked())).ranges;
+        Self { ranges, missed: seen.missed.clone(), ..self }
+    }
+
     /// The same with what was `missed`.
     #[must_use]
     pub fn with_missed(self, missed: Vec<Missed>) -> Self {
-        let known =
-            self.ranges.iter().flat_map(|&(start, end, rank)| (start..end).map(move |page| (page, rank)));
         let wanted = missed.iter().filter(|(.., boots)| *boots > 0).map(|&(page, rank, _)| (page, rank));
-        let ranges = Self::of(self.file_system, known.chain(wanted)).ranges;
+        let ranges = Self::of(self.file_system, self.ranked().chain(wanted)).ranges;
         Self { ranges, missed, ..self }
     }
 

@@ -1,5 +1,5 @@
-//! Where ext2, ext3 and ext4 keep an inode (Linux Documentation/filesystems/ext4): the superblock says how long groups are, and a
-//! group's descriptor where its inodes begin.
+//! Where ext2, ext3 and ext4 keep an inode and the map of a file's extents (Linux Documentation/filesystems/ext4): the superblock says how
+//! long groups are, a group's descriptor where its inodes begin, and an inode which blocks its map is in, where it has no room for it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,23 @@ const MAGIC: u16 = 0xEF53;
 const META_BG: u32 = 0x10;
 const BITS_64: u32 = 0x80;
 const DESCRIPTOR_BYTES: u64 = 32;
+/// Of an inode: its flags, `EXT4_EXTENTS_FL` among them, and the root of the map.
+const FLAGS: usize = 0x20;
+const EXTENTS: u32 = 0x8_0000;
+const ROOT: std::ops::Range<usize> = 0x28..0x64;
+/// A node of a map: a head with this at its beginning, and entries of the same length.
+const NODE_MAGIC: u16 = 0xF30A;
+const ENTRY_BYTES: usize = 12;
+/// Of one file, 16 MiB: more than that is no map of a file that a boot needs.
+const NODES_MAX: usize = 1 << 12;
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
 
 /// What of a file system's superblock leads to its inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +51,7 @@ impl Layout {
     }
 
     fn parse(superblock: &[u8; 1024]) -> Option<Self> {
-        let u16_at = |at: usize| u16::from_le_bytes([superblock[at], superblock[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        let (u16_at, u32_at) = (|at| u16_at(superblock, at), |at| u32_at(superblock, at));
         let features = u32_at(0x60);
         if u16_at(0x38) != MAGIC || features & META_BG != 0 || u32_at(0x18) > 6 {
             return None;
@@ -59,6 +75,36 @@ impl Layout {
 
     /// The page of `device` that holds inode `number`.
     pub fn page_of(&self, device: &File, number: u64) -> Option<u64> {
+        Some(self.place_of(device, number)? / PAGE_SIZE)
+    }
+
+    /// The pages of `device` that hold the map of the extents of inode `number`, as far as the inode has no room for it.
+    pub fn map_of(&self, device: &File, number: u64) -> Vec<u64> {
+        let mut pages = Vec::new();
+        let mut inode = [0; ROOT.end];
+        let read = |bytes: &mut [u8], place| device.read_exact_at(bytes, place).is_ok();
+        let is_there = self.place_of(device, number).is_some_and(|place| read(&mut inode, place));
+        let has_map = is_there && u32_at(&inode, FLAGS) & EXTENTS != 0;
+        let mut nodes = if has_map { vec![inode[ROOT].to_vec()] } else { Vec::new() };
+        while let Some(node) = nodes.pop() {
+            let (depth, below) = below(&node);
+            for place in below.filter_map(|block| block.checked_mul(self.block_bytes)) {
+                if pages.len() >= NODES_MAX {
+                    return pages;
+                }
+                pages.push(place / PAGE_SIZE);
+                let mut node = vec![0; self.block_bytes as usize];
+                // The last level has extents.
+                if depth > 1 && read(&mut node, place) {
+                    nodes.push(node);
+                }
+            }
+        }
+        pages
+    }
+
+    /// Where inode `number` begins on `device`, in bytes.
+    fn place_of(&self, device: &File, number: u64) -> Option<u64> {
         let at = number.checked_sub(1).filter(|_| number <= self.inodes)?;
         let (group, within) = (at / self.inodes_per_group, at % self.inodes_per_group);
         let mut descriptor = [0; 64];
@@ -68,8 +114,17 @@ impl Layout {
         let half =
             |at: usize| u64::from(u32::from_le_bytes(descriptor[at..at + 4].try_into().expect("four bytes")));
         let table = half(8) | half(0x28) << 32;
-        Some(table.checked_mul(self.block_bytes)?.checked_add(within * self.inode_bytes)? / PAGE_SIZE)
+        table.checked_mul(self.block_bytes)?.checked_add(within * self.inode_bytes)
     }
+}
+
+/// How many levels are below a node of a map, and the blocks of the next one.
+fn below(node: &[u8]) -> (u16, impl Iterator<Item = u64>) {
+    let is_node = u16_at(node, 0) == NODE_MAGIC;
+    let (entries, depth) = if is_node { (u16_at(node, 2), u16_at(node, 6)) } else { (0, 0) };
+    let entries =
+        node[ENTRY_BYTES..].chunks_exact(ENTRY_BYTES).take(if depth > 0 { entries.into() } else { 0 });
+    (depth, entries.map(|entry| u64::from(u32_at(entry, 4)) | u64::from(u16_at(entry, 8)) << 32))
 }
 
 #[cfg(test)]
@@ -112,6 +167,34 @@ mod tests {
             assert_eq!(layout.page_of(&file, 0), None);
             assert_eq!(layout.page_of(&file, u64::MAX), None);
         }
+    }
+
+    #[test]
+    fn a_map_that_an_inode_has_no_room_for_is_found() {
+        if !has(Need::LoopDevice) {
+            return;
+        }
+        let image = crate::blocks::tests::Image::new();
+        let file = |name: &str, pieces: u64| {
+            let file = File::create(image.point().join(name)).unwrap();
+            // With holes between, and of some thousand pieces the map has two levels.
+            let page = |at: u64| file.write_all_at(&[1], at * 2 * PAGE_SIZE).unwrap();
+            (0..pieces).for_each(page);
+            file.sync_all().unwrap();
+            std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap())
+        };
+        let inodes = [file("few", 4), file("some", 5), file("many", 1500)];
+        rustix::fs::sync();
+        let device = crate::blocks::BlockDevice::of(&image.point()).unwrap().unwrap().opened().unwrap();
+        let layout = Layout::of(&device).unwrap();
+        let maps = inodes.map(|inode| layout.map_of(&device, inode));
+        assert!(maps[0].is_empty() && maps[1].len() == 1 && maps[2].len() > 4, "{maps:?}");
+        for page in maps.concat() {
+            let mut node = [0; 2];
+            device.read_exact_at(&mut node, page * PAGE_SIZE).unwrap();
+            assert_eq!(u16::from_le_bytes(node), NODE_MAGIC, "page {page}");
+        }
+        assert!(layout.map_of(&device, 0).is_empty() && layout.map_of(&device, u64::MAX).is_empty());
     }
 
     #[test]

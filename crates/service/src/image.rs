@@ -4,17 +4,27 @@
 use std::io;
 use std::path::Path;
 
+use crate::arrange::{Arranged, arrange};
 use crate::blocks::{BlockDevice, needed};
 use crate::options::ServiceError;
 use crate::period::profile;
 use crate::subject::Subject;
 
-/// Writes which blocks the first boot of the image mounted at `root` needs, beside its profile. Returns how many pages they are.
-/// `root` becomes the root directory of this process.
+/// What an image is prepared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Pages of inodes, directories and maps of extents that its next boot reads ahead.
+    pub pages: u64,
+    /// What was moved.
+    pub arranged: Option<Arranged>,
+}
+
+/// Writes which blocks the next boot of the image mounted at `root` needs, beside its profile; where `is_to_arrange`, after its files are moved
+/// ([`arrange`]). What a boot of the image itself has seen in use is kept. `root` becomes the root directory of this process.
 ///
 /// # Errors
-/// [`ServiceError::Image`] where there is no profile of a boot, or the file system has no blocks that can be read ahead.
-pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
+/// [`ServiceError::Image`] where there is no profile of a boot, or the file system has no blocks that can be read ahead, or cannot move files.
+pub fn prepare(root: &Path, is_to_arrange: bool) -> Result<Prepared, ServiceError> {
     let failed = |source| ServiceError::Image { path: root.into(), source };
     let lacks = |what: &str| failed(io::Error::other(what.to_owned()));
     let device = BlockDevice::of(root).map_err(failed)?;
@@ -26,6 +36,9 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
     let profile = profile(Subject::Boot, &stores)?.ok_or_else(|| {
         lacks("it has no profile of a boot. In the image: prepage profile import --layer machine FILE")
     })?;
+    let arranged = is_to_arrange.then(|| arrange(&device, &profile)).transpose().map_err(failed)?;
+    let directory = stores.directory(Subject::Boot.layer())?;
+    let seen = device.known(directory).unwrap_or_default();
     let files = profile.files.iter().map(|file| (Path::new(&file.path), false));
     let listed =
         profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| (Path::new(&lookup.path), true));
@@ -36,8 +49,9 @@ pub fn prepare(root: &Path) -> Result<u64, ServiceError> {
             "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
         ));
     }
-    blocks.write(stores.directory(Subject::Boot.layer())?).map_err(failed)?;
-    Ok(blocks.pages())
+    let blocks = blocks.beside(&seen);
+    blocks.write(directory).map_err(failed)?;
+    Ok(Prepared { pages: blocks.pages(), arranged })
 }
 
 /// Both in one order: how far on in its list each of them stands is all that is known of when it is needed.

@@ -54,7 +54,7 @@
 //! | [`turn`]      | which of the two follows a boot                                          |
 //! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
 //! | [`missed`]    | blocks that no name leads to, and that boots have missed                 |
-//! | [`image`]     | an image before its first boot: where these blocks lie in it             |
+//! | [`image`], [`arrange`] | an image before its next boot: where these blocks lie in it, and files moved for it |
 //! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
 //! | [`start_opens`], [`start_names`] | the same of a start that is observed, and what it looks up |
 //! | [`quiet`]     | when that is over                                                        |
@@ -74,6 +74,7 @@
 pub mod account;
 pub mod accounts;
 pub mod allowance;
+pub mod arrange;
 pub mod askers;
 pub mod awaited;
 pub mod beyond;

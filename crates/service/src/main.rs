@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
+use prepage_service::arrange::Arranged;
 use prepage_service::image;
 use prepage_service::options::{Options, ServiceError};
 use prepage_service::period::{self, PeriodOptions};
@@ -21,14 +22,14 @@ The service of prepage: prefetches and learns every program that is started on t
 Usage: prepaged [OPTIONS]
        prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS] [--root DIR]
        prepaged session UID [the same options]
-       prepaged image DIR
+       prepaged image [--arrange] DIR
 
 Commands:
   (none)   Run the service in the foreground, until SIGTERM (root)
   boot     Prefetch what the last boots needed, learn what this boot needs, and end when the machine is quiet
   session  The same for the session of user UID, who has just logged in
-  image    Prepare the first boot of the image mounted at DIR, into which the profile of a boot was imported: find the inodes and
-           directories of its files on its device (ext2, ext3 and ext4; root)
+  image    Prepare the next boot of the image mounted at DIR, which has the profile of a boot, its own or an imported one: find the
+           inodes and directories of its files on its device (ext2, ext3 and ext4; root)
 
 Options of the service:
       --socket PATH         Unix socket that answers `prepage status` [default: /run/prepage/service]
@@ -41,6 +42,9 @@ Options of boot and session:
       --quiet SECONDS       End when the machine was quiet for this long [default: 10]
       --at-most SECONDS     End after this time in any case [default: 300]
       --root DIR            boot in an initramfs: where the root file system is mounted
+
+Options of image:
+      --arrange             Move what a boot needs side by side on the device, in the order of need (ext4)
 
 Options of all:
       --no-learn            Prefetch what is known, and learn nothing
@@ -67,10 +71,16 @@ fn main() -> ExitCode {
         Task::Say(text) => Ok(text),
         Task::Serve(options) => Service::run(&options).map(|()| nothing_to_say),
         Task::Period(subject, options) => period::run(subject, &options).map(|_| nothing_to_say),
-        Task::Prepare(root) => image::prepare(&root).map(|pages| {
-            let root = root.display();
+        Task::Prepare(root, is_to_arrange) => image::prepare(&root, is_to_arrange).map(|prepared| {
+            let (root, pages) = (root.display(), prepared.pages);
+            let moved = prepared.arranged.map(|Arranged { pages, files, left }| {
+                format!(
+                    "prepaged: {pages} pages of {files} files have moved, {left} files stay as they are\n"
+                )
+            });
             format!(
-                "prepaged: {pages} pages of inodes and directories are known for the first boot of {root}\n"
+                "{}prepaged: {pages} pages of inodes and directories are known for the next boot of {root}\n",
+                moved.unwrap_or_default()
             )
         }),
     };
@@ -110,7 +120,8 @@ enum Task {
     Say(String),
     Serve(Options),
     Period(Subject, PeriodOptions),
-    Prepare(PathBuf),
+    /// Whether files are to be moved.
+    Prepare(PathBuf, bool),
 }
 
 fn parse() -> Result<Task, lexopt::Error> {
@@ -118,6 +129,7 @@ fn parse() -> Result<Task, lexopt::Error> {
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
     let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
+    let mut is_to_arrange = false;
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
@@ -129,6 +141,7 @@ fn parse() -> Result<Task, lexopt::Error> {
             }
             // It may be called like a command.
             Arg::Value(root) if is_of_image && image.is_none() => image = Some(PathBuf::from(root)),
+            Arg::Long("arrange") if is_of_image => is_to_arrange = true,
             _ if is_of_image => return Err(arg.unexpected()),
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
@@ -154,7 +167,9 @@ fn parse() -> Result<Task, lexopt::Error> {
     period.learn = options.learn;
     Ok(match subject {
         Some(subject) => Task::Period(subject, period),
-        None if is_of_image => Task::Prepare(image.ok_or("image: where is it mounted? DIR is missing")?),
+        None if is_of_image => {
+            Task::Prepare(image.ok_or("image: where is it mounted? DIR is missing")?, is_to_arrange)
+        }
         None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
     })

@@ -27,7 +27,7 @@ use crate::blocks::{BlockDevice, Blocks};
 const GAP_PAGES: u64 = 8;
 /// The longest read, where one WILLNEED may be that long: 256 KiB. For the same reason, and no longer, for whatever else the boot waits
 /// for stands behind it.
-const READ_PAGES_MAX: u64 = 64;
+pub(crate) const READ_PAGES_MAX: u64 = 64;
 /// What comes in by its place on the device, not in the order of use: 512 KiB.
 const JOINED_PAGES: u64 = 128;
 /// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device

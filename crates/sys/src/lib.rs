@@ -39,6 +39,7 @@
 //! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
+//! | [`move_extents`] | pages of a file given another place on the device            | ext4            |
 //! | [`new_file`]  | a file replaced as a whole                                      |                 |
 //! | [`proc_file`] | a file of /proc read in few calls                            |                 |
 //! | [`process_status`] | fields of /proc/PID/status                                  |                 |
@@ -111,6 +112,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod memory_left;
 pub mod mounts;
+pub mod move_extents;
 pub mod new_file;
 pub mod open_files;
 pub mod own_pages;

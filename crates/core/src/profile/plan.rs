@@ -5,7 +5,7 @@
 //! longer than what one POSIX_FADV_WILLNEED is sure to load. Which pages are worth it is decided before
 //! ([`super::worth::worthwhile`]).
 
-use super::Profile;
+use super::{Profile, ProfiledFile};
 use crate::device_figures::DeviceFigures;
 use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -57,6 +57,16 @@ pub struct Read {
 
 /// The reads of `profile`, in the order in which they should be made.
 pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
+    plan_where(profile, options, |_, _, _| true)
+}
+
+/// The same, where it is known how files lie on their device: two pages of a file belong to one read only if `lies_between` says that the
+/// device has nothing between them but what the file has.
+pub fn plan_where(
+    profile: &Profile,
+    options: PlanOptions,
+    lies_between: impl Fn(&ProfiledFile, PageIndex, PageIndex) -> bool,
+) -> Vec<Read> {
     let mut ranked: Vec<(u32, Read)> = Vec::new();
     for (file, profiled) in profile.files.iter().enumerate() {
         let mut open: Option<(u32, PageRange)> = None;
@@ -67,7 +77,8 @@ pub fn plan(profile: &Profile, options: PlanOptions) -> Vec<Read> {
                 let (rank, first) = match open {
                     Some((rank, range))
                         if start - range.end().0 <= options.gap_pages_max
-                            && start - range.start().0 < options.read_pages_max =>
+                            && start - range.start().0 < options.read_pages_max
+                            && lies_between(profiled, PageIndex(range.end().0 - 1), PageIndex(start)) =>
                     {
                         (rank.min(extent.rank), range.start().0)
                     }
@@ -170,6 +181,19 @@ mod tests {
         let reads = plan(&profile, PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT });
         let shape: Vec<_> = reads.iter().map(|r| (r.file, r.range.start().0, r.range.end().0)).collect();
         assert_eq!(shape, [(1, 7, 8), (0, 40, 41), (0, 0, 4)]);
+    }
+
+    /// Of a file in pieces the pages of a hole lie elsewhere: to read over it would be a request more.
+    #[test]
+    fn pages_that_lie_apart_on_the_device_are_read_apart() {
+        let profile = profile(&[vec![(0, 5), (1, 5), (3, 6), (4, 7)]]);
+        let options = PlanOptions { gap_pages_max: 2, ..PlanOptions::EXACT };
+        let apart = |last: u64, next: u64| {
+            let reads = plan_where(&profile, options, |_, from, to| (from.0, to.0) != (last, next));
+            reads.iter().map(|read| (read.range.start().0, read.range.end().0)).collect::<Vec<_>>()
+        };
+        assert_eq!(apart(9, 9), [(0, 5)]);
+        assert_eq!(apart(1, 3), [(0, 2), (3, 5)]);
     }
 
     proptest! {

@@ -358,9 +358,20 @@ fn what_lies_beside_a_read_is_read_next() {
     let dir = tempfile::tempdir().unwrap();
     let path = file_of_pages(dir.path());
     let options = PlanOptions { gap_pages_max: 4, read_pages_max: 8 };
-    let mut engine = Engine::with(profile(&path, &[200, 10, 300, 205]), PlanOptions::EXACT, 1);
-    engine.prepared().options = options;
-    engine.bring_neighbours_along(|_, page| Some(1000 + page.0));
+    let mut engine = Engine::with(profile(&path, &[200, 10, 300, 100]), options, 1);
+    // The last page lies elsewhere in its file, and beside the first on the device.
+    engine.bring_neighbours_along(|_, page| Some(if page.0 == 100 { 205 } else { page.0 }));
     let pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
-    assert_eq!(pages, [200, 205, 10, 300]);
+    assert_eq!(pages, [200, 100, 10, 300]);
+}
+
+#[test]
+fn a_file_in_pieces_is_read_piece_by_piece() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of_pages(dir.path());
+    let options = PlanOptions { gap_pages_max: 4, read_pages_max: 8 };
+    let mut engine = Engine::with(profile(&path, &[200, 203, 206, 209]), options, 1);
+    engine.bring_neighbours_along(|_, page| Some(if page.0 < 205 { page.0 } else { 1000 + page.0 }));
+    let pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    assert_eq!(pages, [200, 206]);
 }

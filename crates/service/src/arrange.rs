@@ -1,0 +1,126 @@
+//! Files laid out anew for the boot: the pages that it needs lie one behind another on the device, in the order of need.
+//!
+//! ```text
+//! Profile ─ plan ─► runs of pages in the order of need ─► a donor in few pieces ─► each run changes places with the next part of it
+//! ```
+//! As they were installed, these pages lie in some thousand pieces with others between, and a disk that counts requests or bytes takes
+//! half its time for that. What was moved comes in by the longest requests, and little between is read in vain. It is done only when
+//! somebody asks for it: files are in more pieces afterwards, and it takes room and writes ([`prepage_sys::move_extents`]).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use prepage_core::profile::plan::{PlanOptions, plan};
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::{identity_of, open_if_same};
+use prepage_sys::extents::extents;
+use prepage_sys::move_extents::exchange;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+
+use crate::blocks::BlockDevice;
+use crate::replay::READ_PAGES_MAX;
+
+/// On average, pieces of free space have at least so many pages, 1 MiB: in smaller ones little is gained.
+const PIECE_PAGES_MIN: u64 = 256;
+
+/// A file of which something is among the first so many pages, 16 MiB, is moved as a whole: it is in use before prepage has come to it, and what
+/// the kernel then reads around a fault would be a request for each piece.
+const WHOLE_PAGES: u64 = 4096;
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arranged {
+    /// Pages.
+    pub pages: u64,
+    /// Files that they are of.
+    pub files: usize,
+    /// Files of the profile that stay as they are: in use as programs, on another file system, or no longer what the profile knows.
+    pub left: usize,
+}
+
+/// Moves the pages of `profile` that lie on `device`, whose file system is mounted at the root directory of this process.
+///
+/// # Errors
+/// Where the file system cannot move pages, or has no room for all of them beside what there is, or only in small pieces.
+pub fn arrange(device: &BlockDevice, profile: &Profile) -> io::Result<Arranged> {
+    let mut seen = HashSet::new();
+    let files: Vec<Option<File>> = profile
+        .files
+        .iter()
+        .map(|profiled| {
+            let (file, inode) = open_to_move(profiled, device.number())?;
+            // One that has two names is moved by the first.
+            seen.insert(inode).then_some(file)
+        })
+        .collect();
+    let moved_along = with_whole_files(profile);
+    let mut reads = plan(&moved_along, PlanOptions { read_pages_max: READ_PAGES_MAX, ..PlanOptions::EXACT });
+    reads.retain(|read| files[read.file].is_some());
+    let donor = donor(reads.iter().map(|read| read.range.len()).sum())?;
+    let (mut next, mut pages, mut moved) = (PageIndex(0), 0, HashSet::new());
+    for read in &reads {
+        let Some(file) = &files[read.file] else { continue };
+        match exchange(file.as_fd(), read.range, donor.as_fd(), next) {
+            Ok(0) => {}
+            Ok(count) => {
+                pages += count;
+                moved.insert(read.file);
+            }
+            // Somebody uses the page this moment, or the file is shorter.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EINVAL)) => {}
+            Err(error) => return Err(error),
+        }
+        next.0 += read.range.len();
+    }
+    rustix::fs::syncfs(&donor)?;
+    Ok(Arranged { pages, files: moved.len(), left: profile.files.len() - moved.len() })
+}
+
+/// The pages of `profile`, with all of the files that are moved as a whole.
+fn with_whole_files(profile: &Profile) -> Profile {
+    let mut files = profile.files.clone();
+    let of_file = |(at, file): (usize, &ProfiledFile)| {
+        file.extents.iter().map(move |extent| (extent.rank, extent.range.len(), at)).collect::<Vec<_>>()
+    };
+    let mut by_need: Vec<_> = profile.files.iter().enumerate().flat_map(of_file).collect();
+    by_need.sort_unstable();
+    let mut pages = 0;
+    for (rank, len, at) in by_need {
+        if pages >= WHOLE_PAGES {
+            break;
+        }
+        pages += len;
+        let whole = PageRange::covering(0, files[at].identity.size_bytes);
+        // The first time: what else of it is needed comes later.
+        if files[at].extents.iter().any(|extent| extent.range != whole) {
+            files[at].extents = vec![Extent::new(whole, rank)];
+        }
+    }
+    Profile { files, ..Profile::default() }
+}
+
+/// A file of a profile that lies on the device with number `device`, open to be moved, and its inode.
+fn open_to_move(profiled: &ProfiledFile, device: u64) -> Option<(File, u64)> {
+    let seen = identity_of(&open_if_same(profiled).ok()?).ok()?;
+    // Nobody's data changes, but the kernel moves only what may be written to.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let file = File::from(rustix::fs::open(&profiled.path, flags, Mode::empty()).ok()?);
+    (seen.device == device && identity_of(&file) == Ok(seen)).then_some((file, seen.inode))
+}
+
+/// A file without a name that has so many pages in few pieces.
+fn donor(pages: u64) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let donor = File::from(rustix::fs::open(Path::new("/"), flags, Mode::RUSR | Mode::WUSR)?);
+    if pages > 0 {
+        rustix::fs::fallocate(&donor, FallocateFlags::empty(), 0, pages * PAGE_SIZE)?;
+    }
+    if extents(donor.as_fd())?.len() as u64 > 1 + pages / PIECE_PAGES_MIN {
+        return Err(io::Error::other("its free space is in too many pieces to arrange files"));
+    }
+    Ok(donor)
+}
