@@ -33,9 +33,15 @@ static uint64_t device(const struct query *mapping)
     return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~(uint64_t)0xff) << 12 | (major & ~(uint64_t)0xfff) << 32;
 }
 
-/* `of`: the inode that was named last. */
-static int tell_mapping(long pagemap, const struct query *mapping, uint64_t *of)
+/* The file that was named last, if any: two file systems may have the same inode. */
+struct named {
+    int is_any;
+    uint64_t device, inode;
+};
+
+static int tell_mapping(long pagemap, const struct query *mapping, struct named *last)
 {
+    struct named file = {1, device(mapping), mapping->inode};
     struct scan scan = {
         .size = sizeof scan,
         .start = mapping->start,
@@ -49,13 +55,13 @@ static int tell_mapping(long pagemap, const struct query *mapping, uint64_t *of)
         long found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
         if (found < 0)
             return 0;
-        if (found && *of != mapping->inode)
+        if (found && (!last->is_any || last->device != file.device || last->inode != file.inode)) {
             log_path(MAPPED, 0, NULL, name);
-        if (found)
-            *of = mapping->inode;
+            *last = file;
+        }
         for (long i = 0; i < found; i++) {
             uint64_t start = regions[i].start, offset = mapping->offset + (start - mapping->start);
-            uint64_t touched[5] = {device(mapping), mapping->inode, offset, regions[i].end - start,
+            uint64_t touched[5] = {file.device, file.inode, offset, regions[i].end - start,
                                    regions[i].categories & IS_ARMED};
             log_touched(touched);
         }
@@ -69,7 +75,7 @@ static int tell_mapping(long pagemap, const struct query *mapping, uint64_t *of)
 int touched_tell(uintptr_t start, uintptr_t end)
 {
     struct query mapping = {.size = sizeof mapping, .flags = NEXT_OF_FILE, .at = start, .name = (uintptr_t)name};
-    uint64_t of = 0;
+    struct named last = {0, 0, 0};
     int is_told = 0;
     if (world.sandboxed || __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
         return 0;
@@ -78,7 +84,7 @@ int touched_tell(uintptr_t start, uintptr_t end)
         mapping.name_size = sizeof name;
         long none = RAW3(__NR_ioctl, maps, QUERY, &mapping);
         is_told = none == -RAW_ENOENT || (!none && mapping.start >= end);
-        if (none || is_told || !tell_mapping(pagemap, &mapping, &of))
+        if (none || is_told || !tell_mapping(pagemap, &mapping, &last))
             break;
         mapping.at = mapping.end;
     }
