@@ -16,8 +16,9 @@ pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::
 /// Signals that are read instead of acting on this process, until this is dropped.
 pub struct Signals {
     fd: OwnedFd,
-    /// The calling thread's mask before.
+    /// The calling thread's mask before, which that thread gets back.
     before: libc::sigset_t,
+    _thread: PhantomData<*const ()>,
 }
 
 /// A signal that arrived.
@@ -52,7 +53,7 @@ impl Signals {
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
-            Ok(Self { fd, before: before.assume_init() })
+            Ok(Self { fd, before: before.assume_init(), _thread: PhantomData })
         }
     }
 
