@@ -4,6 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::MutexGuard;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -18,7 +19,8 @@ pub struct Signals {
     fd: OwnedFd,
     /// The calling thread's mask before, which that thread gets back.
     before: libc::sigset_t,
-    _thread: PhantomData<*const ()>,
+    /// As a guard of a lock, it may be lent to other threads and not given to them.
+    _thread: PhantomData<MutexGuard<'static, ()>>,
 }
 
 /// A signal that arrived.
