@@ -91,7 +91,6 @@ HIDDEN struct onlookers world_onlookers(void);
 /* The directory that `fd` (AT_FDCWD: the current one) names, or NULL. Release with world_release. */
 HIDDEN const char *world_directory(int fd);
 HIDDEN void world_release(int fd);
-HIDDEN void world_directory_changes(void);
 
 /* ---- object.c: loaded objects ---- */
 

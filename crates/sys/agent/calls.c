@@ -8,7 +8,6 @@
 
 enum act {
     NAME,      /* argument `path` is a name, relative to the descriptor `dir` if that is not NONE */
-    CHANGES,   /* so is it, and relative names mean something else afterwards */
     LIST,      /* the directory `path` is a descriptor of */
     READS,     /* fd, buffer, count */
     READS_AT,  /* fd, buffer, count, offset */
@@ -102,9 +101,8 @@ static const struct call calls[] = {
     {"remove", NAME, LOOKED_UP, 0, NONE},
     {"chmod", NAME, LOOKED_UP, 0, NONE},
     {"utimensat", NAME, LOOKED_UP, 1, 0},
-    {"chdir", CHANGES, LOOKED_UP, 0, NONE},
-    {"fchdir", CHANGES, LOOKED_UP, NONE, NONE},
-    {"chroot", CHANGES, LOOKED_UP, 0, NONE},
+    {"chdir", NAME, LOOKED_UP, 0, NONE},
+    {"chroot", NAME, LOOKED_UP, 0, NONE},
     {"opendir", NAME, LISTED, 0, NONE},
     {"scandir", NAME, LISTED, 0, NONE},
     {"scandir64", NAME, LISTED, 0, NONE},
@@ -315,11 +313,23 @@ static void uses(int set)
     }
 }
 
-enum { MODE_FILTER = 2, SET_SECCOMP = 22 };
+/* Whether `number`, prctl or seccomp, would put this process under a filter of its own. With null for a filter it fails: so programs
+ * find out whether there are filters. `args`: of that call. */
+static int begins_sandbox(long number, const long *args)
+{
+    enum { SET_SECCOMP = 22, STRICT = 1, FILTER = 2, SET_STRICT = 0, SET_FILTER = 1 };
+    if (number == __NR_prctl)
+        return (int)args[0] == SET_SECCOMP && (args[1] == STRICT || (args[1] == FILTER && args[2]));
+    return number == __NR_seccomp && (((int)args[0] == SET_STRICT && !(int)args[1]) || ((int)args[0] == SET_FILTER && args[2]));
+}
 
-/* The filter does not stand yet: this is the last moment to ask. */
+/* The filter does not stand yet: this is the last moment to ask. What is not seen from here on is counted once for all. */
 static void sandbox_begins(void)
 {
+    if (world.sandboxed)
+        return;
+    if (log_is_read())
+        log_missed();
     world.sandboxed = (int)RAW1(__NR_getpid, 0);
 }
 
@@ -360,17 +370,6 @@ static void log_syscall(const long *args)
         break;
     case __NR_pread64:
         reads_at((int)args[1], args[4], (uint64_t)args[3]);
-        break;
-    case __NR_chdir:
-    case __NR_fchdir:
-        world_directory_changes();
-        break;
-    case __NR_seccomp:
-        sandbox_begins();
-        break;
-    case __NR_prctl:
-        if (args[1] == SET_SECCOMP)
-            sandbox_begins();
         break;
     }
 }
@@ -414,22 +413,14 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         unmaps((uintptr_t)args[0], (uintptr_t)args[1]);
         return function;
     }
-    if (call->act == PRCTL && args[0] == SET_SECCOMP)
+    if (call->act == PRCTL ? begins_sandbox(__NR_prctl, args) : call->act == SYSCALL && begins_sandbox(args[0], args + 1))
         sandbox_begins();
     if (call->act == COUNTS ? call->path == NONE || limits_space(args + call->path)
                             : call->act == SYSCALL && syscall_counts(args))
         log_leave();
-    if (!log_is_read()) {
-        if (call->act == SYSCALL && (args[0] == __NR_seccomp || (args[0] == __NR_prctl && args[1] == SET_SECCOMP)))
-            sandbox_begins();
+    if (!log_is_read())
         return function;
-    }
     switch ((enum act)call->act) {
-    case CHANGES:
-        if (call->path != NONE)
-            log_name(call->kind, RAW_AT_FDCWD, (const char *)args[call->path]);
-        world_directory_changes();
-        break;
     case NAME:
         log_name(call->kind, call->dir == NONE ? RAW_AT_FDCWD : (int)args[call->dir], (const char *)args[call->path]);
         break;

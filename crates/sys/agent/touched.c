@@ -30,6 +30,8 @@ static char name[AT_PATH_MAX];
 /* Of one file, not logged yet. */
 static struct touched runs[RUNS];
 static size_t count;
+/* Which file that is, if any: two file systems may have the same inode. */
+static int is_named;
 static uint64_t of_device, of_inode;
 
 /* As stat(2) encodes it. */
@@ -49,8 +51,9 @@ static void log_runs(void)
 static void tell_run(const struct query *mapping, uint64_t start, uint64_t end, int is_armed)
 {
     uint64_t page = (mapping->offset + (start - mapping->start)) / PAGE, left = (end - start) / PAGE;
-    if (of_inode != mapping->inode || of_device != device(mapping)) {
+    if (!is_named || of_inode != mapping->inode || of_device != device(mapping)) {
         log_runs();
+        is_named = 1;
         of_inode = mapping->inode;
         of_device = device(mapping);
         log_path(MAPPED, 0, NULL, name);
@@ -132,7 +135,7 @@ int touched_tell(uintptr_t start, uintptr_t end)
     if (world.sandboxed || __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
         return 0;
     long maps = raw_open("/proc/self/maps"), pagemap = maps < 0 ? maps : raw_open("/proc/self/pagemap");
-    of_device = of_inode = 0;
+    is_named = 0;
     if (pagemap >= 0) {
         is_told = tell(maps, pagemap, start, end < user_end() ? end : user_end());
         log_runs();

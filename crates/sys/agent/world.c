@@ -101,46 +101,52 @@ uint64_t world_now(void)
     return (uint64_t)now[0] * 1000000000 + (uint64_t)now[1];
 }
 
-/* Directories that relative names were last looked up in: [0] the current one, [1] one given by descriptor. A lock that
+/* [0] is the current directory, of which the kernel is asked each time: others change it unseen, as threads do while a name is looked
+ * up, those with a directory of their own, and children. [1] is the one that was last given by descriptor. A lock that
  * is taken means that the name is counted as missed, not that anybody waits: the holder may be the code that a signal
  * interrupted, or a child of vfork that was killed. */
 static struct directory {
-    int busy, pid, fd;
+    int busy, fd;
     uint64_t device, inode;
     char path[AT_PATH_MAX];
 } directories[2];
 
-const char *world_directory(int fd)
+static int is_same(const struct raw_stat *one, const struct raw_stat *other)
 {
-    struct directory *dir = &directories[fd != RAW_AT_FDCWD];
-    struct raw_stat stat = {0};
-    if (world.sandboxed || __atomic_exchange_n(&dir->busy, 1, __ATOMIC_ACQUIRE))
-        return NULL;
-    int pid = (int)RAW1(__NR_getpid, 0);
-    if (fd != RAW_AT_FDCWD && raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &stat))
-        goto nothing;
-    if (dir->pid == pid && dir->fd == fd && dir->device == stat.device && dir->inode == stat.inode)
-        return dir->path;
-    dir->pid = 0;
-    if (fd == RAW_AT_FDCWD) {
-        if (RAW2(__NR_getcwd, dir->path, sizeof dir->path) <= 0)
-            goto nothing;
-    } else {
-        char link[40];
-        append_number(append(link, "/proc/self/fd/"), (uint64_t)fd);
-        long len = RAW4(__NR_readlinkat, RAW_AT_FDCWD, link, dir->path, sizeof dir->path - 1);
-        if (len <= 0)
-            goto nothing;
-        dir->path[len] = 0;
-    }
-    if (dir->path[0] != '/')
-        goto nothing;
-    dir->pid = pid;
+    return one->device == other->device && one->inode == other->inode;
+}
+
+static int directory_by_descriptor(struct directory *dir, int fd)
+{
+    struct raw_stat stat = {0}, known = {.device = dir->device, .inode = dir->inode};
+    char link[40];
+    if (raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &stat))
+        return 0;
+    if (dir->fd == fd && is_same(&stat, &known))
+        return dir->path[0] == '/';
+    append_number(append(link, "/proc/self/fd/"), (uint64_t)fd);
+    long len = RAW4(__NR_readlinkat, RAW_AT_FDCWD, link, dir->path, sizeof dir->path - 1);
+    dir->path[len > 0 ? len : 0] = 0;
     dir->fd = fd;
     dir->device = stat.device;
     dir->inode = stat.inode;
-    return dir->path;
-nothing:
+    /* Another thread may have given the number to another one meanwhile. */
+    if (raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &known) || !is_same(&stat, &known)) {
+        dir->fd = -1;
+        return 0;
+    }
+    return dir->path[0] == '/';
+}
+
+const char *world_directory(int fd)
+{
+    struct directory *dir = &directories[fd != RAW_AT_FDCWD];
+    if (world.sandboxed || __atomic_exchange_n(&dir->busy, 1, __ATOMIC_ACQUIRE))
+        return NULL;
+    int is_known = fd == RAW_AT_FDCWD ? RAW2(__NR_getcwd, dir->path, sizeof dir->path) > 0 && dir->path[0] == '/'
+                                      : directory_by_descriptor(dir, fd);
+    if (is_known)
+        return dir->path;
     world_release(fd);
     return NULL;
 }
@@ -148,9 +154,4 @@ nothing:
 void world_release(int fd)
 {
     __atomic_store_n(&directories[fd != RAW_AT_FDCWD].busy, 0, __ATOMIC_RELEASE);
-}
-
-void world_directory_changes(void)
-{
-    directories[0].pid = 0;
 }

@@ -26,12 +26,11 @@ pub fn utc_offset_s(unix_s: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use prepage_testing::{child_command, child_output, this_test};
 
     use super::*;
 
     const ASKED: &str = "PREPAGE_TEST_UTC_OFFSET";
-    const NAME: &str = "local_time::tests::the_zone_is_that_of_the_environment_with_its_summer_time";
 
     /// The environment belongs to the whole process: another one has the zones.
     #[test]
@@ -51,9 +50,8 @@ mod tests {
             ("CET-1CEST,M3.5.0,M10.5.0/3", JULY, 7200),
             ("EST5EDT,M3.2.0,M11.1.0", JULY, -14_400),
         ] {
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", NAME, "--nocapture"]).env("TZ", zone).env(ASKED, unix_s.to_string());
-            let output = child.output().unwrap();
+            let mut child = child_command(&this_test(), &[]);
+            let output = child_output(child.env("TZ", zone).env(ASKED, unix_s.to_string()));
             let text = String::from_utf8(output.stdout).unwrap();
             let offset = text.lines().find_map(|line| line.strip_prefix("offset "));
             assert_eq!(offset, Some(expected.to_string().as_str()), "{zone} {text}");

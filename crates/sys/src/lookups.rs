@@ -3,7 +3,8 @@
 //!
 //! Three small programs run at tracepoints ([`crate::bpf`]). One sees each system call that is done, and copies the path of those that have one: before
 //! that the path may lie in a page of the program's file that is not in memory yet. Two follow forks and exits. While anybody is followed each system
-//! call of the machine takes longer (docs/adr/0012-the-service.md). Whoever changes what names mean, by chroot(2) or mount(2), is followed no further.
+//! call of the machine takes longer (docs/adr/0012-the-service.md). Whoever changes what names mean, by chroot(2) or mount(2), is followed no further;
+//! so is, before Linux 6.16, a process whose first thread ends before the others.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -212,13 +213,16 @@ impl Lookups {
         let queue = Queue::new(QUEUE_BYTES)?;
         let tracefs = Tracefs::open()?;
         let namespace = std::fs::metadata("/proc/self/ns/pid")?;
+        // Linux 6.16: whether the thread that ends was the last one of its process.
+        let exit = tracefs.tracepoint("sched", "sched_process_exit").map_err(io::Error::other)?;
+        let tells_last = exit.field("group_dead").is_ok();
         let fork = tracefs.tracepoint("sched", "sched_process_fork").map_err(io::Error::other)?;
         let child = fork.field("child_pid").map_err(io::Error::other)?.offset() as i16;
         let forks = (Program::load(forks(&values, child), At::Record)?, fork.id);
         // Who is followed is taken up by the last of them.
         let load = |code, tracepoint| Ok::<_, io::Error>((Program::load(code, At::Arguments)?, tracepoint));
         let others = [
-            load(exits(&values), c"sched_process_exit")?,
+            load(exits(&values, tells_last), c"sched_process_exit")?,
             load(calls(&values, &queue, &namespace), c"sys_exit")?,
         ];
         let cpu = online_cpus()?.first().copied().unwrap_or(0);
@@ -529,19 +533,42 @@ fn forks(values: &Values, child: i16) -> Code {
     code
 }
 
-/// A thread ends: another process may get its number.
-fn exits(values: &Values) -> Code {
+/// A thread ends: another one may get its number. That of a process is free once its last thread has ended, which the second argument of the
+/// tracepoint tells if `tells_last`.
+fn exits(values: &Values, tells_last: bool) -> Code {
     let mut code = Code::default();
-    let end = code.label();
+    let [end, thread] = [(); 2].map(|()| code.label());
+    let forget = |code: &mut Code| {
+        let other = code.label();
+        entry(code, R8, PROCESS, PROCESSES, 3);
+        code.load(R2, R1, 0);
+        code.low(R3, R2);
+        code.jump_if(R3, If::NotEqual, Operand::Of(R8), other);
+        code.calc(R2, Op::Set, Operand::Is(0));
+        code.store(R1, 0, R2);
+        code.place(other);
+    };
+    code.calc(R6, Op::Set, Operand::Of(R1));
     code.call(Helper::ProcessAndThread);
-    code.low(R8, R0);
+    code.calc(R7, Op::Set, Operand::Of(R0));
     code.values(R9, values);
-    entry(&mut code, R8, PROCESS, PROCESSES, 3);
-    code.load(R2, R1, 0);
-    code.low(R3, R2);
-    code.jump_if(R3, If::NotEqual, Operand::Of(R8), end);
-    code.calc(R2, Op::Set, Operand::Is(0));
-    code.store(R1, 0, R2);
+    if tells_last {
+        code.calc(R8, Op::Set, Operand::Of(R7));
+        code.calc(R8, Op::ShiftRight, Operand::Is(32));
+        code.low(R3, R7);
+        code.load(R6, R6, 8);
+        // A bool, of which the upper bits may be anything.
+        code.calc(R6, Op::And, Operand::Is(1));
+        let last = code.label();
+        code.jump_if(R6, If::NotEqual, Operand::Is(0), last);
+        code.jump_if(R3, If::Equal, Operand::Of(R8), end);
+        code.jump(thread);
+        code.place(last);
+        forget(&mut code);
+    }
+    code.place(thread);
+    code.low(R8, R7);
+    forget(&mut code);
     code.place(end);
     code.end();
     code
@@ -550,7 +577,7 @@ fn exits(values: &Values) -> Code {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -580,6 +607,9 @@ mod tests {
         }
         all.extend(followed.take());
         assert!(!followed.is_lost());
+        let places = lookups.values.words()[PROCESS..PROCESS + PROCESSES].iter();
+        let taken = places.filter(|place| place.load(Ordering::Relaxed) >> 32 == u64::from(followed.number));
+        assert_eq!(taken.count(), 0, "who has ended leaves its place");
         all
     }
 
@@ -620,6 +650,47 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_process_is_followed_until_its_last_thread_ends() {
+        const SOURCE: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *other(void *unused) {
+    char state = 0;
+    while (state != 'Z') {
+        FILE *file = fopen("/proc/self/stat", "r");
+        if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1) return 0;
+        fclose(file);
+    }
+    access("/no/such/by/the/last", F_OK);
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    access("/no/such/by/the/first", F_OK);
+    pthread_create(&thread, 0, other, 0);
+    pthread_exit(0);
+}
+"#;
+        if !has_need(Need::Tool("cc".into())) || !has_need(Need::Linux(6, 16)) {
+            return;
+        }
+        let Some(lookups) = lookups() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let program = compiled(&["-O1", "-pthread"], SOURCE, directory.path());
+        let all = of_shell(&lookups, program.to_str().unwrap());
+        assert_eq!(["/no/such/by/the/first", "/no/such/by/the/last"].map(|path| has(&all, path)), [true; 2]);
+    }
+
+    fn compiled(options: &[&str], text: &str, directory: &Path) -> PathBuf {
+        let (source, program) = (directory.join("x.c"), directory.join("x"));
+        std::fs::write(&source, text).unwrap();
+        let compiler = Command::new("cc").args(options).arg("-o").args([&program, &source]).status();
+        assert!(compiler.unwrap().success());
+        program
+    }
+
     /// Their system calls have other numbers, and their arguments are in other registers.
     #[cfg(target_arch = "x86_64")]
     #[test]
@@ -640,17 +711,14 @@ void _start(void) {
     call(1, 0, 0, 0);
 }
 "#;
-        let compiled = Path::new("/proc/sys/abi/vsyscall32").to_owned();
-        if !has_need(Need::Tool("cc".into())) || !has_need(Need::Path(compiled)) {
+        let runs_them = Need::Path("/proc/sys/abi/vsyscall32".into());
+        if !has_need(Need::Tool("cc".into())) || !has_need(runs_them) {
             return;
         }
         let Some(lookups) = lookups() else { return };
         let directory = tempfile::tempdir().unwrap();
-        let (source, program) = (directory.path().join("x.c"), directory.path().join("x"));
-        std::fs::write(&source, SOURCE).unwrap();
-        let options = ["-m32", "-O1", "-fno-pic", "-nostdlib", "-static", "-o"];
-        let compiler = Command::new("cc").args(options).args([&program, &source]).status();
-        assert!(compiler.unwrap().success());
+        let options = ["-m32", "-O1", "-fno-pic", "-nostdlib", "-static"];
+        let program = compiled(&options, SOURCE, directory.path());
         let all = of_shell(&lookups, program.to_str().unwrap());
         for path in ["/no/such/access", "/no/such/stat64", "/no/such/openat"] {
             assert!(has(&all, path), "{path}: {all:?}");

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use prepage_core::PAGE_SIZE;
 
@@ -61,6 +61,8 @@ pub struct Region {
     /// What a region that is shown may be used for.
     protection: libc::c_int,
     blocks: Option<Arc<HugeBlocks>>,
+    /// Whether it is: its bytes cannot be borrowed before.
+    is_shown: AtomicBool,
 }
 
 impl Span {
@@ -253,7 +255,7 @@ impl Region {
         fork::keep(span.start() as usize, len);
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
         let protection = if matches!(contents, Contents::Shared(..)) { libc::PROT_READ } else { read_write };
-        let mut region = Self { span, protection, blocks: None };
+        let mut region = Self { span, protection, blocks: None, is_shown: AtomicBool::new(false) };
         match contents {
             Contents::Shared(memfd, offset) | Contents::SharedWritable(memfd, offset) => {
                 region.lay(0, len as u64, libc::MAP_SHARED, memfd, offset)?;
@@ -339,7 +341,9 @@ impl Region {
         if shown == -1 {
             return Err(io::Error::last_os_error());
         }
-        self.blocks.as_ref().map_or(Ok(()), |blocks| blocks.show(executable))
+        self.blocks.as_ref().map_or(Ok(()), |blocks| blocks.show(executable))?;
+        self.is_shown.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Whether what lies in an anonymous region from the next touches on is made of huge pages, where the kernel finds some.
@@ -378,8 +382,9 @@ impl Region {
     /// Its contents.
     ///
     /// # Panics
-    /// Where what is written to it is written to a memfd: others may change the bytes meanwhile.
+    /// Where it is hidden, and where what is written to it is written to a memfd: others may change the bytes meanwhile.
     pub fn as_slice(&self) -> &[u8] {
+        self.assert_shown();
         assert!(!self.writes_through(), "others change what the region shows: as_atomics");
         // SAFETY: the region is mapped as long as this value lives, and changes through `&mut self` only. The memfd behind
         // it is as long, for good, and who writes to it keeps published bytes as they are.
@@ -390,8 +395,9 @@ impl Region {
     /// lends these bytes as a slice: in `prepage-vm` no object that takes writes has slices.
     ///
     /// # Panics
-    /// Where what is written to it is not written to a memfd: then its bytes can be borrowed as they are.
+    /// Where it is hidden, and where what is written to it is not written to a memfd: then its bytes can be borrowed as they are.
     pub fn as_atomics(&self) -> &[AtomicU8] {
+        self.assert_shown();
         assert!(self.writes_through(), "nobody else changes what the region shows: as_slice");
         // SAFETY: mapped writably as long as this value lives; atomics may be shared, and have no invalid bytes.
         unsafe { std::slice::from_raw_parts(self.span.start.as_ptr().cast(), self.span.len) }
@@ -400,11 +406,16 @@ impl Region {
     /// Its contents, to be changed.
     ///
     /// # Panics
-    /// Where it is mapped read-only, or other regions may show the same.
+    /// Where it is hidden or mapped read-only, or other regions may show the same.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.assert_shown();
         assert!(self.is_writable() && !self.span.shared, "others may show what a shared region shows");
         // SAFETY: as above; `&mut self` makes this the only borrow.
         unsafe { std::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.len) }
+    }
+
+    fn assert_shown(&self) {
+        assert!(self.is_shown.load(Ordering::Acquire), "the region is hidden: show");
     }
 
     fn is_writable(&self) -> bool {
@@ -500,6 +511,12 @@ fn check(mapped: *mut libc::c_void) -> io::Result<NonNull<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "hidden")]
+    fn bytes_that_nobody_may_touch_are_no_slice() {
+        Region::map_hidden(PAGE_SIZE, Contents::Anonymous).unwrap().as_slice();
+    }
 
     #[test]
     #[should_panic(expected = "as_atomics")]

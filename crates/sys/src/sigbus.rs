@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Resolves the fault that a signal tells of, in the context of the signal: it may not allocate, nor take a lock that
 /// code holds while it touches memory the resolver answers for.
@@ -36,14 +37,18 @@ pub enum Verdict {
 struct Installed {
     resolver: Resolver,
     before: libc::sigaction,
+    /// Whether `before` was for one signal (SA_RESETHAND) and has had it: the default action has taken its place, as the kernel
+    /// would have it.
+    is_spent: AtomicBool,
 }
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
 /// Installs `resolver` for the whole process, once: later calls change nothing.
 ///
-/// Signals that it does not resolve go to the action that was installed before, with its mask and flags. Threads that
-/// block SIGBUS cannot use what the resolver answers for: the kernel ends the process.
+/// Signals that it does not resolve go to the action that was installed before, with its mask and flags but SA_ONSTACK: it runs on the
+/// stack that was interrupted, whatever alternate stack there is. Threads that block SIGBUS cannot use what the resolver answers for: the
+/// kernel ends the process.
 pub fn install(resolver: Resolver) -> io::Result<()> {
     static OUTCOME: OnceLock<Result<(), i32>> = OnceLock::new();
     let outcome = OUTCOME.get_or_init(|| {
@@ -55,7 +60,7 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
         // SAFETY: sigaction filled it in.
         let before = unsafe { before.assume_init() };
         // Known before the handler can run.
-        let _ = INSTALLED.set(Installed { resolver, before });
+        let _ = INSTALLED.set(Installed { resolver, before, is_spent: AtomicBool::new(false) });
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: zeros are a valid sigaction; the handler has the signature that SA_SIGINFO asks for and keeps to
         // what signal handlers may do as far as the resolver does.
@@ -105,18 +110,21 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     if verdict != Verdict::Resolved {
-        pass_on(&installed.before, signal, info, context);
+        pass_on(installed, signal, info, context);
     }
 }
 
 /// Does what would have been done without this module.
 fn pass_on(
-    before: &libc::sigaction,
+    installed: &Installed,
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    let handler = before.sa_sigaction;
+    let before = &installed.before;
+    let is_for_one = before.sa_flags & libc::SA_RESETHAND != 0;
+    let is_spent = is_for_one && installed.is_spent.swap(true, Ordering::Relaxed);
+    let handler = if is_spent { libc::SIG_DFL } else { before.sa_sigaction };
     if handler == libc::SIG_IGN || handler == libc::SIG_DFL {
         // A fault cannot be ignored. The default action ends the process when this handler returns and the touch is
         // repeated; a signal of no touch is sent again.
@@ -182,8 +190,42 @@ fn registers(_: *mut libc::c_void) -> (u64, Option<bool>, bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
     use crate::forked::Forked;
+
+    /// A handler that lets the default action follow returns or raises the signal again.
+    #[test]
+    fn a_handler_for_one_signal_gets_one() {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn for_one(signal: libc::c_int) {
+            match CALLS.fetch_add(1, Ordering::Relaxed) {
+                // SAFETY: raise may be called in handlers; the signal waits until this one returns.
+                0 => drop(unsafe { libc::raise(signal) }),
+                // SAFETY: so may _exit, which runs nothing of this process's.
+                _ => unsafe { libc::_exit(3) },
+            }
+        }
+        let child = Forked::new(|| {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: zeros are a valid sigaction; the handler does what handlers may do. The signal is for this thread.
+            unsafe {
+                let told = action.assume_init_mut();
+                (told.sa_sigaction, told.sa_flags) = (for_one as *const () as usize, libc::SA_RESETHAND);
+                libc::sigaction(libc::SIGBUS, action.as_ptr(), ptr::null_mut());
+                install(|_| Verdict::NotOurs).unwrap();
+                libc::raise(libc::SIGBUS);
+            }
+            4
+        });
+        let ended = child.unwrap().wait().unwrap();
+        assert_eq!(
+            ended.terminating_signal(),
+            Some(libc::SIGBUS),
+            "3: it got another one, 4: none follows: {ended:?}"
+        );
+    }
 
     /// A touch is repeated, and ends the process then. Here nobody has touched anything.
     #[test]

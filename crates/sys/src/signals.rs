@@ -4,6 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::MutexGuard;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -16,8 +17,10 @@ pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::
 /// Signals that are read instead of acting on this process, until this is dropped.
 pub struct Signals {
     fd: OwnedFd,
-    /// The calling thread's mask before.
+    /// The calling thread's mask before, which that thread gets back.
     before: libc::sigset_t,
+    /// As a guard of a lock, it may be lent to other threads and not given to them.
+    _thread: PhantomData<MutexGuard<'static, ()>>,
 }
 
 /// A signal that arrived.
@@ -52,7 +55,7 @@ impl Signals {
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
             }
-            Ok(Self { fd, before: before.assume_init() })
+            Ok(Self { fd, before: before.assume_init(), _thread: PhantomData })
         }
     }
 

@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::Stdio;
 
-use prepage_sys::agent::{Arming, Carrying, Event, Lookup};
+use prepage_sys::agent::{Arming, Carrying, Event, Last, Lookup};
 use prepage_testing::{Need, has};
 
 use support::{Observation, built, command, compile, library, observe, same_with_and_without, tool};
@@ -255,15 +255,82 @@ fn an_observer_that_is_gone_disturbs_nothing() {
 }
 
 #[test]
+fn files_of_two_file_systems_are_told_apart() {
+    let source = r#"
+        #include <fcntl.h>
+        #include <sys/mman.h>
+        int main(int argc, char **argv) {
+            char *both = mmap(0, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (int i = 0; i < 2; i++) {
+                char *at = both + 4096 * i;
+                if (mmap(at, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, open(argv[1 + i], O_RDONLY), 0) != at) return 1;
+                (void)*(volatile char *)at;
+            }
+            return munmap(both, 8192);
+        }"#;
+    if !has(Need::Linux(6, 11)) || !has(Need::Mounts) {
+        return;
+    }
+    let Some(program) = built(&[], source) else { return };
+    // The first file of each has the same inode.
+    let script = r#"cd "$1" && mkdir a b && mount -t tmpfs a a && mount -t tmpfs b b && echo > a/f && echo > b/f && exec "$0" a/f b/f"#;
+    let mut observation = Observation::new();
+    observation.log().ask_for(Last::Tell).unwrap();
+    let words = [&*program, program.dir.path()].map(|path| path.to_str().unwrap());
+    let mut command = command("unshare", &["--mount", "sh", "-c", script, words[0], words[1]]);
+    let output = observation.enter(&mut command).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let observed = observation.take(output);
+    let (mut last, mut told) = (None, Vec::new());
+    for record in &observed.records {
+        match &record.event {
+            Event::Mapped { path } => last = Some(path),
+            Event::Touched { device, inode, .. } => told.push((last.unwrap(), *device, *inode)),
+            _ => {}
+        }
+    }
+    told.retain(|(path, ..)| path.ends_with("f"));
+    let of = |name: &str| told.iter().find(|(path, ..)| path.ends_with(name));
+    let (Some(a), Some(b)) = (of("a/f"), of("b/f")) else { panic!("{told:?}") };
+    assert!(a.1 != b.1 && a.2 == b.2, "{a:?} {b:?}");
+}
+
+#[test]
+fn threads_may_have_directories_of_their_own() {
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <pthread.h>
+        #include <sched.h>
+        #include <unistd.h>
+        static void *other(void *unused) {
+            if (unshare(CLONE_FS) || chdir("/usr")) _exit(7);
+            access("of_the_other", F_OK);
+            return unused;
+        }
+        int main(void) {
+            pthread_t thread;
+            access("before", F_OK);
+            pthread_create(&thread, 0, other, 0);
+            pthread_join(thread, 0);
+            access("afterwards", F_OK);
+            return 0;
+        }"#;
+    let Some(program) = built(&["-pthread"], source) else { return };
+    let observed = observe(command(program.to_str().unwrap(), &[]).current_dir("/etc"));
+    assert!(observed.output.status.success());
+    for name in ["/etc/before", "/usr/of_the_other", "/etc/afterwards"] {
+        assert!(observed.has(name, Lookup::Metadata), "{name}: {:?}", observed.names());
+    }
+}
+
+#[test]
 fn later_mappings_are_registered_from_outside() {
-    if !tool("python3") {
+    if !has(Need::Path("/usr/bin/python3".into())) {
         return;
     }
-    // Not through huge folios, which come in whole: a file read in small pieces.
-    let file = "/usr/bin/python3.11";
-    if !has(Need::Path(file.into())) {
-        return;
-    }
+    // Not through huge folios, which come in whole: a file read in small pieces. By the name that /proc/PID/maps has for it.
+    let file = std::fs::canonicalize("/usr/bin/python3").unwrap();
+    let file = file.to_str().unwrap();
     let script = format!(
         "import mmap, resource, sys\n\
          f = open('{file}', 'rb'); m = mmap.mmap(f.fileno(), 2 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n\

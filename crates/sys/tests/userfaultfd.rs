@@ -1,48 +1,20 @@
 //! Why no userfaultfd can be had, on kernels that lack it or forbid it: a filter of system calls stands in for them. And
 //! what one reports.
 
-use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
 use prepage_sys::userfaultfd::{Delivery, Event, OpenError, Progress, Served, Userfaultfd};
-use prepage_testing::{Doctor, Need};
+use prepage_testing::{Doctor, Need, child_command, child_output, is_child};
 use rustix::event::{PollFd, PollFlags, poll};
 
-const CHILD: &str = "PREPAGE_TEST_CHILD";
+/// Tells [`child`] what it is to lack.
+const LACKS: &str = "PREPAGE_TEST_LACKS";
 const UFFDIO_API: u32 = 0xc018_aa3f;
-
-/// Lets `syscall`, where its second argument is `argument` if one is given, fail with `errno` in this process.
-fn forbid(syscall: libc::c_long, argument: Option<u32>, errno: i32) {
-    let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let done = libc::BPF_RET | libc::BPF_K;
-    let error = step(done, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0);
-    let allow = step(done, libc::SECCOMP_RET_ALLOW, 0, 0);
-    // The number stands at offset 0 of seccomp_data, the low half of the second argument at 24.
-    let mut program = match argument {
-        None => vec![step(load, 0, 0, 0), step(equal, syscall as u32, 0, 1), error, allow],
-        Some(argument) => vec![
-            step(load, 0, 0, 0),
-            step(equal, syscall as u32, 0, 3),
-            step(load, 24, 0, 0),
-            step(equal, argument, 0, 1),
-            error,
-            allow,
-        ],
-    };
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program lives through the call, which copies it.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let done = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
-        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    }
-}
 
 #[test]
 fn what_is_missing_is_named() {
@@ -55,11 +27,7 @@ fn what_is_missing_is_named() {
         ),
         ("no descriptors", "cannot open a userfaultfd: Too many open files"),
     ] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-            .env(CHILD, name)
-            .output()
-            .unwrap();
+        let output = child_output(child_command("child", &[]).env(LACKS, name));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains(expected), "{name}: {said}");
     }
@@ -67,13 +35,12 @@ fn what_is_missing_is_named() {
 
 #[test]
 fn child() {
-    let Ok(name) = std::env::var(CHILD) else { return };
-    match name.as_str() {
-        "no userfaultfd" => forbid(libc::SYS_userfaultfd, None, libc::ENOSYS),
-        "old" => forbid(libc::SYS_ioctl, Some(UFFDIO_API), libc::EINVAL),
+    let Ok(lacks) = std::env::var(LACKS) else { return };
+    match lacks.as_str() {
+        "no userfaultfd" => fail(libc::ENOSYS, &[(libc::SYS_userfaultfd, When::Always)]).unwrap(),
+        "old" => fail(libc::EINVAL, &[(libc::SYS_ioctl, When::Is(1, UFFDIO_API))]).unwrap(),
         // As container runtimes do; and they hide the device.
-        "sandbox" => forbid(libc::SYS_userfaultfd, None, libc::EPERM),
-        "broken memory" => return,
+        "sandbox" => fail(libc::EPERM, &[(libc::SYS_userfaultfd, When::Always)]).unwrap(),
         _ => {
             let limit = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -89,11 +56,7 @@ fn child() {
 
 #[test]
 fn broken_memory_is_not_taken_for_a_page_that_is_missing() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_touches_broken_memory", "--nocapture", "--test-threads=1"])
-        .env(CHILD, "broken memory")
-        .output()
-        .unwrap();
+    let output = child_command(TOUCHES_BROKEN_MEMORY, &[]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     // A kernel without CONFIG_MEMORY_FAILURE reports poison as it reports a missing page.
     if !std::path::Path::new("/proc/sys/vm/memory_failure_recovery").exists() {
@@ -103,6 +66,8 @@ fn broken_memory_is_not_taken_for_a_page_that_is_missing() {
     assert_eq!(signal, Some(libc::SIGBUS), "{said}");
     assert!(said.contains("resolved the missing page") && !said.contains("came back"), "{said}");
 }
+
+const TOUCHES_BROKEN_MEMORY: &str = "child_touches_broken_memory";
 
 #[test]
 fn child_touches_broken_memory() {
@@ -118,7 +83,7 @@ fn child_touches_broken_memory() {
         let _ = uffd.map_zero(region.span(), fault.address - region.start(), 4096);
         Verdict::Resolved
     }
-    if std::env::var(CHILD).is_ok_and(|name| name == "broken memory") {
+    if is_child(TOUCHES_BROKEN_MEMORY) {
         let (uffd, region) = REGION.get_or_init(|| {
             let uffd = Userfaultfd::open(Delivery::Signal).unwrap();
             (uffd, Region::map(4 * 4096, Contents::Anonymous).unwrap())

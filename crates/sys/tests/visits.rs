@@ -12,11 +12,18 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use support::built;
 
-/// Visits `child` again and again until it ends. Returns its output, and how many visits got a userfaultfd.
-fn visited(mut child: Child) -> (String, u32) {
-    let mut armed = 0;
+/// How often a program was visited, and how many visits got a userfaultfd.
+#[derive(Default)]
+struct Visits {
+    begun: u32,
+    armed: u32,
+}
+
+/// Visits `child` again and again until it ends. Returns its output.
+fn visited(mut child: Child, visits: &mut Visits) -> String {
     while child.try_wait().unwrap().is_none() {
         let Ok(mut visit) = Visit::begin(child.id()) else { continue };
+        visits.begun += 1;
         let since = Instant::now();
         let ended = loop {
             match visit.end(|_| ()) {
@@ -26,10 +33,10 @@ fn visited(mut child: Child) -> (String, u32) {
             }
         };
         assert!(!matches!(ended, Err(VisitError::Kernel(_))), "{:?}", ended.unwrap_err());
-        armed += u32::from(ended.is_ok());
+        visits.armed += u32::from(ended.is_ok());
     }
     let output = child.wait_with_output().unwrap();
-    (format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status), armed)
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
 }
 
 /// The program of `source`, which says so once it is ready to be visited.
@@ -89,9 +96,9 @@ int main(void) {
 }
 "#;
     let Some(child) = started(&format!("{HEAD}{source}")) else { return };
-    let (said, armed) = visited(child);
-    assert_eq!(said, "0 calls failed, exit status: 7");
-    assert!(armed > 10, "{armed} visits");
+    let mut visits = Visits::default();
+    assert_eq!(visited(child, &mut visits), "0 calls failed, exit status: 7");
+    assert!(visits.armed > 10, "{} visits", visits.armed);
 }
 
 #[test]
@@ -105,7 +112,9 @@ int main(void) {
 }
 "#;
     let Some(child) = started(&format!("{HEAD}{source}")) else { return };
-    assert_eq!(visited(child), ("exit status: 7".into(), 0));
+    let mut visits = Visits::default();
+    assert_eq!(visited(child, &mut visits), "exit status: 7");
+    assert!(visits.begun > 0 && visits.armed == 0, "{} of {} visits", visits.armed, visits.begun);
 }
 
 #[test]
@@ -119,15 +128,19 @@ int main(int count, char **words) {
 }
 "#;
     let Some(program) = built(&["-O1"], &format!("{HEAD}{source}")) else { return };
+    let mut visits = Visits::default();
     for run in 0..100 {
         let child =
             Command::new(&*program).arg((run * 37).to_string()).stdout(Stdio::piped()).spawn().unwrap();
-        assert_eq!(visited(child).0, "exit status: 7", "run {run}");
+        assert_eq!(visited(child, &mut visits), "exit status: 7", "run {run}");
     }
+    // Some came before the sandbox, and some into it.
+    assert!(visits.armed > 0 && visits.begun > visits.armed, "{} of {} visits", visits.armed, visits.begun);
 }
 
 #[test]
 fn whoever_waits_for_a_process_that_is_killed_under_a_visit_hears_of_it() {
+    let mut visits = 0;
     for run in 0..200 {
         let mut parent = Command::new("sh")
             .args(["-c", "sleep 60 & echo $!; wait"])
@@ -141,12 +154,14 @@ fn whoever_waits_for_a_process_that_is_killed_under_a_visit_hears_of_it() {
         // The thread that visits goes on: its end would let the process go.
         let (over, until) = std::sync::mpsc::channel::<()>();
         let visitor = std::thread::spawn(move || {
-            let since = Instant::now();
+            let (since, mut visits) = (Instant::now(), 0);
             while since.elapsed() < Duration::from_millis(10) {
                 let Ok(mut visit) = Visit::begin(pid) else { continue };
                 while visit.end(|_| ()).is_none() {}
+                visits += 1;
             }
             let _ = until.recv();
+            visits
         });
         std::thread::sleep(Duration::from_micros(4000 + run * 7));
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
@@ -159,6 +174,7 @@ fn whoever_waits_for_a_process_that_is_killed_under_a_visit_hears_of_it() {
             std::thread::sleep(Duration::from_micros(100));
         }
         drop(over);
-        visitor.join().unwrap();
+        visits += visitor.join().unwrap();
     }
+    assert!(visits > 0, "no visit");
 }

@@ -22,6 +22,7 @@ mod child;
 mod hung;
 mod need;
 mod program;
+mod random;
 mod skipped;
 mod unsteady;
 
@@ -34,6 +35,7 @@ pub use child::{assert_passed, child, child_command, child_output, is_child, pas
 pub use hung::Hung;
 pub use need::{Doctor, Need, python, task_groups};
 pub use program::Program;
+pub use random::Random;
 pub use skipped::{Skipped, log_path};
 pub use unsteady::{Failed, Failures};
 

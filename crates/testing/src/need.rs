@@ -182,10 +182,11 @@ impl Need {
             }
             Self::DirectReads(directory) => reads_directly(directory)
                 .map_err(|error| format!("no O_DIRECT in {}: {error}", directory.display())),
-            Self::Extents(path) => is(on_disk_file_system(path), || "not ext4, XFS or Btrfs".into()),
+            Self::Extents(path) => is(is_on(path, &[EXT4, XFS, BTRFS]), || "not ext4, XFS or Btrfs".into()),
+            // XFS wants to know the generation too, and Btrfs has handles of its own kind.
             Self::InodeHandles(path) => {
                 Self::Root.probe()?;
-                is(on_disk_file_system(path), || "not ext4, XFS or Btrfs".into())
+                is(is_on(path, &[EXT4]), || "not ext4".into())
             }
         }
     }
@@ -261,10 +262,14 @@ fn available_bytes() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-fn on_disk_file_system(path: &Path) -> bool {
-    // include/uapi/linux/magic.h: ext4, XFS, Btrfs.
-    const MAGIC: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
-    statfs(path).is_ok_and(|of| MAGIC.contains(&of.f_type))
+// include/uapi/linux/magic.h
+const EXT4: i64 = 0xef53;
+const XFS: i64 = 0x5846_5342;
+const BTRFS: i64 = 0x9123_683e;
+
+/// Whether `path` lies on one of these file systems.
+fn is_on(path: &Path, magic: &[i64]) -> bool {
+    statfs(path).is_ok_and(|of| magic.contains(&of.f_type))
 }
 
 /// A file of one page in `directory` that has no name, written to the disk.

@@ -13,7 +13,7 @@ const MAPS_MAX: usize = 256;
 /// Looks up the frames of faults soon after they happened (root).
 ///
 /// A page can move or go in the meantime. What is known to have changed its whole address space since (an exec, an
-/// end) is left out.
+/// end, another process with the same number) is left out.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     maps: HashMap<u32, Option<PageMap>>,
@@ -33,6 +33,8 @@ impl Frames {
         let gone = match event.kind {
             EventKind::Name { exec, .. } => exec,
             EventKind::Exit => event.pid == event.tid,
+            // The record of the end of who had this number before was lost.
+            EventKind::Fork { .. } => event.pid == event.tid && self.maps.contains_key(&event.pid),
             _ => false,
         };
         if gone {
@@ -55,5 +57,29 @@ impl Frames {
             fault.frame = map.as_ref().and_then(|map| map.frame(fault.address)).and_then(FrameNumber::new);
         }
         self.changed.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_given_anew_has_another_map() {
+        let mut frames = Frames::default();
+        let pid = std::process::id();
+        frames.maps.insert(pid, PageMap::of(pid).ok());
+        let fork = |tid| {
+            let kind = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
+            Event { time_ns: 1, pid, tid, kind }
+        };
+        frames.apply(&fork(pid + 1));
+        assert!(frames.maps.contains_key(&pid) && frames.changed.is_empty(), "a thread has its process's");
+        frames.apply(&fork(pid));
+        assert!(!frames.maps.contains_key(&pid) && frames.changed.contains(&pid));
+        // Its map is opened by the next look.
+        frames.look(&[], &mut []);
+        frames.apply(&fork(pid));
+        assert!(frames.changed.is_empty(), "nothing was known of that number");
     }
 }

@@ -169,7 +169,7 @@ impl PageCacheWatch {
     fn added(&mut self, event: &Event, pairing: &Pairing, inode: Inode, pages: PageRange) {
         let reader = self.number(event.tid, pairing);
         self.threads.entry(event.tid).or_default().added = Some((inode, pages));
-        if self.pages + pages.len() as usize > PAGES_MAX {
+        while self.pages > 0 && self.pages + pages.len() as usize > PAGES_MAX {
             self.give_up_oldest();
         }
         let inode = self.kept_apart(inode);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use prepage_core::{Fault, FaultClass, Missing, Trace};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, Random, has};
 use prepage_trace::import::{ImportError, Importer};
 
 mod support;
@@ -360,15 +360,13 @@ fn damaged_files_do_no_harm() {
     let Some(path) = record(dir.path(), &options, &["true"]) else { return };
     let whole = fs::read(&path).unwrap();
     let damaged = dir.path().join("damaged");
-    let mut random = 1u64;
+    let mut random = Random::new(0);
     for round in 0..600 {
         let mut bytes = whole.clone();
         // Half of them in the header and the first records, where most of the structure is.
         let reach = if round % 2 == 0 { 1000.min(bytes.len()) } else { bytes.len() };
         for _ in 0..1 + round % 3 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (random >> 33) as usize % reach;
-            bytes[at] ^= 1 << (random >> 29 & 7);
+            bytes[random.below(reach as u64) as usize] ^= 1 << random.below(8);
         }
         fs::write(&damaged, bytes).unwrap();
         let _ = import(&damaged);

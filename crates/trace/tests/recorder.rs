@@ -13,7 +13,7 @@ use std::{env, fs};
 
 use prepage_core::{Fault, FaultClass, Missing};
 use prepage_sys::spawn::HowEnded;
-use prepage_testing::{Need, has, skip, unless_refused};
+use prepage_testing::{Need, child_command, has, is_child, skip, unless_refused};
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
 
@@ -328,13 +328,11 @@ fn ended(faults: &[Fault]) -> u64 {
     assert_eq!(of_class(FaultClass::Failed), 0);
     (faults.len() - of_class(FaultClass::Unseen)) as u64
 }
-/// Set for the copy of this program that touches memory until it is killed.
-const TOUCH_FOR_EVER: &str = "PREPAGE_TEST_TOUCH_FOR_EVER";
 
 /// No test by itself: a process of two threads that fault in memory of their own, named as threads of tests are.
 #[test]
 fn touched_for_ever() {
-    if env::var_os(TOUCH_FOR_EVER).is_none() {
+    if !is_child("touched_for_ever") {
         return;
     }
     let touch = || {
@@ -349,12 +347,8 @@ fn touched_for_ever() {
 
 /// That process, while `look` looks at it.
 fn beside_a_running_process(look: impl FnOnce(u32)) {
-    let mut child = Command::new(env::current_exe().expect("this program"))
-        .args(["--exact", "touched_for_ever", "--test-threads=1"])
-        .env(TOUCH_FOR_EVER, "1")
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("started");
+    let mut child =
+        child_command("touched_for_ever", &[]).stdout(std::process::Stdio::null()).spawn().expect("started");
     let is_second = |task: std::io::Result<std::fs::DirEntry>| {
         let comm = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
         comm.is_ok_and(|comm| comm == "second\n")
@@ -478,13 +472,10 @@ fn filters_keep_what_they_name_and_count_the_rest() {
     });
 }
 
-/// Set for the copy of this program that touches pages and keeps them.
-const KEEP: &str = "PREPAGE_TEST_KEEP";
-
 /// No test by itself: a process that touches new pages once its standard input ends, and keeps them all.
 #[test]
 fn touched_and_kept() {
-    if env::var_os(KEEP).is_none() {
+    if !is_child("touched_and_kept") {
         return;
     }
     std::io::stdin().read_to_end(&mut Vec::new()).expect("a pipe");
@@ -501,9 +492,7 @@ fn frames_are_those_of_the_pages() {
     if !has(Need::Root) {
         return;
     }
-    let mut child = Command::new(env::current_exe().expect("this program"))
-        .args(["--exact", "touched_and_kept", "--test-threads=1"])
-        .env(KEEP, "1")
+    let mut child = child_command("touched_and_kept", &[])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()

@@ -362,6 +362,7 @@ mod tests {
     use std::collections::HashMap;
 
     use prepage_simulate::replacement::{clock, lru, opt, s3_fifo, two_q};
+    use prepage_testing::Random;
 
     use super::*;
     use crate::frame_count::AHEAD_PART;
@@ -450,13 +451,8 @@ mod tests {
     }
 
     fn random(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
-        move |limit| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % limit
-        }
+        let mut random = Random::new(seed);
+        move |limit| random.below(limit)
     }
 
     /// Frames that are free when reclaim begins, and when it ends.

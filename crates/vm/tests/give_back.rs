@@ -14,48 +14,66 @@ use support::{Words, child_command, is_child, touch, word};
 
 const HELD_BYTES: u64 = 48 << 20;
 
-/// A control group of version 1, which is removed in the end.
-struct Group(PathBuf);
+/// Where control groups of one version are, and their files.
+struct Groups {
+    parent: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+}
+
+const VERSION_1: Groups = Groups {
+    parent: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+};
+const VERSION_2: Groups = Groups { parent: "/sys/fs/cgroup", limit: "memory.max", usage: "memory.current" };
+
+/// A control group, which is removed in the end.
+struct Group {
+    directory: PathBuf,
+    of: Groups,
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
         // A process that has just ended may be in it for a moment.
         let began = Instant::now();
-        while std::fs::remove_dir(&self.0).is_err() && began.elapsed() < Duration::from_secs(30) {
+        while std::fs::remove_dir(&self.directory).is_err() && began.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 impl Group {
+    /// `None`, and a skip, where this user or this machine has none that limits memory.
+    fn new() -> Option<Self> {
+        let has_first = Path::new(VERSION_1.parent).join(VERSION_1.limit).exists();
+        let of = if has_first { VERSION_1 } else { VERSION_2 };
+        let directory = Path::new(of.parent).join(format!("prepage-give-back-{}", std::process::id()));
+        let need = Need::Path(directory.join(of.limit));
+        let refused = |error: &std::io::Error| {
+            use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+            matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem)
+        };
+        unless_refused(std::fs::create_dir(&directory), need.clone(), refused)?;
+        let group = Self { directory, of };
+        has(need).then_some(group)
+    }
+
     fn set_limit(&self, bytes: u64) -> std::io::Result<()> {
-        std::fs::write(self.0.join("memory.limit_in_bytes"), bytes.to_string())
+        std::fs::write(self.directory.join(self.of.limit), bytes.to_string())
     }
 
     fn usage(&self) -> u64 {
-        std::fs::read_to_string(self.0.join("memory.usage_in_bytes")).unwrap().trim().parse().unwrap()
+        std::fs::read_to_string(self.directory.join(self.of.usage)).unwrap().trim().parse().unwrap()
     }
 }
 
 #[test]
 fn a_limit_that_shrinks_is_followed() {
-    let groups = Path::new("/sys/fs/cgroup/memory");
-    let need = Need::Path(groups.join("memory.limit_in_bytes"));
-    if !has(need.clone()) {
-        return;
-    }
-    let directory = groups.join(format!("prepage-give-back-{}", std::process::id()));
-    let made = std::fs::create_dir(&directory);
-    let refused = |error: &std::io::Error| {
-        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-        matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
-    };
-    if unless_refused(made, need, refused).is_none() {
-        return;
-    }
-    let group = Group(directory);
+    let Some(group) = Group::new() else { return };
     group.set_limit(256 << 20).unwrap();
-    let processes = group.0.join("cgroup.procs");
+    let processes = group.directory.join("cgroup.procs");
     let before = ["sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", processes.to_str().unwrap()];
     let mut child =
         child_command("child_holds", &before).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -65,12 +83,17 @@ fn a_limit_that_shrinks_is_followed() {
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
     }
-    // The kernel takes no limit below what cannot be taken away: it is lowered as far as the pool lets it.
+    // The kernel takes no limit below what cannot be taken away, or kills: it is lowered as far as the pool lets it. A MiB is less than
+    // the pool leaves free.
     let wanted = group.usage() - (4 << 20);
     let began = Instant::now();
-    while group.set_limit(wanted).is_err() {
+    loop {
+        let usage = group.usage();
+        if usage <= wanted {
+            break;
+        }
         assert!(began.elapsed() < Duration::from_secs(240), "nothing is given back");
-        let _ = group.set_limit(group.usage() + (1 << 20));
+        let _ = group.set_limit(usage + (1 << 20));
         std::thread::sleep(Duration::from_millis(100));
     }
     group.set_limit(256 << 20).unwrap();

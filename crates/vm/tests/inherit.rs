@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::forked::Forked;
-use prepage_testing::{Need, unless_refused};
+use prepage_testing::{Need, assert_passed, unless_refused};
 use prepage_vm::{
     Map, MapError, MapOptions, Mode, Object, SnapshotError, Source, SourceError, Vm, VmOptions,
 };
-use support::{Words, left_in, page_bytes, pages, vm};
+use support::{Words, left_in, of_file, pages, read, vm, write};
 
 mod support;
 
@@ -22,9 +22,7 @@ fn is_alone(name: &str) -> bool {
         return true;
     }
     // A fork or a child that nobody serves waits for ever.
-    let child = support::child(name, &["timeout", "60"]);
-    let said = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success(), "{:?} {said}", child.status);
+    assert_passed(&support::child(name, &["timeout", "60"]));
     false
 }
 
@@ -36,20 +34,6 @@ fn inherited() -> MapOptions {
 fn is_permitted(vm: &Vm) -> bool {
     let map = vm.map(&vm.anonymous(PAGE_SIZE).unwrap(), &inherited());
     unless_refused(map, Need::Root, |error| matches!(error, MapError::Userfaultfd(_))).is_some()
-}
-
-fn write(map: &mut Map, page: u64, value: u64) {
-    let start = (page * PAGE_SIZE) as usize + 16;
-    map.as_mut_slice()[start..start + 8].copy_from_slice(&value.to_le_bytes());
-}
-
-fn read(map: &Map, page: u64) -> u64 {
-    let start = (page * PAGE_SIZE) as usize + 16;
-    u64::from_le_bytes(std::hint::black_box(map.as_slice())[start..start + 8].try_into().unwrap())
-}
-
-fn of_file(page: u64) -> u64 {
-    u64::from_le_bytes(page_bytes(page)[16..24].try_into().unwrap())
 }
 
 /// The number of the first page that is not as it should be, from 1 on; 0 where there is none.
@@ -407,7 +391,6 @@ fn forks_happen_while_faults_are_in_flight() {
 #[test]
 fn children_end_with_who_serves_them() {
     const NAME: &str = "children_end_with_who_serves_them";
-    const DEPTH: &str = "PREPAGE_TEST_DEPTH";
     if !support::is_child(NAME) {
         let child = support::child(NAME, &[]);
         let said = String::from_utf8_lossy(&child.stdout);
@@ -420,7 +403,6 @@ fn children_end_with_who_serves_them() {
         );
         return;
     }
-    assert!(std::env::var_os(DEPTH).is_none());
     let vm = vm();
     if !is_permitted(&vm) {
         println!("not permitted");

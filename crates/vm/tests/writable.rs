@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use prepage_core::{FaultClass, PAGE_SIZE};
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::region::is_present;
+use prepage_testing::Random;
 use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Mode, Object, Pool, Vm, VmOptions};
 use support::{child_command, file, is_child, left_in, modes, page_bytes, pages, until, word};
 
@@ -343,16 +344,6 @@ fn what_takes_no_writes_says_so() {
     assert!(vm.file_writable("/").is_err());
 }
 
-/// A generator of numbers that is the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 #[test]
 fn random_steps_agree_with_plain_bytes() {
     const PAGES: u64 = 96;
@@ -366,7 +357,7 @@ fn random_steps_agree_with_plain_bytes() {
     let first = vm.map(&object, &MapOptions::writable()).unwrap();
     let part = MapOptions::writable().window(pages(32, 64));
     let second = vm.map(&object, &part).unwrap();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for step in 0..3_000 {
         let range = {
             let start = random.below(PAGES);

@@ -56,7 +56,7 @@ pub struct Lost {
     /// Calls of which no record was made, or none whole, since no room was left or the process had locked its memory,
     /// or limited its address space.
     pub dropped: u64,
-    /// Names and reads that an agent saw and could not tell: relative names in a sandbox, reads beyond its limit.
+    /// Names and reads that an agent saw and could not tell: a sandbox, and relative names in it, reads beyond its limit.
     pub missed: u64,
     /// Slots of records that were never finished, or make no sense.
     pub torn: u64,

@@ -124,7 +124,8 @@ proptest! {
         for (slot, likely) in slots.iter_mut().zip(likely) {
             // Most look like something.
             slot[0] = match likely { 0 => 0, 1 => slot[0], 2 | 3 => 0x52, _ => 0x51 };
-            slot[1] %= 12;
+            // All kinds, and two that are none.
+            slot[1] %= 13;
             slot[2] %= 4;
             slot[3] = 0;
             slot[17] = 0;

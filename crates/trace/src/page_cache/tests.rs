@@ -144,6 +144,20 @@ fn a_day_of_reading_is_watched_in_bounded_memory() {
 }
 
 #[test]
+fn as_many_files_are_given_up_as_it_takes() {
+    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let mut cached = |inode: u64, count: u64| {
+        let kind = EventKind::PageCached { file: (1 << 20, inode), pages: pages(0, count) };
+        watch.apply(&Event { time_ns: inode, pid: 1, tid: 1, kind }, &pairing);
+        assert!(watch.pages <= PAGES_MAX, "{} pages with file {inode}", watch.pages);
+    };
+    (0..300).for_each(|inode| cached(inode, 1));
+    cached(300, PAGES_MAX as u64 - 300);
+    (301..303).for_each(|inode| cached(inode, 100));
+    assert_eq!((watch.pages, watch.files[&(1 << 20, 300)].pages.len()), (PAGES_MAX, PAGES_MAX - 300));
+}
+
+#[test]
 fn what_is_written_was_not_read_in() {
     let dirtied = |page| EventKind::PageDirtied { inode: FILE.1, page: PageIndex(page) };
     let written =

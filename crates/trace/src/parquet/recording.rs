@@ -92,11 +92,18 @@ pub fn record(
             false
         });
         faults.iter().for_each(|fault| summary.add(fault));
-        if let Some(open) = &mut writer
-            && let Err(error) = open.write(recorder.tables(), &faults, || recorder.facts())
-        {
+        let written = match &mut writer {
+            Some(open) => {
+                let written = open.write(recorder.tables(), &faults, || recorder.facts());
+                written.and(bound_tables(&mut recorder.pairing, Some(open)))
+            }
+            // Faults that go into no file need no tables.
+            None => bound_tables(&mut recorder.pairing, None),
+        };
+        if let Err(error) = written {
             let command_runs = matches!(scope, Scope::Command(_)) && more;
-            tell(Notice::Unsaved { error: &error, kept: open.left_behind(), command_runs });
+            let kept = writer.as_ref().and_then(TraceWriter::left_behind);
+            tell(Notice::Unsaved { error: &error, kept, command_runs });
             told = true;
             if !command_runs {
                 recorder.end();
@@ -108,8 +115,6 @@ pub fn record(
         faults.clear();
         let (duration, lost) = recorder.progress();
         tell(Notice::Progress { duration, faults: summary.total().count, lost });
-        // A file that takes no more needs no tables.
-        let _ = bound_tables(&mut recorder.pairing, writer.as_mut());
         if !more {
             break;
         }

@@ -44,7 +44,7 @@ impl Spool {
         let special = is_followed && fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let partial = (!special).then(|| with_suffix(&path, ".partial"));
         let target = partial.as_ref().unwrap_or(&path);
-        let open = || {
+        let open_once = || {
             let mut options = OpenOptions::new();
             options.read(!special).write(true).create(!special).truncate(false);
             if !special {
@@ -63,6 +63,15 @@ impl Spool {
                 })?;
             }
             Ok(file)
+        };
+        // Who had the file locked until then may have completed it: it has another name now, and is not this recording's.
+        let open = || -> Result<File, TraceFileError> {
+            loop {
+                let file = open_once()?;
+                if special || is_at(&file, target) {
+                    return Ok(file);
+                }
+            }
         };
         let mut file = open()?;
         if !special {
@@ -178,6 +187,12 @@ impl Drop for Spool {
     }
 }
 
+/// Whether `file` is what is at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    let at = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(file), Ok(found)) if at(&file) == at(&found))
+}
+
 /// Whether `path` is a symbolic link of another user's than root and this process's.
 fn is_link_of_others(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
@@ -211,4 +226,38 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Two recordings of one name in turns: one begins while the other gives its file the last name.
+    #[test]
+    fn a_file_that_was_completed_meanwhile_is_left_alone() {
+        const FILES: u32 = 4000;
+        let directory = tempfile::tempdir().expect("a directory");
+        let completed = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while completed.load(Ordering::Relaxed) < FILES {
+                        let mut spool = match Spool::create(&directory.path().join("t")) {
+                            Err(TraceFileError::Busy(_)) => continue,
+                            spool => spool.expect("created"),
+                        };
+                        spool.write_all(b"whole").expect("written");
+                        let number = completed.fetch_add(1, Ordering::Relaxed);
+                        let partial = spool.partial.take().expect("a regular file");
+                        fs::rename(partial, directory.path().join(format!("t.{number}"))).expect("renamed");
+                    }
+                });
+            }
+        });
+        let files = fs::read_dir(directory.path()).expect("there").flatten();
+        let emptied = files.filter(|file| file.metadata().expect("there").len() != 5).count();
+        assert_eq!(emptied, 0, "of {} files", completed.into_inner());
+    }
 }

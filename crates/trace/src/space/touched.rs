@@ -32,6 +32,8 @@ impl TouchedPages {
 mod tests {
     use std::collections::HashSet;
 
+    use prepage_testing::Random;
+
     use super::*;
 
     fn pages(start: u64, end: u64) -> PageRange {
@@ -42,13 +44,8 @@ mod tests {
     fn behaves_as_a_plain_set_through_forks() {
         let mut shared = vec![TouchedPages::default()];
         let mut plain = vec![HashSet::new()];
-        let mut state = 0x1234_5678_9abc_def1u64;
-        let mut next = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = Random::new(0);
+        let mut next = |below: u64| random.below(below);
         for _ in 0..20_000 {
             let who = next(shared.len() as u64) as usize;
             match next(20) {

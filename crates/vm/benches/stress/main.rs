@@ -20,6 +20,7 @@ use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
 use prepage_sys::signals::Masked;
+use prepage_testing::{Need, Random};
 use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Object, Piece, Pool, PoolOptions, Reason, Source,
     SourceError, Vm, VmOptions,
@@ -65,18 +66,6 @@ fn fill(offset_bytes: u64, into: &mut [u8]) {
     }
 }
 
-/// A stream of numbers for decisions (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Gives the right bytes, late, not at once, after failing, or after writing nonsense into the buffer.
 struct Hostile {
     calls: AtomicU64,
@@ -117,6 +106,9 @@ impl Source for Hostile {
         Ok(())
     }
 }
+
+/// Of a shorter run a page need not have failed: the reads of a bad page are few, and one in fifty of them fails.
+const FAILS_AFTER_SECONDS: u64 = 60;
 
 const EXPECTED: &str = "a source that panics, as it should in this test";
 
@@ -407,11 +399,13 @@ impl Stress {
             options = options.huge_pages();
         }
         let mut map = self.vm.map(&object, &options).expect("a small map");
+        let mut written = vec![0; PAGES as usize];
         for _ in 0..128 {
-            let at = (random.below(PAGES) * PAGE_SIZE) as usize;
-            let before = map.as_slice()[at + 8];
-            assert!(before == 0 || before == 1, "zeros, or what was written");
-            map.as_mut_slice()[at + 8] = 1;
+            let page = random.below(PAGES) as usize;
+            let at = page * PAGE_SIZE as usize + 8;
+            assert_eq!(map.as_slice()[at], written[page], "what was written, or zeros");
+            written[page] += 1;
+            map.as_mut_slice()[at] = written[page];
         }
     }
 
@@ -472,7 +466,7 @@ impl Stress {
     }
 
     fn repeat(&self, number: usize, mut step: impl FnMut(&mut Random)) {
-        let mut random = Random(0x2545_f491_4f6c_dd1d ^ (number as u64 + 1) << 17);
+        let mut random = Random::new((number as u64 + 1) << 17);
         while !self.stop.load(Ordering::Relaxed) {
             step(&mut random);
             self.steps[number].fetch_add(1, Ordering::Relaxed);
@@ -487,7 +481,10 @@ impl Stress {
                 let mode = if random.below(8) == 0 { Mode::Handler } else { Mode::Inline };
                 self.touch_again(random, mode);
             }
-            FORK if random.below(DUMPS) == 0 => dump_one(&self.cores),
+            // The first, too: each run has one.
+            FORK if random.below(DUMPS) == 0 || self.steps[number as usize].load(Ordering::Relaxed) == 0 => {
+                dump_one(&self.cores);
+            }
             LOCK if std::env::var_os("LOCKED").is_none() => {
                 LOCKS.fetch_add(u64::from(lock_memory(true)), Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(500));
@@ -588,6 +585,8 @@ fn main() {
     if std::env::var_os("LOCKED").is_some() {
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).expect("mlockall");
     }
+    let may_lock = std::env::var_os("LOCKED").is_none() && lock_memory(true) && lock_memory(false);
+    let has_cores = Need::CoreFiles.probe().is_ok() && getrlimit(Resource::Core).maximum != Some(0);
     take_signals();
     let pool = PoolOptions::default().limit_bytes(limit_bytes).swap(std::env::temp_dir(), 64 << 20);
     let pool = Pool::with(&pool).expect("a pool");
@@ -687,6 +686,8 @@ fn main() {
     std::mem::forget(for_signals);
     assert!(SIGNALS.load(Ordering::Relaxed) > 0 && turns > 0);
     assert_eq!(WRONG_IN_SIGNAL.load(Ordering::Relaxed), 0, "wrong bytes in signal handlers");
+    assert!(!may_lock || LOCKS.load(Ordering::Relaxed) > 0, "memory was never locked");
+    assert!(!has_cores || CORES.load(Ordering::Relaxed) > 0, "no core was found");
     // Reads in the background end.
     let vm = stress.vm.clone();
     drop(stress);
@@ -701,6 +702,7 @@ fn main() {
         assert!(failure.object == "hostile" && failure.page.0 % 64 == BAD, "{failure:?}");
     }
     let failed = FAILED.load(Ordering::Relaxed);
+    assert!(failed > 0 || seconds < FAILS_AFTER_SECONDS, "no bad page failed");
     let held = [statistics.objects, statistics.maps, statistics.backings];
     assert_eq!(held, [0; 3], "objects, maps, backings left");
     // What signals touch is of another VM with the same pool.

@@ -8,9 +8,10 @@ use std::thread;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
+use prepage_testing::Random;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError};
 
-use super::{PAGES, Random, Stress, TICK, word};
+use super::{PAGES, Stress, TICK, word};
 
 /// Pages of a map that snapshots are taken of, and how many maps and snapshots a thread keeps: few, since frozen pages are never reclaimed.
 const CHAIN_PAGES: u64 = 20;

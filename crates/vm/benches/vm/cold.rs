@@ -11,6 +11,7 @@ use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Neighbours, Policy};
 use prepage_core::profile::Extent;
 use prepage_core::{PageIndex, PageRange};
+use prepage_simulate::model::Random;
 use prepage_sys::mapping::FileMapping;
 use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
 
@@ -50,10 +51,10 @@ impl Data {
         let mut file = File::create(&data.path).unwrap();
         let mut block = vec![0_u8; 1 << 20];
         for number in 0..mib {
-            let mut state = number + 1;
+            let mut random = Random(number + 1);
             for bytes in block.chunks_exact_mut(8) {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                bytes.copy_from_slice(&(state | 1).to_le_bytes());
+                random.next();
+                bytes.copy_from_slice(&(random.0 | 1).to_le_bytes());
             }
             file.write_all(&block).unwrap();
         }
@@ -101,16 +102,9 @@ pub fn walk(byte: impl Fn(u64) -> u8, order: &[u64]) -> f64 {
 /// One in `part` of so many pages, in a random order.
 pub fn at_random(pages: u64, part: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();
-    shuffle(&mut order, 1);
+    Random(1).shuffle(&mut order);
     order.truncate((pages / part) as usize);
     order
-}
-
-fn shuffle(order: &mut [u64], mut state: u64) {
-    for index in (1..order.len()).rev() {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        order.swap(index, (state >> 33) as usize % (index + 1));
-    }
 }
 
 /// What is touched, and how: in one piece after the other, each from a cold file.
@@ -313,15 +307,15 @@ fn random(data: &Data, umap: Result<&Umap, &str>) -> Vec<Aim> {
 /// A tenth of the pages, in runs of 1 to 8, touched in an order of its own.
 fn predicted(data: &Data) -> Option<Aim> {
     let mut runs = Vec::new();
-    let (mut page, mut state) = (0, 7_u64);
+    let (mut page, mut random) = (0, Random(7));
     while page < data.pages {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let (len, gap) = (1 + (state >> 33) % 8, (state >> 40) % 81);
+        let number = random.next();
+        let (len, gap) = (1 + number % 8, (number >> 7) % 81);
         runs.push((page, (page + len).min(data.pages)));
         page += len + gap;
     }
     let mut ranks: Vec<u64> = (0..runs.len() as u64).collect();
-    shuffle(&mut ranks, 3);
+    Random(3).shuffle(&mut ranks);
     let order: Order = ranks.iter().flat_map(|&rank| runs[rank as usize].0..runs[rank as usize].1).collect();
     let extents: Vec<Extent> = ranks
         .iter()

@@ -1,6 +1,7 @@
 //! A pool of half as many frames as the pages that are used, beside UMap with a buffer of as many pages.
 
 use prepage_core::policy::Neighbours;
+use prepage_simulate::model::Random;
 use prepage_vm::{MapOptions, Vm, VmOptions};
 
 use crate::cold::{Data, none, walk};
@@ -54,24 +55,15 @@ pub fn measure() -> Vec<Aim> {
     aims
 }
 
-/// Numbers of 31 bits, the same each time.
-fn numbers() -> impl FnMut() -> u64 {
-    let mut state = 1_u64;
-    move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        state >> 33
-    }
-}
-
 /// Twice as many touches as there are pages, each page as likely as any other.
 fn uniform(pages: u64) -> Vec<u64> {
-    let mut random = numbers();
-    (0..2 * pages).map(|_| random() % pages).collect()
+    let mut random = Random(1);
+    (0..2 * pages).map(|_| random.next() % pages).collect()
 }
 
 /// As many: the page of rank r as likely as r to the power of −0.99, ranks scattered over the file (YCSB's default).
 fn zipf(pages: u64) -> Vec<u64> {
-    let mut random = numbers();
+    let mut random = Random(1);
     let mut total = 0.0;
     let sums: Vec<f64> = (1..=pages)
         .map(|rank| {
@@ -82,7 +74,7 @@ fn zipf(pages: u64) -> Vec<u64> {
     let rank = |part: f64| sums.partition_point(|&sum| sum < part * total) as u64;
     // Every page once: 2654435761 is a prime, and larger than the file's pages.
     let scattered = |rank: u64| rank.min(pages - 1).wrapping_mul(2_654_435_761) % pages;
-    (0..2 * pages).map(|_| scattered(rank(random() as f64 / (1_u64 << 31) as f64))).collect()
+    (0..2 * pages).map(|_| scattered(rank(random.share()))).collect()
 }
 
 /// As many: every other one of an eighth of the pages, between them a scan around the rest.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use prepage_core::PageRange;
@@ -10,10 +10,15 @@ use prepage_sys::mapping::FileMapping;
 
 /// A file on an XFS of its own, on a loop device, which goes when this is dropped. Its pages are in memory.
 pub struct Reflinks {
-    directory: tempfile::TempDir,
     image: File,
     len_bytes: u64,
+    // Before the directory that it lies in.
+    mounted: Mounted,
+    _directory: tempfile::TempDir,
 }
+
+/// Unmounted with this.
+struct Mounted(PathBuf);
 
 impl Reflinks {
     /// Makes a file of `len_bytes`; says why it cannot.
@@ -24,35 +29,28 @@ impl Reflinks {
         File::create(&device).and_then(|file| file.set_len(3 * len_bytes)).unwrap();
         run(Command::new("mkfs.xfs").arg("-q").arg(&device))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&device).arg(&mount))?;
-        let path = mount.join("image");
+        let mounted = Mounted(mount);
+        let path = mounted.0.join("image");
         let mut image = File::create_new(&path).unwrap();
         std::io::copy(&mut std::io::Read::take(std::io::repeat(1), len_bytes), &mut image).unwrap();
         image.sync_all().unwrap();
-        Ok(Self { directory, image, len_bytes })
-    }
-
-    fn mount(&self) -> PathBuf {
-        self.directory.path().join("mount")
+        Ok(Self { image, len_bytes, mounted, _directory: directory })
     }
 
     /// A copy that shares its blocks, mapped.
     pub fn copy(&self) -> (File, FileMapping) {
-        let copy = tempfile::tempfile_in(self.mount()).unwrap();
+        let copy = tempfile::tempfile_in(&self.mounted.0).unwrap();
         rustix::fs::ioctl_ficlone(&copy, &self.image).unwrap();
         let mapping = FileMapping::new(copy.as_fd(), PageRange::covering(0, self.len_bytes)).unwrap();
         (copy, mapping)
     }
 }
 
-impl Drop for Reflinks {
+impl Drop for Mounted {
     fn drop(&mut self) {
-        unmount(&self.mount());
-    }
-}
-
-fn unmount(mount: &Path) {
-    if let Err(error) = run(Command::new("umount").arg("--lazy").arg(mount)) {
-        println!("  {} stays mounted: {error}", mount.display());
+        if let Err(error) = run(Command::new("umount").arg("--lazy").arg(&self.0)) {
+            println!("  {} stays mounted: {error}", self.0.display());
+        }
     }
 }
 

@@ -118,6 +118,11 @@ impl Aim {
         Self { what: what.to_owned(), measured: Err(why.to_owned()), best: None, at_least: true, bound }
     }
 
+    /// The same of a figure that is to be small.
+    pub fn not_run_at_most(what: &str, bound: f64, why: &str) -> Self {
+        Self { at_least: false, ..Self::not_run(what, bound, why) }
+    }
+
     pub fn best(self, best: Option<f64>) -> Self {
         Self { best, ..self }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_testing::{Doctor, Need, Random, unless_refused};
 pub use prepage_testing::{child, child_command, is_child};
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
@@ -44,15 +44,10 @@ pub fn memfd_pages() -> u64 {
     memfds().iter().map(|(_, facts)| facts.blocks() * 512 / PAGE_SIZE).sum()
 }
 
-/// Numbers below a limit, the same in each run (xorshift).
+/// Numbers below a limit, the same in each run.
 pub fn random() -> impl FnMut(u64) -> u64 {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    move |limit| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % limit
-    }
+    let mut random = Random::new(0);
+    move |limit| random.below(limit)
 }
 
 /// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.
