@@ -50,7 +50,7 @@ mod tests {
         let sh = find("sh".as_ref()).unwrap();
         let [bin_sh, env] = ["/bin/sh", "/usr/bin/env"].map(PathBuf::from);
         for text in [&b"#!/bin/sh"[..], b"#! \t/bin/sh -e\necho", b"#!/bin/sh\t-e x"] {
-            assert_eq!(of(text), [bin_sh.clone()], "{}", text.escape_ascii());
+            assert_eq!(of(text), std::slice::from_ref(&bin_sh), "{}", text.escape_ascii());
         }
         for text in [&b"#!/usr/bin/env sh\n"[..], b"#!/usr/bin/env -S sh -e\n", b"#!/usr/bin/env -S A=b sh\n"]
         {

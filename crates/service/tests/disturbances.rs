@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use prepage_core::launches::Launches;
 use prepage_service::socket::ask;
 use prepage_sys::process_status::ProcessStatus;
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, child_command, has, this_test};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
@@ -216,9 +216,8 @@ fn in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others() {
         command.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", usec);
     });
     let storm = || {
-        let mut storm = Command::new(std::env::current_exe().unwrap());
-        let name = "in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others";
-        storm.args(["--exact", name]).env(STORM, place.path("scripts")).stdout(Stdio::null());
+        let mut storm = child_command(&this_test(), &[]);
+        storm.env(STORM, place.path("scripts")).stdout(Stdio::null());
         Running(storm.spawn().unwrap())
     };
     let _storms = [storm(), storm()];

@@ -66,6 +66,8 @@ fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: 
     }
     let (taken, outcome) = claimed.take();
     *evicted += taken;
+    // Who waits for a frame takes claims for frames that come soon.
+    object.vm.pool.core().frames.may_go();
     let tally = Tally { pages_evicted: taken, ..Tally::default() };
     object.vm.figures.add(Account::here().cpu, &tally);
     outcome

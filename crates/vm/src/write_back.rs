@@ -270,6 +270,10 @@ impl ObjectCore {
         if let Some(buffer) = buffer {
             self.vm.request_buffers.give(buffer);
         }
+        if failed < batch.len() as u64 {
+            // Reads may wait for frames that are clean now.
+            self.vm.pool.core().frames.may_go();
+        }
         let swapped = if dirty.home.is_swap() { pages } else { 0 };
         let tally = Tally {
             pages_written_back: pages - swapped,

@@ -95,7 +95,7 @@ proptest! {
         let glance = Glance::of(&bytes).unwrap();
         let Profile { history, starts, .. } = profile.clone();
         prop_assert_eq!((glance.program, glance.role), (&*profile.program, &*profile.role));
-        prop_assert_eq!(glance.past.clone(), Profile { history, starts, ..Profile::default() });
+        prop_assert_eq!(&glance.past, &Profile { history, starts, ..Profile::default() });
         let mut files = profile.files.iter();
         for (path, identity, pages) in glance.sample(random) {
             let found = files.find(|file| file.path == path && file.identity == identity);
