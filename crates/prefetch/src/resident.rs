@@ -35,11 +35,20 @@ const WITH_PAGES: [u32; 14] = [
 /// caller neither owns nor may write (EPERM, since Linux 6.16), and counts nothing in those of some file systems: there a read of one byte tells. A page found
 /// missing in such a file is in memory or on its way afterwards.
 pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
+    look(file, page, &answers_at_once)
+}
+
+/// As [`is_resident`], and never waits for the device: where the kernel does not say, the page is missing.
+pub(crate) fn is_at_hand(file: &File, page: PageIndex) -> bool {
+    look(file, page, &answers_without_waiting)
+}
+
+fn look(file: &File, page: PageIndex, is_read_at_once: &dyn Fn(&File, PageIndex) -> bool) -> bool {
     let one = PageRange::new(page, PageIndex(page.0 + 1));
     match cached_pages(file.as_fd(), one) {
         Ok(count) if count > 0 => true,
         Ok(_) if has_pages(file) => false,
-        _ => answers_at_once(file, page),
+        _ => is_read_at_once(file, page),
     }
 }
 
@@ -56,18 +65,24 @@ fn has_pages(file: &File) -> bool {
 
 /// Whether a read of `page` returns without waiting for the device.
 fn answers_at_once(file: &File, page: PageIndex) -> bool {
-    let mut byte = [0u8; 1];
-    let mut read = |flags| {
-        let mut buffers = [rustix::io::IoSliceMut::new(&mut byte)];
-        preadv2(file, &mut buffers, page.offset_bytes(), flags)
-    };
     let began = Instant::now();
-    let answer = match read(ReadWriteFlags::NOWAIT) {
+    let answer = match read(file, page, ReadWriteFlags::NOWAIT) {
         // Overlayfs knows no such reads: how long an ordinary one takes tells as much.
-        Err(Errno::OPNOTSUPP) => read(ReadWriteFlags::empty()),
+        Err(Errno::OPNOTSUPP) => read(file, page, ReadWriteFlags::empty()),
         answer => answer,
     };
     answer.is_ok() && began.elapsed() < AT_ONCE
+}
+
+/// The same of a read that the kernel ends before it would wait.
+fn answers_without_waiting(file: &File, page: PageIndex) -> bool {
+    let began = Instant::now();
+    read(file, page, ReadWriteFlags::NOWAIT).is_ok() && began.elapsed() < AT_ONCE
+}
+
+fn read(file: &File, page: PageIndex, flags: ReadWriteFlags) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    preadv2(file, &mut [rustix::io::IoSliceMut::new(&mut byte)], page.offset_bytes(), flags)
 }
 
 #[cfg(test)]
@@ -94,8 +109,8 @@ mod tests {
         };
         assert_eq!(there(is_resident), PAGES);
         // A thread that has to wait for its CPU takes its time over what is in memory, too.
-        assert!(there(answers_at_once) > PAGES / 2);
-        for is_there in [is_resident, answers_at_once] {
+        assert!(there(answers_at_once) > PAGES / 2 && there(answers_without_waiting) > PAGES / 2);
+        for is_there in [is_resident, is_at_hand, answers_at_once, answers_without_waiting] {
             evict(file.as_fd(), Duration::from_secs(1)).unwrap();
             assert_eq!(there(is_there), 0);
         }

@@ -20,7 +20,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::config::Config;
 use crate::launch::{Found, LaunchOptions};
-use crate::resident::is_resident;
+use crate::resident::is_at_hand;
 
 /// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
 /// observed in this start, and is in memory.
@@ -62,5 +62,5 @@ fn are_there(path: &str, learned: &FileIdentity, pages: &[PageIndex]) -> bool {
     };
     // A page that is looked for is all that is ever read.
     let _ = fadvise(&file, 0, None, Advice::Random);
-    pages.iter().all(|page| is_resident(&file, *page))
+    pages.iter().all(|page| is_at_hand(&file, *page))
 }

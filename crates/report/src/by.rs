@@ -106,6 +106,8 @@ pub struct Grouped {
     pub total: Costs,
     /// How many rows were left out.
     pub left_out: usize,
+    /// Whether the trace says what faults cost.
+    pub has_costs: bool,
 }
 
 impl Grouped {
@@ -115,7 +117,11 @@ impl Grouped {
         // Stacks are longer than any line: figures behind them would not be seen.
         let ahead = if self.by == By::Stack { labels.len() } else { 0 };
         let figures = |costs: &Costs| -> Vec<Cell> {
-            columns.iter().map(|column| column.text(costs, &self.total, tsc_hz).into()).collect()
+            let figure = |column: &Column| match column.is_sum_of_costs() && !self.has_costs {
+                true => "-".into(),
+                false => column.text(costs, &self.total, tsc_hz).into(),
+            };
+            columns.iter().map(figure).collect()
         };
         let row = |names: Vec<Cell>, costs: &Costs| {
             let mut cells = [names, figures(costs)].concat();
@@ -179,7 +185,7 @@ impl Report {
             left_out = rows.len().saturating_sub(top);
             rows.truncate(top);
         }
-        Grouped { by, rows, total: self.total(), left_out }
+        Grouped { by, rows, total: self.total(), left_out, has_costs: self.has_costs }
     }
 
     /// The function at `place`, or where it is known to be.

@@ -67,7 +67,7 @@ pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> i
     let files = report.grouped(By::File, OVERVIEW_FILES);
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
     writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.lines(width))?;
-    if report.total().tally.is_timed() {
+    if report.is_timed(&report.total().tally) {
         writeln!(out, "\n{}", waiting(report))?;
     }
     if !report.slowest.is_empty() {

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use prepage_core::profile::plan::{PlanOptions, plan};
@@ -19,7 +20,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{identity_of, open_if_same};
 use prepage_sys::extents::extents;
 use prepage_sys::move_extents::exchange;
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
 
 use crate::blocks::BlockDevice;
 use crate::replay::READ_PAGES_MAX;
@@ -31,53 +32,82 @@ const PIECE_PAGES_MIN: u64 = 256;
 /// the kernel then reads around a fault would be a request for each piece.
 const WHOLE_PAGES: u64 = 4096;
 
+/// No longer file is: most of it is not needed, or is a hole.
+const WHOLE_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Where a super block tells of features, and the one that is wanted (`s_feature_compat`, `EXT4_FEATURE_COMPAT_HAS_JOURNAL` of fs/ext4/ext4.h).
+const FEATURES_AT: u64 = 1024 + 0x5c;
+const HAS_JOURNAL: u32 = 1 << 2;
+
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arranged {
-    /// Pages.
+    /// Pages, and holes between them.
     pub pages: u64,
     /// Files that they are of.
     pub files: usize,
-    /// Files of the profile that stay as they are: in use as programs, on another file system, or no longer what the profile knows.
+    /// Files of the profile that stay as they are: programs in use, files of which the kernel moves no pages (encrypted, say), on another file system,
+    /// or no longer what the profile knows.
     pub left: usize,
 }
 
-/// Moves the pages of `profile` that lie on `device`, whose file system is mounted at the root directory of this process.
+/// Moves the pages of `profile` that lie on `device`, whose file system is mounted at the root directory of this process. Where the machine
+/// `runs` from it, programs stay: while a file is open to be moved, nobody can execute it.
 ///
 /// # Errors
-/// Where the file system cannot move pages, or has no room for all of them beside what there is, or only in small pieces.
-pub fn arrange(device: &BlockDevice, profile: &Profile) -> io::Result<Arranged> {
+/// Where the file system cannot move pages, has no journal, has no room for all of them beside what there is, or only in small pieces.
+pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Result<Arranged> {
+    let mut features = [0; 4];
+    device.opened()?.read_exact_at(&mut features, FEATURES_AT)?;
+    if u32::from_le_bytes(features) & HAS_JOURNAL == 0 {
+        let what = "its file system has no journal: files could be lost if the machine stopped meanwhile";
+        return Err(io::Error::other(what));
+    }
     let mut seen = HashSet::new();
-    let files: Vec<Option<File>> = profile
-        .files
-        .iter()
-        .map(|profiled| {
-            let (file, inode) = open_to_move(profiled, device.number())?;
-            // One that has two names is moved by the first.
-            seen.insert(inode).then_some(file)
-        })
-        .collect();
+    let mut is_to_move = |profiled: &ProfiledFile| {
+        let Some((file, inode)) = open_to_move(profiled, device.number(), runs) else { return false };
+        // The kernel moves what lies on the device, and of what it keeps in large folios one page a call.
+        let is_written = file.sync_data().is_ok();
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        // One that has two names is moved by the first.
+        is_written && seen.insert(inode)
+    };
+    let is_to_move: Vec<bool> = profile.files.iter().map(&mut is_to_move).collect();
     let moved_along = with_whole_files(profile);
     let mut reads = plan(&moved_along, PlanOptions { read_pages_max: READ_PAGES_MAX, ..PlanOptions::EXACT });
-    reads.retain(|read| files[read.file].is_some());
+    reads.retain(|read| is_to_move[read.file]);
     let donor = donor(reads.iter().map(|read| read.range.len()).sum())?;
-    let (mut next, mut pages, mut moved) = (PageIndex(0), 0, HashSet::new());
+    let (mut next, mut pages, mut moved, mut refused) = (PageIndex(0), 0, HashSet::new(), None);
     for read in &reads {
-        let Some(file) = &files[read.file] else { continue };
-        match exchange(file.as_fd(), read.range, donor.as_fd(), next) {
+        let opened = open_to_move(&profile.files[read.file], device.number(), runs);
+        match opened.map_or(Ok(0), |(file, _)| exchange(file.as_fd(), read.range, donor.as_fd(), next)) {
             Ok(0) => {}
             Ok(count) => {
                 pages += count;
                 moved.insert(read.file);
             }
-            // Somebody uses the page this moment, or the file is shorter.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EINVAL)) => {}
-            Err(error) => return Err(error),
+            Err(error) if is_of_file(&error) => _ = refused.get_or_insert(error),
+            Err(error) => {
+                rustix::fs::syncfs(&donor)?;
+                return Err(error);
+            }
         }
         next.0 += read.range.len();
     }
     rustix::fs::syncfs(&donor)?;
-    Ok(Arranged { pages, files: moved.len(), left: profile.files.len() - moved.len() })
+    match refused {
+        Some(error) if pages == 0 => Err(error),
+        _ => Ok(Arranged { pages, files: moved.len(), left: profile.files.len() - moved.len() }),
+    }
+}
+
+/// Whether the kernel moves no pages of this file, or not now: one that is used this moment, is shorter than it was, has a hole there, is encrypted,
+/// keeps its data in the journal or in its inode, or is a swap file.
+fn is_of_file(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EINVAL | libc::ENODATA | libc::EOPNOTSUPP | libc::ETXTBSY | libc::EPERM)
+    )
 }
 
 /// The pages of `profile`, with all of the files that are moved as a whole.
@@ -94,6 +124,9 @@ fn with_whole_files(profile: &Profile) -> Profile {
             break;
         }
         pages += len;
+        if files[at].identity.size_bytes > WHOLE_FILE_BYTES_MAX {
+            continue;
+        }
         let whole = PageRange::covering(0, files[at].identity.size_bytes);
         // The first time: what else of it is needed comes later.
         if files[at].extents.iter().any(|extent| extent.range != whole) {
@@ -103,9 +136,13 @@ fn with_whole_files(profile: &Profile) -> Profile {
     Profile { files, ..Profile::default() }
 }
 
-/// A file of a profile that lies on the device with number `device`, open to be moved, and its inode.
-fn open_to_move(profiled: &ProfiledFile, device: u64) -> Option<(File, u64)> {
-    let seen = identity_of(&open_if_same(profiled).ok()?).ok()?;
+/// A file of a profile that lies on the device with number `device`, open to be moved, and its inode. No program, where the machine `runs` from there.
+fn open_to_move(profiled: &ProfiledFile, device: u64, runs: bool) -> Option<(File, u64)> {
+    let opened = open_if_same(profiled).ok()?;
+    let seen = identity_of(&opened).ok()?;
+    if runs && opened.metadata().ok()?.mode() & 0o111 != 0 {
+        return None;
+    }
     // Nobody's data changes, but the kernel moves only what may be written to.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let file = File::from(rustix::fs::open(&profiled.path, flags, Mode::empty()).ok()?);

@@ -152,7 +152,9 @@ struct UnderWay {
     began: Instant,
     /// Whether threads have it, or have had it.
     has_begun: bool,
-    is_cancelled: bool,
+    /// Whether not all of it comes: by room, by time, or because somebody stopped it.
+    is_cut_short: bool,
+    priority: Priority,
 }
 
 impl Fetches {
@@ -199,7 +201,7 @@ impl Fetches {
         let mut prefetches = lock(&self.prefetches);
         for one in prefetches.under_way.iter_mut().filter(|one| one.pid == pid && one.seen_at <= seen_at) {
             one.engine.cancel();
-            one.is_cancelled = true;
+            one.is_cut_short = true;
         }
         if prefetches.cancelled.len() >= CANCELLED_MAX {
             prefetches.cancelled.clear();
@@ -224,7 +226,10 @@ impl Fetches {
         pids.push(start.pid);
         let prefetches = lock(&self.prefetches);
         let is_on_its_way = |one: &&UnderWay| {
-            pids.contains(&one.pid) && !one.is_cancelled && !one.engine.outcome().memory_was_short
+            pids.contains(&one.pid)
+                && one.priority == Priority::Start
+                && !one.is_cut_short
+                && !one.engine.outcome().memory_was_short
         };
         prefetches.under_way.iter().filter(is_on_its_way).map(|one| one.planned.clone()).collect()
     }
@@ -242,11 +247,15 @@ impl Fetches {
         }
         let mut engine = Engine::new(planned.clone(), &known.figures);
         let budget = lock(&self.budget).take();
+        let wanted_bytes = engine.planned_bytes();
         engine.keep_within(budget.map_or_else(Budget::of_process, |(_, budget)| budget));
+        let is_cut_short = engine.planned_bytes() < wanted_bytes;
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let look = || {
             if turn == Turn::Prefetch {
-                return if engine.is_warm() { Residency::All } else { Residency::Most };
+                // A start of which something is on its way is a cold one, however little is left of it.
+                let is_warm = on_their_way.is_empty() && engine.is_warm();
+                return if is_warm { Residency::All } else { Residency::Most };
             }
             engine.open_sample();
             // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out.
@@ -298,7 +307,8 @@ impl Fetches {
             seen_at,
             began: Instant::now(),
             has_begun: false,
-            is_cancelled: false,
+            is_cut_short,
+            priority,
         };
         {
             let mut prefetches = lock(&self.prefetches);
@@ -310,9 +320,10 @@ impl Fetches {
             prefetches.under_way.push(under_way);
         }
         let crew = self.readers_of(known.device);
+        let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
             let (rights, account) = (known.rights.clone(), account.clone());
-            crew.lend(
+            let is_lent = crew.lend(
                 priority,
                 Box::new(move || {
                     // Without these rights nothing is opened.
@@ -321,12 +332,17 @@ impl Fetches {
                     }
                     account.note_end();
                 }),
-            )
+            );
+            is_whole &= is_lent;
+            is_lent
         });
         self.counters.fetched.count();
         let mut prefetches = lock(&self.prefetches);
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
-        own.into_iter().for_each(|own| own.has_begun = true);
+        own.into_iter().for_each(|own| {
+            own.has_begun = true;
+            own.is_cut_short |= !is_whole;
+        });
         Done::Fetched
     }
 
@@ -406,12 +422,13 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
     /// rights files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
-        let has_ended = |UnderWay { engine, began, has_begun, .. }: &mut UnderWay| {
+        let has_ended = |UnderWay { engine, began, has_begun, is_cut_short, .. }: &mut UnderWay| {
             if *has_begun && engine.wait_for(Duration::ZERO) {
                 return true;
             }
             if began.elapsed() >= FETCH_MAX {
                 engine.cancel();
+                *is_cut_short = true;
             }
             began.elapsed() >= FETCH_MAX + HANGS_AFTER
         };

@@ -30,26 +30,28 @@ pub fn prepare(root: &Path, is_to_arrange: bool) -> Result<Prepared, ServiceErro
     let device = BlockDevice::of(root).map_err(failed)?;
     let device = device
         .ok_or_else(|| lacks("its file system is not ext2, ext3 or ext4: there is nothing to prepare"))?;
+    let runs = rustix::fs::stat("/").is_ok_and(|running| running.st_dev == device.number());
     rustix::process::chroot(root).map_err(|error| failed(error.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;
     let stores = Subject::Boot.stores(None)?;
     let profile = profile(Subject::Boot, &stores)?.ok_or_else(|| {
         lacks("it has no profile of a boot. In the image: prepage profile import --layer machine FILE")
     })?;
-    let arranged = is_to_arrange.then(|| arrange(&device, &profile)).transpose().map_err(failed)?;
-    let directory = stores.directory(Subject::Boot.layer())?;
-    let seen = device.known(directory).unwrap_or_default();
-    let files = profile.files.iter().map(|file| (Path::new(&file.path), false));
-    let listed =
-        profile.lookups.iter().filter(|lookup| lookup.list).map(|lookup| (Path::new(&lookup.path), true));
-    let names = device.names(needed(beside(files, listed), &profile));
-    let blocks = device.holding(&names, [], &profile);
-    if blocks.pages() == 0 {
+    let blocks = || {
+        let files = profile.files.iter().map(|file| (Path::new(&file.path), false));
+        let listed = profile.lookups.iter().filter(|lookup| lookup.list);
+        let listed = listed.map(|lookup| (Path::new(&lookup.path), true));
+        let names = device.names(needed(beside(files, listed), &profile));
+        device.holding(&names, [], &profile)
+    };
+    if blocks().pages() == 0 {
         return Err(lacks(
             "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
         ));
     }
-    let blocks = blocks.beside(&seen);
+    let arranged = is_to_arrange.then(|| arrange(&device, &profile, runs)).transpose().map_err(failed)?;
+    let directory = stores.directory(Subject::Boot.layer())?;
+    let blocks = blocks().beside(&device.known(directory).unwrap_or_default());
     blocks.write(directory).map_err(failed)?;
     Ok(Prepared { pages: blocks.pages(), arranged })
 }

@@ -25,11 +25,12 @@ struct MoveExtent {
 const _: () = assert!(size_of::<MoveExtent>() == 40);
 
 /// Has `pages` of `file` lie where those of `donor` from `start` on lie, and the donor's where these lay; what the donor holds there is
-/// no longer said. Both are open to be written to, on a file system of 4 KiB blocks. Holes stay, and there is nothing behind the end
-/// of the file. Returns how many pages have moved: fewer where the kernel stopped midway.
+/// no longer said. Both are open to be written to, on a file system of 4 KiB blocks with a journal. Holes stay, and there is nothing behind the end
+/// of the file. Returns how many pages have moved, and holes between them: fewer where the kernel stopped midway.
 ///
 /// # Errors
-/// Where none has moved: EOPNOTSUPP or ENOTTY where the file system cannot, EBUSY where a page is being written, ENOSPC where the maps of the files find no room.
+/// Where none has moved: EOPNOTSUPP or ENOTTY where the file system cannot, or not with this file, EBUSY where a page is being written or lies in a large
+/// folio of the page cache, ENODATA where only holes follow or nothing is written yet, ENOSPC where the maps of the files find no room.
 pub fn exchange(
     file: BorrowedFd<'_>,
     pages: PageRange,

@@ -91,6 +91,8 @@ pub(crate) fn fill(
     let range = claim.range();
     let mut waiters = Waiters::default();
     let Ok(block) = Block::make(&frames.memfd, range.start().offset_bytes()) else {
+        // Some of its memory may have been made.
+        frames.abandon(range);
         return Err((claim, waiters));
     };
     // A direct read is one request.

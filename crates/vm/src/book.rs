@@ -23,7 +23,8 @@ use rangemap::RangeMap;
 
 use crate::error::AccessError;
 use crate::evict;
-use crate::jobs::{Job, Jobs};
+use crate::going::Going;
+use crate::jobs::Job;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
@@ -106,10 +107,10 @@ struct LookedAt {
 
 impl LookedAt {
     /// Nobody else may hold a part of it by now. A thread that does nothing but look for these pages runs this.
-    fn let_go(self, jobs: &Jobs) {
+    fn let_go(self, vm: &Arc<VmCore>) {
         self.maps.into_iter().for_each(MapCore::let_go);
         let others = self.others.into_iter().filter_map(Arc::into_inner);
-        others.for_each(|last| jobs.push(Job::Drop(Box::new(last))));
+        others.for_each(|last| vm.jobs.push(Job::Drop(Going::new(last, Arc::clone(vm)))));
     }
 }
 
@@ -421,7 +422,7 @@ impl Vm {
         let _masked = Masked::asynchronous();
         let mut looked_at = LookedAt::default();
         let shadowed = self.core.book.lock().take_shadowed(&mut looked_at);
-        looked_at.let_go(&self.core.jobs);
+        looked_at.let_go(&self.core);
         self.core.free(shadowed.iter().map(|(store, pages)| (store, *pages)))
     }
 }

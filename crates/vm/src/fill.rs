@@ -238,6 +238,17 @@ pub(crate) fn fill_local(
                 object.vm.buffers.give(buffer);
                 return Filled { outcome: Ok(block), waiters };
             }
+            // What came is told. Who goes on by steps comes again for the rest.
+            Err((rest, listed))
+                if rest.range().start() > block.start() && wanted.priority != Priority::Ahead =>
+            {
+                let came = PageRange::new(block.start(), rest.range().start());
+                object.vm.release_frames(rest.range().len());
+                waiters.listed |= listed.listed | rest.release().listed;
+                object.vm.buffers.give(buffer);
+                object.vm.figures.settle(account);
+                return Filled { outcome: Ok(came), waiters };
+            }
             // As pages are, which may fail one by one.
             Err((rest, listed)) => {
                 claim = rest;

@@ -15,7 +15,6 @@
 //! Where there is a deadline, one thread more looks after it, which runs no source. It ends reads that take too long, and what waits in a
 //! queue from which nothing was taken for so long: all threads hang then. That others come first is no reason to fail.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -28,6 +27,7 @@ use crate::addresses::MapRef;
 use crate::crew::{Crew, Kind, Slept};
 use crate::fault::{Touch, serve_listed};
 use crate::fill::Wanted;
+use crate::going::Going;
 use crate::object::ObjectCore;
 use crate::pages::Claim;
 use crate::request::{self, Flight, Reading};
@@ -62,7 +62,7 @@ pub(crate) enum Job {
     /// Serve the listed faults.
     Listed,
     /// Let go of what nobody else holds: sources may go with it.
-    Drop(Box<dyn Any + Send>),
+    Drop(Going),
 }
 
 /// The queues and the threads.
@@ -354,7 +354,7 @@ impl Jobs {
             Job::Again(reading) => reading.try_again(),
             Job::Step(step) => step.run(&mut account),
             Job::Listed => serve_listed(self),
-            Job::Drop(last) => drop(last),
+            Job::Drop(going) => drop(going),
         }
     }
 

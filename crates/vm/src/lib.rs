@@ -97,6 +97,7 @@ mod fault;
 mod fill;
 mod frame_count;
 mod give_back;
+mod going;
 mod handler;
 mod heirs;
 mod histogram;

@@ -13,6 +13,7 @@ use prepage_sys::versions::{Used, Versions};
 use crate::addresses::MapRef;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
+use crate::going::Going;
 use crate::jobs::Job;
 use crate::object::Contents;
 use crate::options::{Advice, MapOptions, Mode};
@@ -452,8 +453,9 @@ impl MapCore {
     /// As [`ObjectCore::let_go`]: its objects may go with it.
     pub(crate) fn let_go(self: Arc<Self>) {
         if let Some(last) = Arc::into_inner(self) {
-            let jobs = Arc::clone(&last.vm.jobs);
-            jobs.push(Job::Drop(Box::new(last)));
+            let vm = Arc::clone(&last.vm);
+            let jobs = Arc::clone(&vm.jobs);
+            jobs.push(Job::Drop(Going::new(last, vm)));
         }
     }
 

@@ -17,6 +17,7 @@ use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
+use crate::going::Going;
 use crate::home::Home;
 use crate::jobs::Job;
 use crate::pages::{Idleness, Pages, Seen};
@@ -321,8 +322,9 @@ impl ObjectCore {
     /// is done by a thread of its VM.
     pub(crate) fn let_go(self: Arc<Self>) {
         if let Some(last) = Arc::into_inner(self) {
-            let jobs = Arc::clone(&last.vm.jobs);
-            jobs.push(Job::Drop(Box::new(last)));
+            let vm = Arc::clone(&last.vm);
+            let jobs = Arc::clone(&vm.jobs);
+            jobs.push(Job::Drop(Going::new(last, vm)));
         }
     }
 
@@ -477,6 +479,9 @@ impl Frames {
 
 impl Drop for ObjectCore {
     fn drop(&mut self) {
+        let count = &self.vm.pool.core().frames;
+        // Who looks for a frame meanwhile finds nothing here.
+        count.claim(1);
         if let Some(frames) = self.frames() {
             self.write_back_last(frames);
             // They take memory until they are freed, and count until then. In a child of fork(2) they are the parent's.
@@ -487,6 +492,8 @@ impl Drop for ObjectCore {
             self.rewires(frames, unwired);
             self.went(frames, resident);
         }
+        count.let_go(1);
+        count.may_go();
         self.vm.object_is_gone(self, self.mentioned.load(Ordering::Relaxed) != 0);
         self.vm.objects.fetch_sub(1, Ordering::AcqRel);
     }

@@ -219,13 +219,17 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
     let reloaded = place.systemctl(&["daemon-reload"]);
-    match stopped.and(reloaded) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            remedy::say("removed, but what runs may not have been stopped: ", &error);
-            Ok(ExitCode::FAILURE)
+    let mut code = ExitCode::SUCCESS;
+    for (what, done) in [
+        ("removed, but what runs may not have been stopped: ", stopped),
+        ("removed, but systemd still knows the units: ", reloaded),
+    ] {
+        if let Err(error) = done {
+            remedy::say(what, &error);
+            code = ExitCode::FAILURE;
         }
     }
+    Ok(code)
 }
 
 /// As the program of an ExecStart line (systemd.service(5)).
