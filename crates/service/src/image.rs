@@ -1,4 +1,4 @@
-//! An image of a machine that has a boot's profile from another one, before its first boot: where the inodes and directories of the
+//! An image of a machine that has a boot's profile, its own or another one's, before its next boot: where the inodes and directories of the
 //! profile's files lie is worked out while somebody has the image mounted. Files have names; blocks have to be found in each image anew.
 
 use std::io;

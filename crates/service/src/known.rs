@@ -114,7 +114,7 @@ impl Known {
         *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
     }
 
-    /// Files of it were found to hold something else: its next start is to be observed.
+    /// Its files were found to hold something else, or a start of it waited much longer than usual: its next start is to be observed.
     pub fn mark_as_changed(&self) {
         self.has_changed.store(true, Ordering::Relaxed);
     }
