@@ -153,14 +153,15 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
         return;
     }
     // A small file system of our own, in a mount namespace that ends with the command. The recorded command fills
-    // it, then takes more faults than a row group has: there is no room for it beside what is kept for the file's end.
+    // it, then takes more faults than a row group has: there is no room for it beside what is kept for the file's end. It still runs
+    // when the recorder has read them.
     let faults = "import mmap\n\
         memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
         memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
         for _ in range(18):\n\
         \x20   memory[::4096] = bytes(16384)\n\
         \x20   memory.madvise(mmap.MADV_DONTNEED)\n";
-    let command = format!("dd if=/dev/zero of=fill bs=64k; /usr/bin/python3 -c \"{faults}\"; exit 7");
+    let command = format!("dd if=/dev/zero of=fill bs=64k; /usr/bin/python3 -c \"{faults}\"; sleep 3; exit 7");
     let script = format!(
         "mount -t tmpfs -o size=4m none . && cd . && cd \"$PWD\" || exit 99
          {} record -o t.parquet -- sh -c '{command}'
