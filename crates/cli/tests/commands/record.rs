@@ -161,7 +161,8 @@ fn a_full_disk_stops_the_file_and_not_the_command() {
         for _ in range(18):\n\
         \x20   memory[::4096] = bytes(16384)\n\
         \x20   memory.madvise(mmap.MADV_DONTNEED)\n";
-    let command = format!("dd if=/dev/zero of=fill bs=64k; /usr/bin/python3 -c \"{faults}\"; sleep 3; exit 7");
+    let command =
+        format!("dd if=/dev/zero of=fill bs=64k; /usr/bin/python3 -c \"{faults}\"; sleep 3; exit 7");
     let script = format!(
         "mount -t tmpfs -o size=4m none . && cd . && cd \"$PWD\" || exit 99
          {} record -o t.parquet -- sh -c '{command}'
