@@ -14,7 +14,7 @@ use crate::sightings::{PAGES_MAX, Sightings};
 pub(crate) struct Endings {
     /// How many page tables of each process went without a last look.
     unseen: HashMap<u32, u32>,
-    /// Of how many page tables each process has told everything before they went. Their number may rise before `unseen` does, or after.
+    /// By process: how many page tables it told everything of, before they went. This may rise before `unseen` does, or after.
     told: HashMap<u32, u32>,
     /// The file that each process has named last.
     mapped: HashMap<u32, PathBuf>,
@@ -72,7 +72,7 @@ impl Endings {
         self.has_windows
     }
 
-    /// Whether touched pages may be unknown: a page table went that nobody had looked at last, and its process has not told of it.
+    /// Whether touched pages may be unknown. So it is where a page table went after a last touch that nobody had looked at, and that its process did not tell.
     pub(crate) fn has_missed(&self) -> bool {
         let told = |pid| self.told.get(pid).copied().unwrap_or_default();
         self.is_missed || self.unseen.iter().any(|(pid, count)| *count > told(pid))

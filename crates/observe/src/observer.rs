@@ -303,7 +303,7 @@ impl Observer {
                         // Processes tell what they have touched: page tables show all.
                         Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids()).map(|begun| {
                             *disk_faults = Some(Box::new(begun));
-                            // What they have mapped until now is not told.
+                            // Nobody says what they had mapped before.
                             tables.tell_mapped(None);
                         }),
                         Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {

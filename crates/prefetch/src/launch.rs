@@ -477,6 +477,16 @@ mod tests {
 
     use super::*;
 
+    fn waiting_for(word: OwnedFd) -> Launched {
+        Launched {
+            program: None,
+            word: Some(word),
+            is_prefetched: false,
+            is_verbose: true,
+            messages: Vec::new(),
+        }
+    }
+
     /// Who gives word may lose its processor before it closes the pipe.
     #[test]
     fn the_end_of_the_word_is_waited_for_and_not_that_of_the_pipe() {
@@ -489,13 +499,7 @@ mod tests {
             std::thread::sleep(Duration::from_secs(5));
             drop(kept);
         });
-        let launched = Launched {
-            program: None,
-            word: Some(from),
-            is_prefetched: false,
-            is_verbose: true,
-            messages: Vec::new(),
-        };
+        let launched = waiting_for(from);
         let began = Instant::now();
         let prepared = launched.wait("/no/such/program".as_ref());
         assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
@@ -508,13 +512,7 @@ mod tests {
     fn a_word_that_breaks_off_is_told() {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         File::from(to).write_all(b"vNAME=value\0me").unwrap();
-        let launched = Launched {
-            program: None,
-            word: Some(from),
-            is_prefetched: false,
-            is_verbose: true,
-            messages: Vec::new(),
-        };
+        let launched = waiting_for(from);
         let prepared = launched.wait("/no/such/program".as_ref());
         assert_eq!(prepared.messages, ["e", "what serves this start has failed"]);
     }

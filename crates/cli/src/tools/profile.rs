@@ -95,7 +95,7 @@ impl From<LayerName> for Layer {
     }
 }
 
-/// The name of a profile, as an argument. Profiles are called in UTF-8, with U+FFFD in place of what is none in a program's name.
+/// The name of a profile, as an argument. In the names of profiles, bytes of a program's name that are no UTF-8 are U+FFFD.
 pub fn name() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().map(|name| name.to_string_lossy().into_owned())
 }

@@ -1,5 +1,5 @@
-//! What a start asks of a profile before anything else, in one pass over its bytes: whose it is, its past, and a sample of its pages, by
-//! which it is told whether all is in memory.
+//! What a start asks of a profile before anything else, in one pass over its bytes: whose it is, its past, and a sample of its pages. Where these are in
+//! memory, the others are too, most likely.
 
 use minicbor::Decoder;
 use minicbor::decode::Error as Malformed;
