@@ -37,6 +37,7 @@
 //! | [`page_flags`] | whether pages of files in memory were used                      | root            |
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
+//! | `own_tmpfs`   | a file system in memory that nobody else sees, for memfds of huge pages | Linux 5.2 |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
 //! | [`move_extents`] | pages of a file given another place on the device            | ext4            |

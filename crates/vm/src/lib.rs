@@ -28,6 +28,7 @@
 //! | `ahead`       | reads in the background that a fault asks for                            |
 //! | `policy_memory` | what a policy remembers of each map                                    |
 //! | `fill`, `direct_fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
+//! | `blocks`      | 2 MiB of a file read in order, into frames that are one huge page        |
 //! | `source`, `buffers`, `spin` | where bytes come from, buffers that they pass through, threads that wait for them awake |
 //! | `evict`, `refill` | frames are removed, and come back with the same bytes                |
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
@@ -42,6 +43,7 @@
 //! | `inline`, `handler`, `stop_pages` | the two ways in which faults reach the VM             |
 //! | `heirs`       | maps that children of fork(2) keep, and the threads that serve them       |
 //! | `jobs`, `crew`, `work` | queues of work, the threads that take it, and what they do         |
+//! | `going`       | what nobody holds any more: frames that are free soon                     |
 //! | `statistics`, `histogram`, `record`, `failure`, `names` | counts and records of what happened |
 //! | [`error`], `reason` | what can go wrong, and why a page could not be brought in           |
 //! | [`view`], `show`, [`viewed`] | what a process reports of its pools, to whom, and how to ask other processes |
