@@ -44,9 +44,9 @@ const RUNNING_MIN: usize = 1 << 14;
 ///
 /// - in a file's private writable mapping: [`FaultClass::CopyOnWrite`], since what is written to nearly always
 ///   faults by being written to; in any other file mapping, shared memory and the vdso: [`FaultClass::Cached`];
-/// - in anonymous memory: [`FaultClass::CopyOnWrite`] when the process, or before a fork its parent, had touched
-///   the page already, else [`FaultClass::ZeroFill`]. Memory given back with MADV_DONTNEED and touched again so
-///   counts as copied, and a huge page counts as touched only where it was touched first.
+/// - in anonymous memory: [`FaultClass::CopyOnWrite`] when a fork has shared the page since the process, or before the fork its
+///   parent, last had a fault on it, or when it was touched before anybody looked; else [`FaultClass::ZeroFill`]. Memory given back
+///   with MADV_DONTNEED after a fork so counts as copied, and a huge page counts as touched only where it was touched first.
 #[derive(Debug)]
 pub struct Pairing {
     /// Faults' starts are counted from this time of CLOCK_MONOTONIC.
@@ -323,13 +323,13 @@ impl Pairing {
         if let Over::Ended { cost_ns, disk } = *over {
             let memory = Memory::at(place);
             // To be noted also for faults that are read from disk or left out: later ones depend on it.
-            let touched = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
+            let is_copied = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
             fault.cost_ns = cost_ns;
             let at = (PageIndex::containing(begun.address), begun.ip);
             fault.class = match disk {
                 true => FaultClass::Disk,
                 false if read_before == Some(at) && fault.page.is_some() => FaultClass::Short,
-                false => memory.class(touched),
+                false => memory.class(is_copied),
             };
             thread.read = disk.then_some(at);
         }
@@ -374,11 +374,11 @@ impl Memory {
     }
 
     /// The class of a minor fault here.
-    fn class(self, touched_before: bool) -> FaultClass {
+    fn class(self, is_copied: bool) -> FaultClass {
         match self {
             Self::PrivateFile => FaultClass::CopyOnWrite,
             Self::SharedFile => FaultClass::Cached,
-            Self::Anonymous if touched_before => FaultClass::CopyOnWrite,
+            Self::Anonymous if is_copied => FaultClass::CopyOnWrite,
             Self::Anonymous => FaultClass::ZeroFill,
         }
     }
