@@ -162,12 +162,27 @@ fn help() -> String {
         devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy\n\n{COLUMNS}",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
     )
 }
+
+/// What the columns of the table of policies mean.
+const COLUMNS: &str = "\
+Columns:
+  hard         faults on pages that had to be read
+  ±%           how many more hard faults than under the first policy
+  soft         faults on pages in memory, or on their way there
+  I/Os         reads, those in the background included
+  pages read   by all reads; `a read`: by each, on average
+  never        pages read and not touched by the end; `never %`: of the pages read
+  full         reads of hard faults that got all pages that the policy wanted
+  truncated    the others: an end, or pages in memory, cut them short
+  2 MiB        aligned blocks of 2 MiB that are wholly in memory at the end
+  DEVICE ms    the whole run there, in it faults, and in these waits for reads
+  late         soft faults that waited for a read under way";
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode> {
