@@ -44,9 +44,10 @@ const RUNNING_MIN: usize = 1 << 14;
 ///
 /// - in a file's private writable mapping: [`FaultClass::CopyOnWrite`], since what is written to nearly always
 ///   faults by being written to; in any other file mapping, shared memory and the vdso: [`FaultClass::Cached`];
-/// - in anonymous memory: [`FaultClass::CopyOnWrite`] when a fork has shared the page since the process, or before the fork its
-///   parent, last had a fault on it, or when it was touched before anybody looked; else [`FaultClass::ZeroFill`]. Memory given back
-///   with MADV_DONTNEED after a fork so counts as copied, and a huge page counts as touched only where it was touched first.
+/// - in anonymous memory: [`FaultClass::ZeroFill`] when the page is touched for the first time. The next fault on it is
+///   [`FaultClass::CopyOnWrite`], and so is the next one of either process behind a fork: a write to what was only read, or to what both
+///   have. Faults behind that are [`FaultClass::ZeroFill`], since a page that is the process's own has none unless it was given
+///   back (MADV_DONTNEED); the first fault behind that counts as a copy. A huge page counts as touched only where it was touched first.
 #[derive(Debug)]
 pub struct Pairing {
     /// Faults' starts are counted from this time of CLOCK_MONOTONIC.

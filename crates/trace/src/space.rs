@@ -235,8 +235,7 @@ impl AddressSpaces {
         self.processes.values().filter(is_observed).count()
     }
 
-    /// Notes a fault of `pid` on the page of `address` in its own memory, and says whether it copied a page that another process has
-    /// too, by a fork since the page was last touched; else the page is new.
+    /// Notes a fault of `pid` on the page of `address` in anonymous memory, and says whether it made a copy; else the page is new.
     pub(crate) fn touch(&mut self, pid: u32, address: u64) -> bool {
         self.processes.entry(pid).or_default().touched.touch(PageIndex::containing(address))
     }

@@ -5,41 +5,40 @@ use std::sync::Arc;
 use prepage_core::{PageIndex, PageRange};
 use roaring::RoaringTreemap;
 
-/// The pages that a process has touched, and which of them others may have too. Both sides of a fork share the sets until one of
+/// The pages that a process has touched, and which of them are its own. Both sides of a fork share the sets until one of
 /// them changes its own, and what is copied then is compressed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TouchedPages {
     touched: Arc<RoaringTreemap>,
-    /// Those of the touched ones that a fork has shared, and that this process has not been given a copy of since.
-    shared: Arc<RoaringTreemap>,
+    /// Those of the touched ones that nobody else has: since they were touched, or since the last fork, there was a fault that made them so.
+    own: Arc<RoaringTreemap>,
 }
 
 impl TouchedPages {
-    /// Notes a fault on `page` and says whether it gave the process a copy of a page that others have too; else its page is new.
+    /// Notes a fault on `page` and says whether it gave the process a copy: of a page that a fork has shared, or, by a write behind
+    /// a read, of the kernel's page of zeros. Else the page is new: what is the process's own has no fault again unless it was given back.
     pub(super) fn touch(&mut self, page: PageIndex) -> bool {
         if !self.touched.contains(page.0) {
             Arc::make_mut(&mut self.touched).insert(page.0);
             return false;
         }
-        self.shared.contains(page.0) && Arc::make_mut(&mut self.shared).remove(page.0)
+        !self.own.contains(page.0) && Arc::make_mut(&mut self.own).insert(page.0)
     }
 
     /// Forks: what was touched is both processes' from now on.
     pub(super) fn fork(&mut self) -> Self {
-        self.shared = Arc::clone(&self.touched);
+        self.own = Arc::default();
         self.clone()
     }
 
     /// Adds `pages` that were touched before anybody looked: other processes may have them too.
     pub(super) fn add(&mut self, pages: PageRange) {
-        for set in [&mut self.touched, &mut self.shared] {
-            Arc::make_mut(set).insert_range(pages.start().0..pages.end().0);
-        }
+        Arc::make_mut(&mut self.touched).insert_range(pages.start().0..pages.end().0);
     }
 
     /// Removes `pages`.
     pub(super) fn forget(&mut self, pages: PageRange) {
-        for set in [&mut self.touched, &mut self.shared] {
+        for set in [&mut self.touched, &mut self.own] {
             if !set.is_empty() {
                 Arc::make_mut(set).remove_range(pages.start().0..pages.end().0);
             }
@@ -61,7 +60,7 @@ mod tests {
 
     #[test]
     fn behaves_as_a_plain_set_through_forks() {
-        // Of each process: the pages it has touched, and whether another has them too.
+        // Of each process: the pages it has touched, and whether they are its own.
         let mut processes = vec![TouchedPages::default()];
         let mut plain = vec![HashMap::<u64, bool>::new()];
         let mut random = Random::new(0);
@@ -72,7 +71,7 @@ mod tests {
                 0 if processes.len() < 40 => {
                     let child = processes[who].fork();
                     processes.push(child);
-                    plain[who].values_mut().for_each(|is_shared| *is_shared = true);
+                    plain[who].values_mut().for_each(|is_own| *is_own = false);
                     let child = plain[who].clone();
                     plain.push(child);
                 }
@@ -84,8 +83,9 @@ mod tests {
                 }
                 _ => {
                     let page = next(1200);
-                    let was_shared = plain[who].insert(page, false).unwrap_or(false);
-                    assert_eq!(processes[who].touch(PageIndex(page)), was_shared, "{page}");
+                    let was_own = plain[who].get(&page).copied();
+                    plain[who].insert(page, was_own.is_some());
+                    assert_eq!(processes[who].touch(PageIndex(page)), was_own == Some(false), "{page}");
                 }
             }
         }
