@@ -55,7 +55,7 @@ impl Table {
 
     /// The lines of the table for a terminal of `width` columns ([`crate::terminal::width`]), [`printable`] and without spaces at
     /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are, but
-    /// [spare](Self::spare) columns are left out. Last lines say how many rows are not shown, and which columns.
+    /// [spare](Self::spare()) columns are left out. Last lines say how many rows are not shown, and which columns.
     pub fn lines(&self, width: Option<usize>) -> String {
         let left_out = width.map_or(&[][..], |width| self.too_many_in(width));
         let mut lines = self.without(left_out).rows_in(width);

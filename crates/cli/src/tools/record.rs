@@ -33,7 +33,7 @@ const TOP_WAITS: usize = 5;
 #[command(group = clap::ArgGroup::new("scope").required(true).args(["command", "pid", "all"]))]
 pub struct Args {
     /// Record this running process, and all that it starts, until it ends or Ctrl-C; repeatable
-    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = crate::usage::pid)]
     pid: Vec<u32>,
     /// Record every process of the machine until Ctrl-C (root)
     #[arg(short, long)]

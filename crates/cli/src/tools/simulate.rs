@@ -31,6 +31,7 @@ use crate::newest;
 use crate::profile::{find, only};
 use crate::remedy::Try;
 use crate::stores::stores;
+use crate::usage;
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
@@ -206,7 +207,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if profile.is_empty()
         && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
     {
-        bail!("policy `predicted` needs --train FILE");
+        let what = "policy `predicted` needs --train FILE\n";
+        usage::refuse(clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, what));
     }
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
     if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {

@@ -232,6 +232,9 @@ fn a_process_that_is_gone_and_a_proc_that_is_missing_are_named() {
     let said = String::from_utf8_lossy(&gone.stderr);
     assert_eq!(gone.status.code(), Some(125), "{said}");
     assert!(said.contains(&format!("there is no process {}", child.id())), "{said}");
+    let word = output(dir.path(), &["-p", "word"]);
+    let said = String::from_utf8_lossy(&word.stderr);
+    assert!(word.status.code() == Some(2) && said.contains("not a process id"), "{said}");
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 
     if !has(Need::Mounts) {

@@ -37,7 +37,7 @@ its counts are since the VMs were made."
 )]
 pub struct Args {
     /// Show only this process; repeatable [default: all processes of yours]
-    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = crate::usage::pid)]
     pid: Vec<u32>,
     /// Print the table once and exit, even on a terminal
     #[arg(long)]
