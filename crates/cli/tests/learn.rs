@@ -188,7 +188,8 @@ fn a_measurement_compares_like_with_like() {
     assert_eq!(report["starts"], 16);
     let cold = &report["cold"];
     assert_eq!(cold["plain"]["wall_ms"].as_array().unwrap().len(), 3);
-    assert!(cold["plain"]["disk_faults"][0].as_f64().unwrap() > 0.0, "a cold start reads from the disk");
+    // A count is no fraction.
+    assert!(cold["plain"]["disk_faults"][0].as_u64() > Some(0), "a cold start reads from the disk: {cold}");
     assert!(cold["ratio_low"].as_f64() <= cold["ratio"].as_f64());
     assert!(report["resident_share_after_chill"].as_f64().unwrap() < 0.5);
     assert!(report["untouched_bytes"].as_u64().unwrap() < report["planned_bytes"].as_u64().unwrap());

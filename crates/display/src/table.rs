@@ -22,6 +22,8 @@ pub struct Table {
     pub left_out: usize,
     /// How a user of the terminal gets to see them: `--top N`. Empty where nothing is known to help.
     pub shown_by: String,
+    /// Columns that lines which are too narrow for all do without, the first of these first.
+    pub spare: Vec<usize>,
 }
 
 /// A table with these headings and no rows; the columns `numbers` (from 0) are aligned to the right.
@@ -40,21 +42,59 @@ impl Table {
         self
     }
 
+    /// The table, of which lines that are too narrow do without `columns` (from 0), the first of these first.
+    pub fn spare(mut self, columns: &[usize]) -> Self {
+        self.spare = columns.to_vec();
+        self
+    }
+
     /// Adds a row of these cells.
     pub fn add_row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// The lines of the table for a terminal of `width` columns ([`crate::terminal::width`]), [`printable`] and without spaces at
-    /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are. A last line says how
-    /// many rows are not shown.
+    /// their ends. The longest texts are [`shortened`] until the lines fit, as far as they can be; numbers never are, but
+    /// [spare](Self::spare()) columns are left out. Last lines say how many rows are not shown, and which columns.
     pub fn lines(&self, width: Option<usize>) -> String {
-        let rows = self.rows_in(width);
-        match (self.left_out, self.shown_by.as_str()) {
-            (0, _) => rows,
-            (more, "") => format!("{rows}\n and {more} more"),
-            (more, option) => format!("{rows}\n and {more} more ({option})"),
+        let left_out = width.map_or(&[][..], |width| self.too_many_in(width));
+        let mut lines = self.without(left_out).rows_in(width);
+        if self.left_out > 0 {
+            lines += &format!("\n and {} more", self.left_out);
+            if !self.shown_by.is_empty() {
+                lines += &format!(" ({})", self.shown_by);
+            }
         }
+        if !left_out.is_empty() {
+            let names: Vec<Cow<'_, str>> =
+                left_out.iter().map(|&at| printable(&self.headings[at].text)).collect();
+            lines += &format!("\n too narrow for: {} (COLUMNS=0)", names.join(", "));
+        }
+        lines
+    }
+
+    /// The spare columns that lines of `width` have no room for.
+    fn too_many_in(&self, width: usize) -> &[usize] {
+        let fits = |count: &usize| self.without(&self.spare[..*count]).rows_width(Some(width)) <= width;
+        let count = (0..self.spare.len()).find(fits).unwrap_or(self.spare.len());
+        &self.spare[..count]
+    }
+
+    /// The headings and rows but for these `columns`.
+    fn without(&self, columns: &[usize]) -> Cow<'_, Self> {
+        if columns.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        fn kept<T: Clone>(cells: &[T], columns: &[usize]) -> Vec<T> {
+            let kept = cells.iter().enumerate().filter(|(at, _)| !columns.contains(at));
+            kept.map(|(_, cell)| cell.clone()).collect()
+        }
+        Cow::Owned(Self {
+            headings: kept(&self.headings, columns),
+            rows: self.rows.iter().map(|row| kept(row, columns)).collect(),
+            total: self.total.as_ref().map(|row| kept(row, columns)),
+            ..Self::default()
+        })
     }
 
     /// The rows in lines of `width`.
@@ -82,7 +122,11 @@ impl Table {
 
     /// How wide its lines are where all is shown.
     pub fn width(&self) -> usize {
-        self.rows_in(None).lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
+        self.rows_width(None)
+    }
+
+    fn rows_width(&self, width: Option<usize>) -> usize {
+        self.rows_in(width).lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
     }
 
     /// The widths of the columns in lines of `width`, where `widths` show all.
@@ -204,6 +248,23 @@ mod tests {
         // No narrower than so.
         assert_eq!(files.lines(Some(1)), files.lines(Some(66)));
         assert!(files.lines(Some(1)).contains("  …inux-gnu/12/cc1\n"));
+    }
+
+    #[test]
+    fn spare_columns_give_way_in_their_order_and_are_named() {
+        let mut table = table(&["name", "count", "mean", "most"], &[1, 2, 3]).spare(&[3, 1]);
+        table.add_row(["a", "12", "34", "56"]);
+        let all = " name  count  mean  most\n a        12    34    56";
+        assert_eq!([None, Some(24)].map(|width| table.lines(width)), [all, all]);
+        assert_eq!(
+            table.lines(Some(23)),
+            " name  count  mean\n a        12    34\n too narrow for: most (COLUMNS=0)"
+        );
+        // No narrower than so.
+        assert_eq!(
+            table.lines(Some(1)),
+            " name  mean\n a       34\n too narrow for: most, count (COLUMNS=0)"
+        );
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //!  the agent's log, stalls ───┴─► Sightings (file, page, first use) ─► by time ─► ranks ─► ObservedFile, ObservedName
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
+use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use rustc_hash::FxHashMap;
 use rustix::time::{ClockId, clock_gettime};
@@ -265,7 +266,7 @@ impl Sightings {
             ranks[at].insert(page, u32::try_from(rank).unwrap_or(u32::MAX));
         }
         let mut merged: HashMap<String, (ObservedFile, RankedUses)> = HashMap::new();
-        let mut unseen = Vec::new();
+        let (mut unseen, mut nameless) = (Vec::new(), BTreeSet::new());
         let paths = self.paths_of_inodes();
         for (uses, ranks) in self.files.iter().zip(&ranks) {
             let Seen { path, inode } = &uses.of;
@@ -274,6 +275,7 @@ impl Sightings {
                 _ => Some(path),
             };
             let Some(file) = path.and_then(|path| observed(path, *inode, &run, &mut unseen)) else {
+                nameless.extend(path.filter(|path| is_no_utf8(path)).map(|path| path.to_string_lossy()));
                 continue;
             };
             let (file, pages) =
@@ -288,6 +290,11 @@ impl Sightings {
                 known.by_read &= used.by_read;
                 known.is_sure |= used.is_sure;
             }
+        }
+        if let Some(first) = nameless.first() {
+            let files = counted(nameless.len(), "file");
+            unseen
+                .push(format!("{files} with names that are no UTF-8, in which profiles name files: {first}"));
         }
         let mut files: Vec<ObservedFile> =
             merged.into_values().filter_map(|(file, pages)| with_pages(file, pages)).collect();
@@ -390,6 +397,11 @@ fn observed(
         coverage: Coverage::Exact,
         pages: Vec::new(),
     })
+}
+
+/// Whether a file cannot be named in UTF-8. Where the name is that of a mapping, what is not UTF-8 was replaced when it was read.
+fn is_no_utf8(path: &Path) -> bool {
+    path.to_str().is_none_or(|path| path.contains(char::REPLACEMENT_CHARACTER))
 }
 
 fn with_pages(mut file: ObservedFile, pages: RankedUses) -> Option<ObservedFile> {

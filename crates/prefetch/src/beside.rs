@@ -202,7 +202,11 @@ impl Beside<'_> {
     /// Until the start is over, its time is up, or somebody ends what the program's service, container or session has left
     /// running: what was seen until then is written before this process ends, too.
     fn until(&self) -> Option<Until> {
-        let until = Until::ended_or(self.context.pid, WINDOW).ok()?;
+        let Ok(until) = Until::ended_or(self.context.pid, WINDOW) else {
+            // A program that has all in memory may take less time than the look at its profile.
+            self.listener.say("nothing prefetched: the program has ended already");
+            return None;
+        };
         Some(match Signals::take_over(&ENDING) {
             Ok(signals) => until.or_readable(signals.into_fd()),
             Err(_) => until,
@@ -361,6 +365,29 @@ mod tests {
     fn is_open(path: &Path) -> bool {
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|target| target == path)
+    }
+
+    #[test]
+    fn whoever_wants_to_hear_is_told_of_a_program_that_has_ended_already() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut program = std::process::Command::new("true").spawn().unwrap();
+        program.wait().unwrap();
+        let context = StartContext::of(program.id(), Path::new("/bin/true"), &["true".into()]).unwrap();
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        for is_known in [true, false] {
+            let (mut read, write) = std::io::pipe().unwrap();
+            let listener = Listener::to(Some(write.into()));
+            let beside =
+                Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+            match is_known {
+                true => beside.known(&Profile::default(), &[], None),
+                false => beside.unknown(None),
+            }
+            drop(beside);
+            let mut heard = String::new();
+            std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
+            assert_eq!(heard, "prepage: nothing prefetched: the program has ended already\n");
+        }
     }
 
     #[test]

@@ -216,6 +216,10 @@ fn residency() -> Check {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) => {
             check(name, State::Missing, "no cachestat(2)", Some("use Linux 6.5 or newer"))
         }
+        // Newer kernels guard it as they guard mincore(2).
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            check(name, State::Limited, "of files that this user owns or may write", Some("run as root"))
+        }
         Err(error) => check(name, State::Limited, error.to_string(), Some("run as root")),
     }
 }

@@ -83,9 +83,9 @@ pub struct Starts {
     /// From before the start to the end of the program.
     pub wall_ms: Vec<f64>,
     /// Page faults of the program and the children it waited for that read from a device.
-    pub disk_faults: Vec<f64>,
+    pub disk_faults: Vec<u64>,
     /// Bytes read from the devices of the program's files, by whomever; `None` where none of them is a block device, whose reads are counted.
-    pub device_read_bytes: Vec<Option<f64>>,
+    pub device_read_bytes: Vec<Option<u64>>,
 }
 
 /// Starts without and with prefetch.
@@ -250,12 +250,12 @@ impl Bench<'_> {
         give_inherited(&mut process);
         let began = Instant::now();
         let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
-        into.wall_ms.push(began.elapsed().as_secs_f64() * 1e3);
-        into.disk_faults.push((children_disk_faults() - faults_before) as f64);
+        into.wall_ms.push(began.elapsed().as_nanos() as f64 / 1e6);
+        into.disk_faults.push(children_disk_faults() - faults_before);
         self.await_aftermath();
         let read_bytes =
             self.read_bytes().zip(read_before).map(|(after, before)| after.saturating_sub(before));
-        into.device_read_bytes.push(read_bytes.map(|bytes| bytes as f64));
+        into.device_read_bytes.push(read_bytes);
         let killed = || 128 + status.signal().expect("what did not exit was killed");
         self.note((status.code().unwrap_or_else(killed), content(out), content(err)));
         Ok(())
@@ -313,7 +313,10 @@ pub fn untouched_bytes(profile: &Profile, touched: &Profile) -> u64 {
 
 /// Medians of one kind of starts: wall milliseconds, disk faults, bytes read where they are known of all.
 pub fn medians(starts: &Starts) -> (f64, f64, Option<f64>) {
-    (median(&starts.wall_ms), median(&starts.disk_faults), known_median(&starts.device_read_bytes))
+    let disk_faults: Vec<f64> = starts.disk_faults.iter().map(|&count| count as f64).collect();
+    let read_bytes: Vec<Option<f64>> =
+        starts.device_read_bytes.iter().map(|bytes| bytes.map(|bytes| bytes as f64)).collect();
+    (median(&starts.wall_ms), median(&disk_faults), known_median(&read_bytes))
 }
 
 /// A file in memory: writing to it never waits for a reader or a disk.

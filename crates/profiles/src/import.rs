@@ -261,6 +261,20 @@ mod tests {
         assert_eq!(stores.find(&key).unwrap().unwrap().profile, first);
     }
 
+    /// An export lacks names that are nobody else's business.
+    #[test]
+    fn the_export_of_a_profile_takes_nothing_from_it() {
+        let (dir, profile) = place();
+        let stores = Stores::at(dir.path().join("store"));
+        let take = |profile| import(&stores, Layer::User, profile, &Places::default(), false).unwrap().news;
+        let name = |path: &str| Lookup { path: path.into(), list: false, counts: Counts::default() };
+        let own = Profile { lookups: vec![name("/a"), name("/z")], ..profile.clone() };
+        assert!(take(own.clone()));
+        assert!(!take(Profile { lookups: vec![name("/z")], ..profile.clone() }));
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role };
+        assert_eq!(stores.find(&key).unwrap().unwrap().profile.lookups, own.lookups);
+    }
+
     /// As what many machines learned comes back to one of them.
     #[test]
     fn what_a_profile_was_worth_here_stays_although_others_know_more() {

@@ -84,16 +84,26 @@ function decades(u, splits) {
   return splits.map((split) => (Math.abs(Math.log10(split) - Math.round(Math.log10(split))) < 1e-9 ? split : null));
 }
 
-/** `text`, cut where it is wider. */
+/** `text`, cut at its end where it is wider. */
 function fitting(context, text, width) {
+  return cut(context, text, width, (left) => text.slice(0, left) + "…");
+}
+
+/** `name` of a file, cut in its middle where it is wider: such names often differ only at their ends. */
+function fittingName(context, name, width) {
+  return cut(context, name, width, (left) => name.slice(0, left >> 1) + "…" + name.slice(name.length - ((left + 1) >> 1)));
+}
+
+/** `text`, or `shortened` to as many letters as fit. */
+function cut(context, text, width, shortened) {
   if (context.measureText(text).width <= width) return text;
   let [low, high] = [0, text.length];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (context.measureText(text.slice(0, middle) + "…").width <= width) low = middle;
+    if (context.measureText(shortened(middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return low > 2 ? text.slice(0, low) + "…" : "";
+  return low > 2 ? shortened(low) : "";
 }
 
 function clipped(u, draw) {

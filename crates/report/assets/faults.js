@@ -123,7 +123,7 @@ function bandNames(context, u, self, bands) {
   context.textAlign = "right";
   context.fillStyle = theme("text");
   for (const { name, bottom, top } of tallBands(u, self, bands)) {
-    context.fillText(fitting(context, name, (BESIDE - 8) * ratio), u.bbox.left - 6 * ratio, (bottom + top) / 2);
+    context.fillText(fittingName(context, name, (BESIDE - 8) * ratio), u.bbox.left - 6 * ratio, (bottom + top) / 2);
   }
   context.restore();
 }

@@ -144,6 +144,7 @@ impl Grouped {
             total: Some(row(all, &self.total)),
             left_out: self.left_out,
             shown_by: format!("--by {} --top N", self.by.name()),
+            ..Table::default()
         }
     }
 }

@@ -58,12 +58,13 @@ pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> i
         return writeln!(out, "\nno page faults: {why}");
     }
     let groups = report.grouped(By::Class, usize::MAX);
-    let mut columns = class_columns(report);
-    if width.is_some_and(|width| groups.table(&columns, tsc_hz).width() > width) {
-        // The microseconds beside them say the same.
-        columns.retain(|column| *column != Column::Cycles);
-    }
-    writeln!(out, "\n{}", groups.table(&columns, tsc_hz).lines(width))?;
+    let columns = class_columns(report);
+    let table = groups.table(&columns, tsc_hz);
+    // The microseconds beside cycles say the same. Columns stand behind the class.
+    let spare = [Column::Cycles, Column::P50, Column::P99]
+        .map(|spare| columns.iter().position(|column| *column == spare));
+    let spare: Vec<usize> = spare.into_iter().flatten().map(|at| at + 1).collect();
+    writeln!(out, "\n{}", table.spare(&spare).lines(width))?;
     let files = report.grouped(By::File, OVERVIEW_FILES);
     let columns = [Column::Count, Column::Disk, Column::Mean, Column::Total, Column::TotalPercent];
     writeln!(out, "\n{}", Table { total: None, ..files.table(&columns, tsc_hz) }.lines(width))?;

@@ -17,49 +17,56 @@ use prepage_service::service::Service;
 use prepage_service::subject::Subject;
 
 const HELP: &str = "\
-The service of prepage: prefetches and learns every program that is started on this machine
+The service of prepage: prefetches and learns every program of this machine
 
 Usage: prepaged [OPTIONS]
-       prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS] [--root DIR]
+       prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
+                     [--root DIR]
        prepaged session UID [the same options]
        prepaged image [--arrange] DIR
 
 Commands:
   (none)   Run the service in the foreground, until SIGTERM (root)
-  boot     Prefetch what the last boots needed, learn what this boot needs, and end when the machine is quiet
+  boot     Prefetch what the last boots needed, learn what this boot needs, and
+           end when the machine is quiet
   session  The same for the session of user UID, who has just logged in
-  image    Prepare the next boot of the image mounted at DIR, which has the profile of a boot, its own or an imported one: find the
-           inodes and directories of its files on its device (ext2, ext3 and ext4; root)
+  image    Prepare the next boot of the image mounted at DIR, which has the
+           profile of a boot, its own or an imported one: find the inodes and
+           directories of its files on its device (ext2, ext3 and ext4; root)
 
 Options of the service:
-      --socket PATH         Unix socket that answers `prepage status` [default: /run/prepage/service]
+      --socket PATH         Unix socket that answers `prepage status`
+                            [default: /run/prepage/service]
       --below DIR           Serve only programs below this directory
       --no-predict          Remember no launches, and read nothing ahead of them
-      --idle-after SECONDS  Read expected programs ahead once the machine was idle for this long; 0: at any time
-                            [default: 30]
+      --idle-after SECONDS  Read expected programs ahead once the machine was
+                            idle for this long; 0: at any time [default: 30]
 
 Options of boot and session:
-      --quiet SECONDS       End when the machine was quiet for this long [default: 10]
+      --quiet SECONDS       End when the machine was quiet for this long
+                            [default: 10]
       --at-most SECONDS     End after this time in any case [default: 300]
-      --root DIR            boot in an initramfs: where the root file system is mounted
+      --root DIR            boot in an initramfs: where the root file system is
+                            mounted
 
 Options of image:
-      --arrange             Move what a boot needs side by side on the device, in the order of need (ext4)
+      --arrange             Move what a boot needs side by side on the device,
+                            in the order of need (ext4)
 
 Options of all:
       --no-learn            Prefetch what is known, and learn nothing
   -h, --help                Print help
   -V, --version             Print version
 
-Exit code: 69 where it would fail again (no right to watch what is executed, another service has the socket), 2 for wrong
-options, 1 for other errors
+Exit code: 69 where it would fail again (no right to watch what is executed,
+another service has the socket), 2 for wrong options, 1 for other errors
 ";
 
 /// EX_UNAVAILABLE of sysexits.h(3head). The unit says that such a service is not to be restarted.
 const CANNOT_RUN_HERE: u8 = 69;
 
 fn main() -> ExitCode {
-    let task = match parse() {
+    let task = match parse(lexopt::Parser::from_env()) {
         Ok(task) => task,
         Err(error) => {
             eprintln!("prepaged: {error}\n  try: prepaged --help");
@@ -124,13 +131,12 @@ enum Task {
     Prepare(PathBuf, bool),
 }
 
-fn parse() -> Result<Task, lexopt::Error> {
+fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     let layers = StartContextPaths::of_environment().layers;
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
     let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
-    let mut is_to_arrange = false;
-    let mut parser = lexopt::Parser::from_env();
+    let (mut is_to_arrange, mut is_to_predict) = (false, true);
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => {
@@ -157,7 +163,7 @@ fn parse() -> Result<Task, lexopt::Error> {
                 period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
             }
             Arg::Long("root") => period.root = Some(PathBuf::from(parser.value()?)),
-            Arg::Long("no-predict") => options.idle_after = None,
+            Arg::Long("no-predict") => is_to_predict = false,
             Arg::Long("idle-after") => {
                 options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));
             }
@@ -165,6 +171,7 @@ fn parse() -> Result<Task, lexopt::Error> {
         }
     }
     period.learn = options.learn;
+    options.idle_after = options.idle_after.filter(|_| is_to_predict);
     Ok(match subject {
         Some(subject) => Task::Period(subject, period),
         None if is_of_image => {
@@ -177,7 +184,16 @@ fn parse() -> Result<Task, lexopt::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::HELP;
+    use super::{HELP, Task, parse};
+
+    /// A unit's drop-in may add either.
+    #[test]
+    fn whatever_else_is_said_of_it_nothing_is_predicted_where_that_is_unwanted() {
+        for args in [&["--no-predict", "--idle-after", "60"][..], &["--idle-after", "60", "--no-predict"]] {
+            let Ok(Task::Serve(options)) = parse(lexopt::Parser::from_args(args)) else { panic!("{args:?}") };
+            assert_eq!(options.idle_after, None, "{args:?}");
+        }
+    }
 
     #[test]
     fn the_manual_page_has_all_options_and_commands_of_the_help() {

@@ -50,8 +50,8 @@ pub struct Input {
     pub threads: usize,
     /// Touches that are missing.
     pub unseen: Unseen,
-    /// For traces: faults left out because they are on memory that no disk holds.
-    pub shared_memory: u64,
+    /// For traces: faults left out because they are on memory that no disk holds, or on prepage's agent.
+    pub others: u64,
     /// For traces: what is known of the recording.
     pub facts: Option<TraceFacts>,
     source: Source,
@@ -181,7 +181,7 @@ impl Input {
             soft_fault_ns: found.soft_fault_ns,
             threads: found.numbering.threads(),
             unseen: found.unseen,
-            shared_memory: found.numbering.shared_memory,
+            others: found.numbering.others,
             facts: Some(file.facts().clone()),
             source: Source::Trace(Box::new(file)),
             ..Self::from_touches(found.numbering.layout, Vec::new())
@@ -208,7 +208,7 @@ impl Input {
             soft_fault_ns: None,
             threads: 1,
             unseen: Unseen::Nothing,
-            shared_memory: 0,
+            others: 0,
             facts: None,
             source: Source::Memory(touches),
         }

@@ -8,6 +8,9 @@ use crate::input::Input;
 use crate::memory::MemoryFaults;
 use crate::outcome::Outcome;
 
+/// Columns of policies that a narrow terminal does without: parts of others, the least telling first.
+const SPARE: [&str; 6] = ["late", "waits ms", "faults ms", "2 MiB", "truncated", "full"];
+
 /// A table of names and, after them, numbers.
 fn named(headings: &[impl AsRef<str>]) -> Table {
     table(headings, &(1..headings.len()).collect::<Vec<_>>())
@@ -31,8 +34,10 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
         headings.push(format!("{device} ms"));
         headings.extend(["faults ms", "waits ms", "late"].map(str::to_owned));
     }
+    let named_so = |name: &str| headings.iter().rposition(|heading| heading == name);
+    let spare: Vec<usize> = SPARE.into_iter().filter_map(named_so).collect();
     // Policies differ in the ends of their names.
-    let mut table = named(&headings).whole(0);
+    let mut table = named(&headings).whole(0).spare(&spare);
     let base = rows.first().map_or(0, |row| row.plain.outcome.hard);
     for row in rows {
         let outcome = &row.plain.outcome;

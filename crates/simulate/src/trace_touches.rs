@@ -38,9 +38,9 @@ pub(crate) fn each_touch(
 #[derive(Debug, Default)]
 pub(crate) struct Numbering {
     pub layout: Layout,
-    /// Faults on memory that no disk holds.
-    pub shared_memory: u64,
-    /// By the trace's number of the object; `None` for memory that no disk holds.
+    /// Faults on memory that no disk holds, and on prepage's agent.
+    pub others: u64,
+    /// By the trace's number of the object; `None` for those that are no file of the program's.
     objects: HashMap<u32, Option<usize>>,
     /// By process, object, and whether it may be executed.
     entries: HashMap<(u32, usize, bool), u32>,
@@ -60,7 +60,7 @@ impl Numbering {
         }
         let object = *self.objects.entry(id.0).or_insert_with(|| {
             let object = names.objects.get(id.0);
-            if no_disk_holds(&object) {
+            if no_disk_holds(&object) || is_agent(&object) {
                 return None;
             }
             let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
@@ -68,7 +68,7 @@ impl Numbering {
             Some(self.layout.objects.len() - 1)
         });
         let Some(object) = object else {
-            self.shared_memory += 1;
+            self.others += 1;
             return None;
         };
         let think_ns = fault.start_ns.saturating_sub(self.over_ns);
@@ -162,6 +162,11 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
     Ok((file, Survey { numbering, count, soft_fault_ns, unseen }))
 }
 
+/// Whether an object is what `record --exact` had the loader map beside the program's own libraries.
+fn is_agent(object: &Object) -> bool {
+    object.path.ends_with("/libprepage-agent.so")
+}
+
 /// Whether an object is memory or a device, not a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open, huge pages,
 /// buffers of a GPU.
 fn no_disk_holds(object: &Object) -> bool {
@@ -177,6 +182,13 @@ fn no_disk_holds(object: &Object) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_observes_a_program_is_no_file_of_it() {
+        let object = |path: &str| Object::new(path, Some((0xfe << 20, 7)));
+        assert!(is_agent(&object("/usr/local/lib/prepage/libprepage-agent.so")));
+        assert!(!is_agent(&object("/usr/lib/libc.so.6")));
+    }
 
     #[test]
     fn memory_and_devices_are_no_files_on_a_disk() {

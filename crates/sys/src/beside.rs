@@ -23,7 +23,7 @@ use crate::fork::{fork_orphan, fork_unannounced};
 ///   tells a parent that has executed another program of the end of any child;
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
-///   systems can be unmounted; its standard streams and working directory are `/dev/null` and `/`;
+///   systems can be unmounted; its standard streams are `/dev/null` (an empty file where there is none), its working directory is `/`;
 /// - ends when `work` returns or panics.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
@@ -123,7 +123,9 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
             check(libc::dup3(fd, number, libc::O_CLOEXEC))?;
         }
         check(libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) as i32)?;
-        let null = check(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
+        // A bare root (chroot, an image that is being made) may have no devices: an empty file in memory reads and takes as much.
+        let null = check(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))
+            .or_else(|_| check(libc::memfd_create(c"null".as_ptr(), 0)))?;
         for stream in 0..FIRST_KEPT {
             check(libc::dup2(null, stream))?;
         }

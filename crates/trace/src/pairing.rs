@@ -44,9 +44,10 @@ const RUNNING_MIN: usize = 1 << 14;
 ///
 /// - in a file's private writable mapping: [`FaultClass::CopyOnWrite`], since what is written to nearly always
 ///   faults by being written to; in any other file mapping, shared memory and the vdso: [`FaultClass::Cached`];
-/// - in anonymous memory: [`FaultClass::CopyOnWrite`] when the process, or before a fork its parent, had touched
-///   the page already, else [`FaultClass::ZeroFill`]. Memory given back with MADV_DONTNEED and touched again so
-///   counts as copied, and a huge page counts as touched only where it was touched first.
+/// - in anonymous memory: [`FaultClass::ZeroFill`] when the page is touched for the first time. The next fault on it is
+///   [`FaultClass::CopyOnWrite`], and so is the next one of either process behind a fork: a write to what was only read, or to what both
+///   have. Faults behind that are [`FaultClass::ZeroFill`], since a page that is the process's own has none unless it was given
+///   back (MADV_DONTNEED); the first fault behind that counts as a copy. A huge page counts as touched only where it was touched first.
 #[derive(Debug)]
 pub struct Pairing {
     /// Faults' starts are counted from this time of CLOCK_MONOTONIC.
@@ -323,13 +324,13 @@ impl Pairing {
         if let Over::Ended { cost_ns, disk } = *over {
             let memory = Memory::at(place);
             // To be noted also for faults that are read from disk or left out: later ones depend on it.
-            let touched = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
+            let is_copied = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
             fault.cost_ns = cost_ns;
             let at = (PageIndex::containing(begun.address), begun.ip);
             fault.class = match disk {
                 true => FaultClass::Disk,
                 false if read_before == Some(at) && fault.page.is_some() => FaultClass::Short,
-                false => memory.class(touched),
+                false => memory.class(is_copied),
             };
             thread.read = disk.then_some(at);
         }
@@ -374,11 +375,11 @@ impl Memory {
     }
 
     /// The class of a minor fault here.
-    fn class(self, touched_before: bool) -> FaultClass {
+    fn class(self, is_copied: bool) -> FaultClass {
         match self {
             Self::PrivateFile => FaultClass::CopyOnWrite,
             Self::SharedFile => FaultClass::Cached,
-            Self::Anonymous if touched_before => FaultClass::CopyOnWrite,
+            Self::Anonymous if is_copied => FaultClass::CopyOnWrite,
             Self::Anonymous => FaultClass::ZeroFill,
         }
     }

@@ -139,7 +139,7 @@ impl AddressSpaces {
             EventKind::Fork { parent_pid, .. } => {
                 let parent = self.processes.entry(*parent_pid).or_default();
                 let mappings = Arc::clone(&parent.mappings);
-                let touched = parent.touched.clone();
+                let touched = parent.touched.fork();
                 let threads = HashSet::from([event.tid]);
                 let (program_file, program_end) = (parent.program_file, parent.program_end);
                 let program = Program::Observed;
@@ -235,10 +235,9 @@ impl AddressSpaces {
         self.processes.values().filter(is_observed).count()
     }
 
-    /// Notes that `pid` touched the page of `address`, and says whether it (or, before a fork, its parent) had
-    /// touched it before.
+    /// Notes a fault of `pid` on the page of `address` in anonymous memory, and says whether it made a copy; else the page is new.
     pub(crate) fn touch(&mut self, pid: u32, address: u64) -> bool {
-        self.processes.entry(pid).or_default().touched.insert(PageIndex::containing(address))
+        self.processes.entry(pid).or_default().touched.touch(PageIndex::containing(address))
     }
 
     fn map(&mut self, pid: u32, mapped: &Mapped) {

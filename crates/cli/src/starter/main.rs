@@ -10,6 +10,7 @@ mod stand_in;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use prepage_prefetch::launch::{LaunchOptions, Launched, begin};
 use prepage_profiles::program;
 use prepage_sys::exec::{exec, exec_with};
 use prepage_sys::heaps::Heaps;
+use rustix::param::linux_execfn;
 
 // musl's own takes a lock and a system call too many.
 #[global_allocator]
@@ -130,7 +132,8 @@ fn hand_over(args: &[OsString]) -> ExitCode {
 
 /// Beside this binary (a build or an install of both), or where distributions put helpers of a command.
 fn tools_places() -> Vec<PathBuf> {
-    let Ok(me) = std::env::current_exe() else { return Vec::new() };
+    // Without a /proc, what was executed: mostly no link, and better than nothing.
+    let me = std::env::current_exe().unwrap_or_else(|_| OsStr::from_bytes(linux_execfn().to_bytes()).into());
     let Some(directory) = me.parent() else { return Vec::new() };
     vec![directory.join("prepage-tools"), directory.join("../libexec/prepage/prepage-tools")]
 }

@@ -118,10 +118,13 @@ fn print(
         &format!("one random read of 4 KiB; 99 of 100 within {p99}"),
     ]);
     facts.add_row(["bandwidth", &megabytes, "large reads, 8 at once"]);
-    facts.add_row(["depth", &depth.to_string(), "more reads at once than this gain little"]);
+    let depth = depth.to_string();
     match operations_per_second {
-        Some(most) => facts.add_row(["reads", &format!("{most}/s"), "random reads of 4 KiB at most"]),
-        None => facts.add_row(["reads", "", "more at once still gained: no limit was met"]),
+        Some(most) => {
+            facts.add_row(["depth", &depth, "more reads at once than this gain little"]);
+            facts.add_row(["reads", &format!("{most}/s"), "random reads of 4 KiB at most"]);
+        }
+        None => facts.add_row(["depth", &depth, "as many reads at once as were tried: more may gain"]),
     };
     let text = facts.lines(crate::output::width());
     writeln!(out, "{}\n", text.split_once('\n').map_or(text.as_str(), |(_, rows)| rows))?;

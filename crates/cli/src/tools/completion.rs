@@ -26,7 +26,11 @@ pub fn answer() -> io::Result<bool> {
         Err(error) if error.kind() == ErrorKind::Io => {
             let why = error.to_string();
             let why = why.trim_start_matches("error: ").trim_end();
-            Err(output::unwritten(&io::Error::other(why)))
+            // A shell that it does not know has the same kind as what cannot be written.
+            Err(match why.starts_with("unknown shell") {
+                true => io::Error::new(io::ErrorKind::InvalidInput, format!("COMPLETE: {why}")),
+                false => output::unwritten(&io::Error::other(why)),
+            })
         }
         Err(error) => error.exit(),
     }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
@@ -12,7 +12,7 @@ use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey};
 
 use crate::child::{exit_code_of, not_started};
-use crate::stores::stores;
+use crate::stores::{of_layer, stores};
 
 /// Options of `prepage learn`.
 #[derive(Debug, clap::Args)]
@@ -57,13 +57,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
     let stores = stores()?;
     let layer = args.layer.layer();
-    stores.room(layer).context("the profile could not be kept")?;
+    let not_kept = |error| of_layer(layer, error).context("the profile could not be kept");
+    stores.room(layer).map_err(not_kept)?;
     let learned = learn(&args.command)?;
     if !args.quiet {
         tell(&key.role, &learned.observation);
     }
     let shown = Shown { observation: Some(learned.observation), ..Shown::default() };
-    persist(&stores, &key, layer, &shown).context("the profile could not be kept")?;
+    persist(&stores, &key, layer, &shown).map_err(not_kept)?;
     Ok(exit_code_of(&args.command, learned.how)?)
 }
 

@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Show a profile: what it gains, how often it is right, and its files
     Show {
-        /// A file name or role of `list`, or a program's name
+        /// A file name or role of `list`, or a program's name, which stands for all its roles (for one of them with --json)
         #[arg(required_unless_present = "command", value_name = "PROFILE", value_parser = name())]
         profile: Option<String>,
         /// Print JSON
@@ -106,8 +106,16 @@ pub fn run(command: &Command) -> Result<ExitCode> {
     let mut out = crate::output::text();
     match command {
         Command::List { json } => list(&stores, *json, &mut out)?,
-        Command::Show { profile: Some(name), json, .. } => {
-            show::show(&stores, &only(find(&stores, name)?)?, *json, &mut out)?
+        Command::Show { profile: Some(name), json: true, .. } => {
+            show::show(&stores, &only(find(&stores, name)?)?, true, &mut out)?
+        }
+        Command::Show { profile: Some(name), json: false, .. } => {
+            for (at, entry) in find(&stores, name)?.iter().enumerate() {
+                if at > 0 {
+                    writeln!(out)?;
+                }
+                show::show(&stores, entry, false, &mut out)?;
+            }
         }
         Command::Show { json, command, .. } => {
             show::show(&stores, &of_call(&stores, command)?, *json, &mut out)?

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use prepage_core::quantity::parse_ns;
+use prepage_core::quantity::{counted, parse_ns};
 use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
 use prepage_display::number::{known, ms};
 use prepage_observe::Exact;
@@ -33,7 +33,7 @@ const TOP_WAITS: usize = 5;
 #[command(group = clap::ArgGroup::new("scope").required(true).args(["command", "pid", "all"]))]
 pub struct Args {
     /// Record this running process, and all that it starts, until it ends or Ctrl-C; repeatable
-    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = crate::usage::pid)]
     pid: Vec<u32>,
     /// Record every process of the machine until Ctrl-C (root)
     #[arg(short, long)]
@@ -218,7 +218,8 @@ fn tell_inexact(exact: &ExactFacts) {
         more => format!(" and {more} more"),
     };
     let top = top.collect::<Vec<_>>().join(", ");
-    say!("prepage: not exact: up to {sum} pages may have been touched unseen: {top}{more}");
+    let pages = counted(sum as usize, "page");
+    say!("prepage: not exact: {pages} could be touched before fault-around was off for them: {top}{more}");
 }
 
 fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::Result<()> {

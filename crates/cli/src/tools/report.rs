@@ -70,7 +70,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
     /// Only faults of this process; may be given more than once
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = crate::usage::pid)]
     pid: Vec<u32>,
 }
 

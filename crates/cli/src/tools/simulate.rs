@@ -31,6 +31,7 @@ use crate::newest;
 use crate::profile::{find, only};
 use crate::remedy::Try;
 use crate::stores::stores;
+use crate::usage;
 
 /// Policies compared unless others are named; first, for all others are compared with it, what Linux does today.
 const USUAL: [&str; 8] =
@@ -162,12 +163,27 @@ fn help() -> String {
         devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy\n\n{COLUMNS}",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
     )
 }
+
+/// What the columns of the table of policies mean.
+const COLUMNS: &str = "\
+Columns:
+  hard         faults on pages that had to be read
+  ±%           how many more hard faults than under the first policy
+  soft         faults on pages in memory, or on their way there
+  I/Os         reads, those in the background included
+  pages read   by all reads; `a read`: by each, on average
+  never        pages read and not touched by the end; `never %`: of the pages read
+  full         reads of hard faults that got all pages that the policy wanted
+  truncated    the others: an end, or pages in memory, cut them short
+  2 MiB        aligned blocks of 2 MiB that are wholly in memory at the end
+  DEVICE ms    the whole run there, in it faults, and in these waits for reads
+  late         soft faults that waited for a read under way";
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode> {
@@ -191,7 +207,8 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if profile.is_empty()
         && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
     {
-        bail!("policy `predicted` needs --train FILE");
+        let what = "policy `predicted` needs --train FILE\n";
+        usage::refuse(clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, what));
     }
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
     if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {

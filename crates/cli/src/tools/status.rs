@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::STARTS_MIN;
+use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
 use prepage_service::socket;
 use serde_json::Value;
@@ -69,11 +70,12 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "starts: {} seen, {} fetched ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone",
+        "starts: {} seen, {} fetched ({:.1} MB), {} in memory already, {} passed over, {} unknown, {} elsewhere, {} left alone",
         count("starts"),
         count("fetched"),
         megabytes(count("fetched_bytes") as f64),
         count("warm"),
+        count("passed"),
         count("unknown"),
         count("elsewhere"),
         count("left_alone"),
@@ -81,7 +83,8 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     let (observed, learned) = (count("observed"), count("learned"));
     writeln!(
         out,
-        "learning: {observed} starts observed, {learned} of them stored, {} not",
+        "learning: {} observed, {learned} of them stored, {} not",
+        counted(observed as usize, "start"),
         count("not_kept")
     )?;
     print_gains(&status["gains"], out)?;
@@ -246,8 +249,8 @@ fn print_idle(status: &Value, out: &mut impl Write) -> Result<()> {
         if idle["is_paused"] == true { "; nothing more today: too little of it was used" } else { "" };
     writeln!(
         out,
-        "{} programs in the launch log; the machine {machine}{pause}",
-        idle["remembered_programs"]
+        "{} in the launch log; the machine {machine}{pause}",
+        counted(idle["remembered_programs"].as_u64().unwrap_or(0) as usize, "program")
     )?;
     let expected = idle["expected"].as_array().map_or(&[][..], Vec::as_slice);
     if !expected.is_empty() {

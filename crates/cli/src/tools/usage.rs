@@ -3,6 +3,11 @@
 use clap::error::{ContextKind, ContextValue};
 use prepage_display::terminal::printable;
 
+/// A process id, as an argument.
+pub fn pid(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "not a process id")
+}
+
 /// Says what is `wrong` with the command line and ends the process, as clap does. No argument, say a file's name that a shell put there,
 /// commands the terminal or makes a line of its own.
 pub fn refuse(mut wrong: clap::Error) -> ! {

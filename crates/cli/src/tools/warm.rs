@@ -101,7 +101,11 @@ fn tell_stopped(warmed: &Warmed<'_>, files: usize) {
     let at = format!("stopped in file {} of {files}", warmed.files.len());
     match warmed.stopped {
         Some(Stopped::Limit { limit_bytes }) => {
-            say!("prepage: {at}: more than {} would be read", pages_as_size(limit_bytes / PAGE_SIZE));
+            let limit = match limit_bytes % PAGE_SIZE {
+                0 => pages_as_size(limit_bytes / PAGE_SIZE),
+                _ => format!("{limit_bytes} bytes"),
+            };
+            say!("prepage: {at}: more than {limit} would be read");
             say!("  try: --limit SIZE, with memory for it");
         }
         Some(Stopped::MemoryShort { available_bytes }) => {

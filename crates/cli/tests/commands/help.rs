@@ -56,6 +56,9 @@ fn shells_get_their_script() {
         let output = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", shell).output().unwrap();
         assert!(output.status.success() && text(&output.stdout).contains("prepage"), "{shell}: {output:?}");
     }
+    let unknown = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", "tcsh").output().unwrap();
+    let said = text(&unknown.stderr);
+    assert!(said.starts_with("prepage: COMPLETE: unknown shell `tcsh`, expected one of `bash`"), "{said}");
 }
 
 #[test]

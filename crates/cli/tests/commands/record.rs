@@ -232,20 +232,27 @@ fn a_process_that_is_gone_and_a_proc_that_is_missing_are_named() {
     let said = String::from_utf8_lossy(&gone.stderr);
     assert_eq!(gone.status.code(), Some(125), "{said}");
     assert!(said.contains(&format!("there is no process {}", child.id())), "{said}");
+    let word = output(dir.path(), &["-p", "word"]);
+    let said = String::from_utf8_lossy(&word.stderr);
+    assert!(word.status.code() == Some(2) && said.contains("not a process id"), "{said}");
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
 
     if !has(Need::Mounts) {
         return;
     }
-    let script = format!(
-        "mount -t tmpfs none /proc || exit 99; {} record -- sh -c 'exit 3'",
-        env!("CARGO_BIN_EXE_prepage-tools")
-    );
-    let hidden = Command::new("unshare").args(["-m", "sh", "-c", &script]).current_dir(dir.path()).output();
-    let hidden = hidden.expect("unshare runs");
-    let said = String::from_utf8_lossy(&hidden.stderr);
-    assert_eq!(hidden.status.code(), Some(125), "{said}");
-    assert!(said.contains("/proc/") && said.contains("try: mount -t proc"), "{said}");
+    for (hidden, kind) in [("/proc", "proc"), ("/sys", "sysfs")] {
+        let script = format!(
+            "mount -t tmpfs none {hidden} || exit 99; {} record -- sh -c 'exit 3'",
+            env!("CARGO_BIN_EXE_prepage")
+        );
+        let record =
+            Command::new("unshare").args(["-m", "sh", "-c", &script]).current_dir(dir.path()).output();
+        let record = record.expect("unshare runs");
+        let said = String::from_utf8_lossy(&record.stderr);
+        assert_eq!(record.status.code(), Some(125), "{said}");
+        let mount = format!("try: mount -t {kind} {kind} {hidden}");
+        assert!(said.contains(&format!("{hidden}/")) && said.contains(&mount), "{said}");
+    }
 }
 
 #[test]

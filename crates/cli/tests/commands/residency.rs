@@ -30,9 +30,13 @@ fn a_range_is_warmed_shown_and_evicted() {
     let found = json(&tools(&["residency", "--json", "-r", "-1536k", path]));
     assert_eq!(found["files"][0]["resident_ranges_pages"], serde_json::json!([[256, 384]]));
     assert_eq!((&found["schema_version"], &found["total"]["pages"]), (&1.into(), &384.into()));
-    let limited = tools(&["warm", "--limit", "128k", path]);
-    assert_eq!(limited.status.code(), Some(1));
-    assert!(text(&limited.stderr).contains("more than 128k would be read"), "{}", text(&limited.stderr));
+    for (limit, said) in
+        [("128k", "more than 128k would be read"), ("1k", "more than 1024 bytes would be read")]
+    {
+        let limited = tools(&["warm", "--limit", limit, path]);
+        assert_eq!(limited.status.code(), Some(1));
+        assert!(text(&limited.stderr).contains(said), "{}", text(&limited.stderr));
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `prepage run`: the program notices nothing, and the next start knows it.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -360,6 +362,10 @@ fn an_ordinary_user_has_the_same_flow() {
     assert_eq!(text(&as_nobody(&run(&[], &PROGRAM)).stderr), "");
     let learned = as_nobody(&["learn", "--", "cat", "/etc/hostname"]);
     assert!(learned.status.success(), "{}", text(&learned.stderr));
+    // Another directory of this user's own is no place for what all users are to have.
+    let refused = as_nobody(&["learn", "--layer", "machine", "--", "true"]);
+    let told = text(&refused.stderr);
+    assert!(refused.status.code() == Some(125) && told.contains("try: as root, or --layer user"), "{told}");
     assert!(text(&learned.stderr).contains("learned cat"), "{}", text(&learned.stderr));
     let measured = as_nobody(&["measure", "-n", "2", "--json", "--", "cat", "/etc/hostname"]);
     let report: serde_json::Value = json(&measured);
@@ -392,6 +398,39 @@ fn a_full_disk_is_told_before_the_program_runs() {
     assert_eq!(text(&output.stdout), "ran\n");
     let told = text(&output.stderr);
     assert!(told.contains("not learning") && told.contains("No space left"), "{told}");
+}
+
+/// As in a bare chroot, or in an image that is being made.
+#[test]
+fn where_there_are_no_devices_a_start_is_learned_as_well() {
+    let sandbox = Sandbox::new();
+    if !has(Need::Mounts) || !can_learn(&sandbox) {
+        return;
+    }
+    let script =
+        format!("mount -t tmpfs none /dev && exec {} run -v -- echo ran", env!("CARGO_BIN_EXE_prepage"));
+    let output = sandbox.command("unshare", &["--mount", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(text(&output.stdout), "ran\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("learning from this start") && !told.contains("failed"), "{told}");
+    sandbox.wait_for_profile();
+}
+
+#[test]
+fn files_that_a_profile_cannot_name_are_told() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let [program, data] =
+        [&b"pro\xe9gram"[..], b"dat\xe9"].map(|name| sandbox.path().join(OsStr::from_bytes(name)));
+    fs::copy("/bin/cat", &program).unwrap();
+    fs::write(&data, "data").unwrap();
+    make_old(&data);
+    make_old(&program);
+    let learned = sandbox.prepage(&["learn", "--"]).arg(&program).arg(&data).output().unwrap();
+    let told = text(&learned.stderr);
+    assert!(told.contains("2 files with names that are no UTF-8") && told.contains("/dat\u{fffd}"), "{told}");
 }
 
 #[test]

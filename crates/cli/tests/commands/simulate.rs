@@ -413,3 +413,11 @@ fn a_file_read_in_strides_tells_its_sweeps_and_its_time_in_faults() {
     assert_eq!(number("time_ns") - number("fault_ns"), 11_300 * 4096 * 20);
     assert_eq!(found["sweeps"], 64);
 }
+
+#[test]
+fn a_policy_that_has_learned_nothing_is_a_wrong_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let refused = simulate(dir.path(), &[&trace("python"), "-p", "predicted"]);
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("needs --train FILE"), "{said}");
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, json, text, wait_for};
-use prepage_core::profile::{Extent, History, Profile, ProfiledFile};
+use prepage_core::profile::{ColdStart, Extent, History, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
@@ -209,6 +209,33 @@ fn rm_takes_one_layer_and_says_where_the_rest_is() {
     assert!(is_in("true", Layer::Machine) && !is_in("false", Layer::User));
     assert_eq!(rm(&["--layer", "machine", "true"]).0, Some(0));
     assert!(!is_in("true", Layer::Machine));
+}
+
+#[test]
+fn show_prints_all_roles_of_a_program() {
+    let sandbox = Sandbox::new();
+    for role in ["sleep", "sleep --help"] {
+        let (mut key, mut profile) = profile_of(&["sleep"]);
+        (key.role, profile.role) = (role.into(), role.into());
+        profile.starts = vec![ColdStart {
+            device: rustix::fs::makedev(254, 3),
+            took_us: 5,
+            prefetched_pages: 1,
+            ..ColdStart::default()
+        }];
+        Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    }
+    let shown = sandbox.output(&["profile", "show", "sleep"]);
+    let said = text(&shown.stdout);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(said.starts_with("sleep\n") && said.contains("\n\nsleep --help\n"), "{said}");
+    // A device has the name that others give it.
+    assert!(said.contains("not known on device 254:3: 1 cold start with prefetch, 0 held out"), "{said}");
+    let one = json(&sandbox.output(&["profile", "show", "--json", "sleep --help"]));
+    assert_eq!(one["worth"]["gains"][0]["device"], "254:3");
+    // A document is of one profile.
+    let several = sandbox.output(&["profile", "show", "--json", "sleep"]);
+    assert!(text(&several.stderr).contains("name one of them"), "{}", text(&several.stderr));
 }
 
 #[test]

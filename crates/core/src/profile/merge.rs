@@ -5,8 +5,8 @@
 //! probability of one in a thousand, whatever the other hosts' counters are.
 //!
 //! A profile names its hosts ([`Profile::sources`]), and a merged one weighs as many as it names. Of profiles that
-//! share hosts the one with most hosts (of equals, the one updated last) speaks for these, and the others only for the hosts
-//! that are theirs alone. So merging the same again changes nothing, and the order of the profiles does not matter.
+//! share hosts the one with most hosts (of equals, the one updated last, and then the one that knows more) speaks for these, and
+//! the others only for the hosts that are theirs alone. So merging the same again changes nothing, and the order of the profiles does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,9 @@ pub fn merge(profiles: &[&Profile]) -> Profile {
     let mut ordered = profiles.to_vec();
     ordered.sort_by_key(|profile| {
         let History { updated_unix_s, observations, .. } = profile.history;
-        (profile.sources.len(), updated_unix_s, observations, *profile)
+        // An export of the same leaves out what is private.
+        let known = (profile.pages(), profile.lookups.len());
+        (profile.sources.len(), updated_unix_s, observations, known, *profile)
     });
     let mut sources = BTreeSet::new();
     let mut voices: Vec<(&Profile, u64)> = Vec::new();

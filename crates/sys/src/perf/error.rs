@@ -86,6 +86,7 @@ impl PerfError {
             Self::Unavailable { filtered: false } => "a kernel built with CONFIG_PERF_EVENTS",
             Self::NotYours { .. } => "run as root, or as the user who owns the process",
             Self::NotSystem { .. } => "run as root, or sudo sysctl kernel.perf_event_paranoid=0",
+            Self::Proc { path, .. } if path.starts_with("/sys/") => "mount -t sysfs sysfs /sys",
             Self::Proc { .. } => "mount -t proc proc /proc (and without hidepid, or run as root)",
             Self::TooManyFiles => "ulimit -n $(ulimit -Hn)",
             Self::Ring { .. } => {

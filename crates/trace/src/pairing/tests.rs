@@ -185,12 +185,16 @@ fn classes_follow_the_mapping() {
             (3, 1, end(0x2_1000)),
             (4, 1, end(0x3_1000)),
             (5, 1, end(0x4_1000)),
+            // Written to, what was read.
             (6, 1, end(0x4_1008)),
+            // It was given back (MADV_DONTNEED).
+            (7, 1, end(0x4_1008)),
+            (8, 1, end(0x4_1000)),
         ],
     );
     let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
     use FaultClass::{Cached, CopyOnWrite, ZeroFill};
-    assert_eq!(classes, [Cached, CopyOnWrite, Cached, ZeroFill, CopyOnWrite]);
+    assert_eq!(classes, [Cached, CopyOnWrite, Cached, ZeroFill, CopyOnWrite, ZeroFill, ZeroFill]);
     let page = faults[0].page.expect("a file's page");
     assert_eq!(page.offset_bytes(), 0x4000);
 }
@@ -215,15 +219,18 @@ fn private_memory_that_the_kernel_calls_a_file_is_new_when_it_is_first_touched()
 }
 
 #[test]
-fn a_child_copies_what_its_parent_touched() {
+fn after_a_fork_both_copy_what_was_touched_before_it_once() {
     let mut pairing = Pairing::new(0);
     let mut faults = feed(&mut pairing, vec![(1, 1, map(0x1000, 0x9000, false, 3, 2)), (2, 1, end(0x1000))]);
     let fork = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
-    for (time_ns, kind) in [(3, fork), (4, end(0x1000)), (5, end(0x2000))] {
-        pairing.feed(&Event { time_ns, pid: 8, tid: 8, kind }, &mut faults);
+    pairing.feed(&Event { time_ns: 3, pid: 8, tid: 8, kind: fork }, &mut faults);
+    let touches = [(8, 0x1000), (8, 0x2000), (8, 0x1000), (1, 0x1000), (1, 0x2000), (1, 0x1000)];
+    for (time_ns, (pid, address)) in (4..).zip(touches) {
+        pairing.feed(&Event { time_ns, pid, tid: pid, kind: end(address) }, &mut faults);
     }
     let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
-    assert_eq!(classes, [FaultClass::ZeroFill, FaultClass::CopyOnWrite, FaultClass::ZeroFill]);
+    use FaultClass::{CopyOnWrite, ZeroFill};
+    assert_eq!(classes, [ZeroFill, CopyOnWrite, ZeroFill, ZeroFill, CopyOnWrite, ZeroFill, ZeroFill]);
 }
 
 #[test]

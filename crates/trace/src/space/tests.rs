@@ -152,15 +152,17 @@ fn the_first_memory_a_little_way_behind_the_program_is_its_heap() {
 fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
     let mut spaces = AddressSpaces::default();
     spaces.apply(&event(1, 1, anonymous(0x10_000, 0x20_000, WRITE)));
-    assert!(!spaces.touch(1, 0x11_000));
-    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x30_000, WRITE)));
-    assert!(spaces.touch(1, 0x11_000), "the heap grew");
-    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x12_000, READ)));
-    assert!(spaces.touch(1, 0x11_000), "mprotect");
-    spaces.apply(&event(1, 1, anonymous(0x10_000, 0x12_000, READ)));
-    assert!(!spaces.touch(1, 0x11_000), "unmapped and mapped again");
-    spaces.apply(&event(1, 1, file(0x10_000, 0x12_000, 0, "/a")));
-    assert!(!spaces.touch(1, 0x11_000), "a file instead");
+    // A child has all that is touched by then.
+    let mut is_copied_after = |change| {
+        spaces.apply(&fork(1, 2));
+        spaces.apply(&change);
+        spaces.touch(1, 0x11_000)
+    };
+    assert!(!is_copied_after(event(1, 1, anonymous(0x10_000, 0x20_000, WRITE))));
+    assert!(is_copied_after(event(1, 1, anonymous(0x10_000, 0x30_000, WRITE))), "the heap grew");
+    assert!(is_copied_after(event(1, 1, anonymous(0x10_000, 0x12_000, READ))), "mprotect");
+    assert!(!is_copied_after(event(1, 1, anonymous(0x10_000, 0x12_000, READ))), "unmapped and mapped again");
+    assert!(!is_copied_after(event(1, 1, file(0x10_000, 0x12_000, 0, "/a"))), "a file instead");
 }
 
 #[test]

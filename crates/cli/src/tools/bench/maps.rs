@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
+use crate::table::table;
 
 /// Options of `prepage bench maps`.
 #[derive(Debug, clap::Args)]
@@ -56,43 +57,41 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(
-        out,
-        "{:>6} {:>8} {:>8} {:>14} {:>16} {:>8} {:>10} {:>14} {:>8} {:>12} {:>10} {:>6}",
+    let headings = [
         "maps",
         "pages",
         "children",
         "tracking KiB",
-        "a record each, KiB",
+        "records KiB",
         "times",
         "list ops",
-        "a record each",
+        "record ops",
         "times",
         "atomics/fault",
         "lock waits",
-        "found"
-    )?;
+        "found",
+    ];
+    let mut table = table(&headings, &(0..headings.len()).collect::<Vec<_>>());
     for it in &measured {
-        writeln!(
-            out,
-            "{:>6} {:>8} {:>8} {:>14.1} {:>18.1} {:>8.1} {:>10} {:>14} {:>8.1} {:>13.2} {:>10} {:>6}",
-            it.load.maps,
-            it.load.pages,
-            it.load.children,
-            it.tracking_bytes as f64 / 1024.0,
-            it.record_bytes() as f64 / 1024.0,
-            it.record_bytes() as f64 / it.tracking_bytes as f64,
-            it.list_operations,
-            it.record_operations,
-            it.record_operations as f64 / it.list_operations as f64,
-            it.fault_atomics as f64 / it.faults as f64,
-            it.lock_waits,
-            it.found
-        )?;
+        table.add_row([
+            it.load.maps.to_string(),
+            it.load.pages.to_string(),
+            it.load.children.to_string(),
+            format!("{:.1}", it.tracking_bytes as f64 / 1024.0),
+            format!("{:.1}", it.record_bytes() as f64 / 1024.0),
+            format!("{:.1}", it.record_bytes() as f64 / it.tracking_bytes as f64),
+            it.list_operations.to_string(),
+            it.record_operations.to_string(),
+            format!("{:.1}", it.record_operations as f64 / it.list_operations as f64),
+            format!("{:.2}", it.fault_atomics as f64 / it.faults as f64),
+            it.lock_waits.to_string(),
+            it.found.to_string(),
+        ]);
     }
+    writeln!(out, "{}\n", table.lines(crate::output::width()))?;
     writeln!(
         out,
-        "a record each: {RECORD_BYTES} bytes for each page, map and process, made and taken away once (DragonFly's pv_entry before its \
+        "records: what {RECORD_BYTES} bytes for each page, map and process would take, made and taken away once (DragonFly's pv_entry before its \
          rework);\ntracking: measured, and counts the tables from addresses to maps with their counters, one for each process, \
          which other maps use too"
     )?;

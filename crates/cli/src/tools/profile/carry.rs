@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::output;
 use crate::remedy::Remedied;
+use crate::stores::of_layer;
 
 /// What to export.
 #[derive(Debug, clap::Args)]
@@ -121,7 +122,8 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         match import_one(stores, args.layer.into(), profile, &places, args.dry_run) {
             Ok(one) => imported.push(one),
             Err(error) => {
-                super::say_failed(&role.escape_debug().to_string(), "not imported", &error.into());
+                let error = of_layer(args.layer.into(), error);
+                super::say_failed(&role.escape_debug().to_string(), "not imported", &error);
                 end = ExitCode::FAILURE;
             }
         }

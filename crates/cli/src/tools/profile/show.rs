@@ -31,7 +31,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
         profile.files.iter().map(|file| ShownFile::new(file, worth.threshold)).collect();
     if json {
         let shown = serde_json::json!({
-            "schema_version": 1,
+            "schema_version": 2,
             "profile": Listed::new(stores, path, loaded),
             "worth": worth,
             "observations_due": profile.history.due,
@@ -105,6 +105,7 @@ struct Worth {
 
 #[derive(Serialize)]
 struct DeviceGain {
+    /// `major:minor`, as `lsblk` and `prepage calibrate` have it.
     device: String,
     prefetched_starts: usize,
     held_out_starts: usize,
@@ -174,7 +175,7 @@ impl DeviceGain {
     fn new(device: u64, starts: &[ColdStart]) -> Self {
         let gain = Gain::on(device, starts);
         Self {
-            device: format!("{device:016x}"),
+            device: format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)),
             prefetched_starts: gain.prefetched_starts,
             held_out_starts: gain.held_out_starts,
             prefetched_us: gain.prefetched_us,
@@ -190,14 +191,15 @@ impl DeviceGain {
         let Some(ratio) = self.ratio else {
             return Ok(writeln!(
                 out,
-                "gain     not known on file system {device}: {prefetched_starts} cold starts with prefetch, \
-                 {held_out_starts} held out ({STARTS_MIN} of each are needed)"
+                "gain     not known on device {device}: {} with prefetch, {held_out_starts} held out \
+                 ({STARTS_MIN} of each are needed)",
+                counted(*prefetched_starts, "cold start")
             )?);
         };
         let off = if self.off { "; switched off, and tried again now and then" } else { "" };
         writeln!(
             out,
-            "gain     {ratio:.2} of the time without on file system {device}: {:.0} ms against {:.0} ms \
+            "gain     {ratio:.2} of the time without on device {device}: {:.0} ms against {:.0} ms \
              (medians of {prefetched_starts} and {held_out_starts} cold starts){off}",
             ms(self.prefetched_us),
             ms(self.held_out_us)

@@ -25,7 +25,7 @@ struct Report {
     touched_pages: u64,
     /// Touches that may be missing; null where the trace does not say.
     unseen_pages: Option<u64>,
-    shared_memory_faults: u64,
+    left_out_faults: u64,
     /// Of files that are read in a pattern: sweeps until all pages are touched.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweeps: Option<u64>,
@@ -44,7 +44,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     }
     let first = rows.first().map(|row| &row.plain.outcome);
     let report = Report {
-        schema_version: 1,
+        schema_version: 2,
         facts: input.facts.clone(),
         runs: args.runs,
         unseen_pages: match input.unseen {
@@ -52,7 +52,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
             Unseen::AtMost(pages) => Some(pages),
             Unseen::Unknown => None,
         },
-        shared_memory_faults: input.shared_memory,
+        left_out_faults: input.others,
         sweeps: input.sweeps,
         threads: input.threads,
         touches: first.map_or(0, |outcome| outcome.touches),

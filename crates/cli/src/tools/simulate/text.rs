@@ -51,9 +51,12 @@ pub fn print(
 pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let touched = rows.first().map_or(0, |row| row.plain.outcome.touched_pages);
     let runs = if args.runs > 1 { format!(" in {} runs", args.runs) } else { String::new() };
-    let shared = match input.shared_memory {
+    let others = match input.others {
         0 => String::new(),
-        faults => format!("; {faults} faults on memory that no disk holds left out"),
+        faults => format!(
+            "; left out: {} on memory that no disk holds, or on prepage's agent",
+            counted(faults as usize, "fault")
+        ),
     };
     let gaps = input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
     let lacking: String = gaps.iter().map(|gap| format!("\nincomplete: {gap}")).collect();
@@ -82,7 +85,7 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         _ => String::new(),
     };
     format!(
-        "{} touches of {touched} pages, {} of {} pages{sweeps}{runs}{shared}{unseen}{lacking}{threads}",
+        "{} touches of {touched} pages, {} of {} pages{sweeps}{runs}{others}{unseen}{lacking}{threads}",
         input.count,
         counted(input.layout.objects.len(), "object"),
         input.layout.objects.iter().map(|object| object.pages).sum::<u64>()

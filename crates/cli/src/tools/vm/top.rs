@@ -37,7 +37,7 @@ its counts are since the VMs were made."
 )]
 pub struct Args {
     /// Show only this process; repeatable [default: all processes of yours]
-    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = crate::usage::pid)]
     pid: Vec<u32>,
     /// Print the table once and exit, even on a terminal
     #[arg(long)]
@@ -164,7 +164,9 @@ impl Look {
         let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "swap"];
         let headings: Vec<String> = memory.map(String::from).into_iter().chain(counts).collect();
         let mut largest = table(&["pid", "program", "resident", "of", "object"], &[0, 2, 3]);
-        let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+        // Of the counts, faults and what is reclaimed say most; of the sizes, those that pools always have.
+        let mut table =
+            table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]).spare(&[13, 12, 10, 9, 7, 6]);
         for (view, nth, pool) in self.pools() {
             let old = before.get(&(view.pid, nth)).map(|old| counted(old));
             let counts = counted(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
