@@ -26,7 +26,8 @@
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`streaks`]   | programs that need nothing again and again, however they are called      |
 //! | [`process`]   | a process that has executed a program                                    |
-//! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
+//! | [`library`], [`shelf`], [`known`] | the profiles held in memory; those of one user, or of all; and one of them |
+//! | [`homes`]     | where users' own profiles and configuration lie                          |
 //! | [`fetches`]   | the prefetches under way                                                 |
 //! | [`account`]   | when one of them began and ended, and what it came to                    |
 //! | [`beyond`]    | what of a profile others do not bring in already                         |
@@ -92,6 +93,7 @@ pub mod fetches;
 pub mod files;
 pub mod gains;
 pub mod holdings;
+pub mod homes;
 pub mod hot;
 pub mod idle;
 pub mod image;
@@ -116,6 +118,7 @@ pub mod replay;
 pub mod round;
 pub mod searches;
 pub mod service;
+pub mod shelf;
 pub mod socket;
 pub mod start_names;
 pub mod start_opens;
