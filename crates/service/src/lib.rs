@@ -22,6 +22,7 @@
 //! | [`watch`]     | the file systems whose execs are seen                                    |
 //! | [`hot`]       | programs executed all the time, which the kernel passes over             |
 //! | [`pace`]      | how often the mounts are looked at                                       |
+//! | [`moment`]    | when an exec was told                                                    |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`streaks`]   | programs that need nothing again and again, however they are called      |
@@ -103,6 +104,7 @@ pub mod learner;
 pub mod library;
 pub mod log;
 pub mod missed;
+pub mod moment;
 pub mod names;
 pub mod notify;
 pub mod opened;

@@ -38,6 +38,7 @@ use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
+use crate::moment::Moment;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
@@ -272,7 +273,7 @@ impl Service {
                     self.upkeep.lend(Priority::Guess, Box::new(pass_over));
                 }
             }
-            awaited.look(&mut |pid, uid, file, seen_at| self.launch(pid, uid, Some((file, seen_at))));
+            awaited.look(&mut |pid, uid, file, moment| self.launch(pid, uid, Some((file, moment))));
             if has_mounts {
                 mounts.want();
             }
@@ -446,13 +447,13 @@ impl Service {
         is_known: bool,
         awaited: &mut Awaited,
     ) -> Begun {
-        let seen_at = Instant::now();
+        let moment = Moment::before_exec_of(pid);
         let starter = LazyCell::new(|| starter_of(pid));
-        let begun = awaited.begin(pid, || *starter, file.clone());
+        let begun = awaited.begin(pid, moment, || *starter, file.clone());
         match begun {
             Begun::Done => {
                 if let Some(uid) = *starter {
-                    self.launch(pid, uid, Some((file.clone(), seen_at)));
+                    self.launch(pid, uid, Some((file.clone(), Moment::after_exec())));
                 }
             }
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
@@ -463,8 +464,7 @@ impl Service {
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
-                    self.looks
-                        .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, moment)));
                 }
             }
             Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
@@ -472,7 +472,7 @@ impl Service {
                 let expect = move || {
                     let stat = ProcessStat::of(pid);
                     if service.tree.of(pid, &recent_parents(stat.as_ref().ok())).is_none() {
-                        service.learner.expect(pid);
+                        service.learner.expect(pid, moment);
                     }
                 };
                 if let Some(uid) = *starter {
@@ -491,10 +491,10 @@ impl Service {
             && self.library.program_in(file).is_some_and(|program| self.learner.owes_some_of(&program))
     }
 
-    /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
+    /// At this `moment` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
     /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`]
     /// stops what was not wanted.
-    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, seen_at: Instant) {
+    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
@@ -506,18 +506,18 @@ impl Service {
         if is_wanted {
             let may_follow = self.may_follow(&known, uid, starter);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let start = Start { uid, pid, seen_at, executed_at: seen_at, parents: &parents };
+            let start = Start { uid, pid, seen_at: moment.at, executed_at: moment.at, parents: &parents };
             let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
-            self.last_starts.note_early(uid, pid, &known.key, done, account);
+            self.last_starts.note_early(uid, pid, moment.at, &known.key, done, account);
             if self.learner.owes(&known.key) && self.may_observe() {
-                self.learner.expect(pid);
+                self.learner.expect(pid, moment);
             }
         }
     }
 
-    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was seen to be executed.
-    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Instant)>) {
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed.
+    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Moment)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
         // A process that is over by the time that it is looked at has needed nothing either.
@@ -584,11 +584,12 @@ impl Service {
         self.fetches.fetch(known, start, turn)
     }
 
-    /// Chooses and fetches for a start that was seen when the time beside `file` says.
-    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Instant)>) -> Next {
+    /// Chooses and fetches for a start that was told when the moment beside `file` says.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
         self.counters.starts.count();
         let now = Instant::now();
-        let (file, seen_at) = file.unzip();
+        let (file, moment) = file.unzip();
+        let executed_at = moment.map_or(now, |moment| moment.at);
         let mut process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
@@ -603,7 +604,7 @@ impl Service {
                         }
                     }
                     LeftAlone::SwitchedOff => {
-                        self.fetches.cancel(pid, seen_at.unwrap_or(now));
+                        self.fetches.cancel(pid, executed_at);
                         self.last_starts.take_back(pid);
                         self.counters.left_alone.count();
                         need = Need::Nothing { covers: false };
@@ -615,8 +616,9 @@ impl Service {
                 return Next::Done(need);
             }
         };
-        if let Some(seen_at) = seen_at {
-            process.context.began_ns = now_ns().saturating_sub(seen_at.elapsed().as_nanos() as u64);
+        if let Some(moment) = moment {
+            process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
+            process.moment = moment;
         }
         let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
@@ -635,7 +637,7 @@ impl Service {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
-            self.fetches.cancel(pid, seen_at.unwrap_or(now));
+            self.fetches.cancel(pid, executed_at);
             self.last_starts.take_back(pid);
             self.counters.left_alone.count();
             // What it starts is part of its start, as it is where nothing is left alone.
@@ -652,7 +654,6 @@ impl Service {
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
-        let executed_at = seen_at.unwrap_or(now);
         let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents };
         let mut may_follow = false;
         let done = match &found {
@@ -662,7 +663,7 @@ impl Service {
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
                 may_follow =
-                    part_of.is_none() && seen_at.is_some() && self.may_follow(known, uid, process.starter);
+                    part_of.is_none() && moment.is_some() && self.may_follow(known, uid, process.starter);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
@@ -684,7 +685,7 @@ impl Service {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let account = self.fetches.account_of(pid, key);
-        self.last_starts.note(uid, pid, key, done, account.clone());
+        self.last_starts.note(uid, pid, executed_at, key, done, account.clone());
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {

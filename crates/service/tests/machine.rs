@@ -304,6 +304,38 @@ fn a_program_of_which_something_was_missed_is_observed_again_although_it_is_know
     observe();
 }
 
+/// What the process has computed before says nothing of how much of the program was missed.
+#[test]
+fn a_program_that_is_executed_by_who_has_computed_for_long_is_observed_once() {
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &[]);
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec \"$0\" 60";
+    let execute =
+        |program: &Path| Running(Command::new("sh").args(["-c", script]).arg(program).spawn().unwrap());
+    let mut programs = 0;
+    // On a busy machine a program may be loaded before anybody looks.
+    service.wait_until("one is observed once", || {
+        programs += 1;
+        let program = place.program(&format!("unknown{programs}"));
+        let observed = service.count("observed");
+        let running = execute(&program);
+        service.wait_until("it is observed", || service.count("observed") > observed);
+        drop(running);
+        let observed = service.count("observed");
+        let running = execute(&program);
+        service.wait_until("it is seen again", || {
+            let status = service.status();
+            let starts = status["last_starts"].as_array().unwrap().iter();
+            starts.filter(|start| start["program"] == program.to_str().unwrap()).count() == 2
+        });
+        // Long enough for an observation to begin; it ends with its program.
+        std::thread::sleep(Duration::from_secs(1));
+        drop(running);
+        std::thread::sleep(Duration::from_secs(1));
+        service.count("observed") == observed
+    });
+}
+
 #[test]
 fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
     let Some(place) = Place::new() else { return };
