@@ -30,9 +30,9 @@ use crate::counters::Counters;
 use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches, Start};
-use crate::files::{Files, Often};
+use crate::files::{Files, Resting};
 use crate::gains::{FOLLOWED_MAX, Followed, Gains};
-use crate::hot::Hot;
+use crate::hot::{Hot, Needless};
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
@@ -249,8 +249,8 @@ impl Service {
                 while has_more && Instant::now() < until {
                     has_more = self.watch.read(&mut |seen| match seen {
                         Seen::Exec { pid, file } => {
-                            if let Some(is_loader) = self.see(pid, &file, &mut awaited)
-                                && hot.see(&file, is_loader)
+                            if let Some(what) = self.see(pid, &file, &mut awaited)
+                                && hot.see(&file, what)
                             {
                                 hot_ones.push(file);
                             }
@@ -392,30 +392,34 @@ impl Service {
         }
     }
 
-    /// A file was opened to be executed. Returns whether it loads programs, where the same need not be seen for a while.
-    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<bool> {
+    /// A file was opened to be executed. Returns what it is, where the same need not be seen for a while.
+    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<Needless> {
         self.counters.execs.count();
         if pid == 0 {
             return None;
         }
         if self.files.is_loader(file) {
-            return (!awaited.hurry(pid)).then_some(true);
+            return (!awaited.hurry(pid)).then_some(Needless::Loader);
         }
         let is_known = self.library.is_known(file);
         // One that is gone needs nothing any more.
-        let Some(uid) = user_of(pid) else { return (!is_known).then_some(false) };
+        let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
         let is_elsewhere = || is_elsewhere(pid) == Some(true);
-        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid, is_elsewhere) {
+        if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
             if self.tree.of(pid, &[]).is_none() {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
-            return is_often.then_some(false);
+            return match resting {
+                Resting::AllTheTime => Some(Needless::Always),
+                Resting::ForNow => Some(Needless::ForNow),
+                Resting::ElsewhereForNow => None,
+            };
         }
         let is_stranger = !is_known && self.files.is_stranger(file);
         if is_stranger && !self.may_observe() {
             self.counters.unknown.count();
-            return Some(false);
+            return Some(Needless::Always);
         }
         // Another caller's starts of the same file may need something: the kernel is not to pass over it.
         if let Some(covers) =
@@ -436,7 +440,7 @@ impl Service {
         }
         let begun = self.await_start(pid, file, is_known, awaited);
         // One that is over before it is looked at needs nothing either.
-        (begun == Begun::Gone).then_some(false)
+        (begun == Begun::Gone).then_some(Needless::Always)
     }
 
     /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
