@@ -699,13 +699,14 @@ impl Service {
             }
             None => may_come_again,
         };
-        if let (Some(_), Some(file), false) = (&found, file, is_due)
+        let is_observed = part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(uid);
+        if let (Some(_), Some(file), false) = (&found, file, is_observed)
             && self.library.only_role(&file, process.rights.uid).is_some()
         {
-            self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
+            // Once there is time to observe it, that is soon seen.
+            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_due);
         }
-        let learns = || self.may_observe() && self.library.learns_of(uid);
-        if part_of.is_none() && is_due && learns() {
+        if is_observed {
             return Next::Observe(process);
         }
         let fetched = match done {
