@@ -3,7 +3,7 @@
 //! A build executes the same few programs all the time. To be woken for an execution costs the service more than to see that nothing is to be
 //! done for it, and the program waits for the event to be made.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
@@ -15,6 +15,8 @@ const COUNTED_MAX: usize = 4096;
 const PASSED_OVER_MAX: usize = 256;
 /// The count of a file that is passed over.
 const PASSED_OVER: u32 = u32::MAX;
+/// What was passed over in the period before is passed over again after the number of executions divided by this, and after one at least.
+const FEWER: u32 = 8;
 
 /// What needed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +46,14 @@ pub struct Hot {
     began: Instant,
     counts: HashMap<FileHandle, u32>,
     passed_over: usize,
+    /// What was passed over in the period before.
+    before: HashSet<FileHandle>,
 }
 
 impl Hot {
     /// Nothing was, until `now`.
     pub fn new(now: Instant) -> Self {
-        Self { began: now, counts: HashMap::new(), passed_over: 0 }
+        Self { began: now, counts: HashMap::new(), passed_over: 0, before: HashSet::new() }
     }
 
     /// An execution of `file`, which is one of `what`, needed nothing. Returns whether the kernel is to pass over the file from now on.
@@ -66,7 +70,8 @@ impl Hot {
             return false;
         }
         *times += 1;
-        let is_hot = *times >= what.times() && self.passed_over < PASSED_OVER_MAX;
+        let wanted = if self.before.contains(file) { what.times() / FEWER } else { what.times() };
+        let is_hot = *times >= wanted && self.passed_over < PASSED_OVER_MAX;
         if is_hot {
             *times = PASSED_OVER;
             self.passed_over += 1;
@@ -79,7 +84,9 @@ impl Hot {
     pub fn tick(&mut self, now: Instant) -> bool {
         let is_over = now.saturating_duration_since(self.began) >= PERIOD;
         if is_over {
-            *self = Self::new(now);
+            let passed_over = self.counts.drain().filter(|(_, times)| *times == PASSED_OVER);
+            let before = passed_over.map(|(file, _)| file).collect();
+            *self = Self { before, ..Self::new(now) };
         }
         is_over
     }
@@ -107,8 +114,12 @@ mod tests {
         assert_eq!(times(4, Needless::Always, 1), 1);
         assert!(!hot.tick(began + PERIOD / 2));
         assert!(hot.tick(began + PERIOD));
-        let always = Needless::Always;
-        assert_eq!((0..always.times()).filter(|_| hot.see(&file(1), always)).count(), 1);
+        let mut seen =
+            |number, what, count| (0..count).map(|_| hot.see(&file(number), what)).collect::<Vec<_>>();
+        assert_eq!(seen(1, Needless::Always, 2), [true, false], "it was hot a moment before");
+        let (few, loader) = (Needless::Loader.times() / FEWER, Needless::Loader);
+        assert_eq!(seen(3, loader, few).iter().position(|is_hot| *is_hot), Some(few as usize - 1));
+        assert!(!seen(5, loader, few)[few as usize - 1], "it was not");
         assert!(hot.tick(began + 2 * PERIOD) && !hot.tick(began + 2 * PERIOD));
         assert!(
             hot.tick(began + 3 * PERIOD),
