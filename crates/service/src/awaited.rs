@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::process_stat::ProcessStat;
 
+use crate::moment::Moment;
+
 /// The first look comes this long after the exec was told, the next ones at twice the time each. A warm program takes about as long, and needs nothing;
 /// a cold one takes longer.
 const PAUSE_MIN: Duration = Duration::from_micros(400);
@@ -57,7 +59,7 @@ struct One {
     arguments_at: u64,
     pause: Duration,
     next: Instant,
-    seen_at: Instant,
+    moment: Moment,
     until: Instant,
 }
 
@@ -84,13 +86,19 @@ enum State {
 }
 
 impl Awaited {
-    /// Process `pid` is about to execute `file`; `starter` says whose it is, where that has to be known. Returns what is to be said of that now; of what is not done yet, [`Self::look`]
-    /// tells.
-    pub fn begin(&mut self, pid: u32, starter: impl FnOnce() -> Option<u32>, file: FileHandle) -> Begun {
+    /// At this `moment` process `pid` was about to execute `file`; `starter` says whose it is, where that has to be known. Returns what is to be said of that now; of what is not done
+    /// yet, [`Self::look`] tells.
+    pub fn begin(
+        &mut self,
+        pid: u32,
+        moment: Moment,
+        starter: impl FnOnce() -> Option<u32>,
+        file: FileHandle,
+    ) -> Begun {
         let Some((stat, is_file)) = look_at(pid, &file) else { return Begun::Gone };
         // One that does not run the file yet, and does later, has executed it. Else its parent tells whether it has.
         let parent = if is_file { ProcessStat::of(stat.parent).ok() } else { None };
-        let now = Instant::now();
+        let now = moment.at;
         self.next_number += 1;
         let one = One {
             number: self.next_number,
@@ -101,7 +109,7 @@ impl Awaited {
             arguments_at: stat.arguments_at,
             pause: PAUSE_MIN,
             next: now + PAUSE_MIN,
-            seen_at: now,
+            moment,
             until: now + WAIT_MAX,
         };
         match one.state_of(&stat, is_file, self.done.get(&pid)) {
@@ -155,8 +163,8 @@ impl Awaited {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Hands the processes that have executed their program by now to `done`, whose each is, and when its exec was seen.
-    pub fn look(&mut self, done: &mut dyn FnMut(u32, u32, FileHandle, Instant)) {
+    /// Hands the processes that have executed their program by now to `done`, whose each is, and when its exec was told.
+    pub fn look(&mut self, done: &mut dyn FnMut(u32, u32, FileHandle, Moment)) {
         let now = Instant::now();
         let mut found = Vec::new();
         self.all.retain_mut(|one| {
@@ -165,7 +173,7 @@ impl Awaited {
             }
             match one.state(self.done.get(&one.pid)) {
                 State::Done(image) => {
-                    found.push((one.pid, one.uid, one.number, one.file.clone(), one.seen_at, image));
+                    found.push((one.pid, one.uid, one.number, one.file.clone(), one.moment, image));
                     false
                 }
                 State::Other => false,
@@ -176,9 +184,9 @@ impl Awaited {
                 }
             }
         });
-        for (pid, uid, number, file, seen_at, image) in found {
+        for (pid, uid, number, file, moment, image) in found {
             self.settle(pid, number, image);
-            done(pid, uid, file, seen_at);
+            done(pid, uid, file, moment);
         }
     }
 }

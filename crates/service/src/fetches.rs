@@ -38,8 +38,10 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
-/// The budget of the next prefetch may be so old: what waited for memory since then counts against it.
-const BUDGET_AGE_MAX: Duration = Duration::from_secs(5);
+/// A budget may be so old: what waited for memory since it was made counts against a prefetch.
+const BUDGET_AGE_MAX: Duration = Duration::from_secs(4);
+/// Another one is made this often, so that no prefetch has to.
+const BUDGET_EVERY: Duration = Duration::from_secs(2);
 /// A service is moved to another control group by hand at most.
 const GROUPS_EVERY: Duration = Duration::from_secs(60);
 /// Programs that are remembered as fetched.
@@ -83,7 +85,7 @@ pub struct Fetches {
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// What is done for a program has come to be known, in `recent`.
     is_done: Condvar,
-    /// For the next prefetch.
+    /// For the next prefetches, and when it was made: to make one takes longer than all else before the first read.
     budget: Mutex<Option<(Instant, Budget)>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
     groups: Mutex<Option<(Instant, Memberships)>>,
@@ -166,9 +168,9 @@ impl Fetches {
         Self { counters, readers, prefetches, over, holdings, recent, is_done, budget, groups }
     }
 
-    /// Makes the budget of the next prefetch, where there is none or an old one: it is there at once then.
+    /// Makes the budget of the next prefetches, where there is none or one that is not new: it is there at once then.
     pub fn get_ready(&self) {
-        if lock(&self.budget).as_ref().is_some_and(|(made, _)| made.elapsed() < BUDGET_AGE_MAX) {
+        if self.budget_since(BUDGET_EVERY).is_some() {
             return;
         }
         let budget = {
@@ -177,6 +179,12 @@ impl Fetches {
             Budget::of(&groups.get_or_insert_with(|| (Instant::now(), Memberships::of_process())).1)
         };
         *lock(&self.budget) = Some((Instant::now(), budget));
+    }
+
+    /// The budget, where it is no older than `most`.
+    fn budget_since(&self, most: Duration) -> Option<Budget> {
+        let budget = lock(&self.budget);
+        budget.as_ref().filter(|(made, _)| made.elapsed() < most).map(|(_, budget)| budget.clone())
     }
 
     /// Fetches what is known for a `start`, unless it is in memory, on its way already for the process or its parents, or the start has been cancelled
@@ -246,9 +254,9 @@ impl Fetches {
             }
         }
         let mut engine = Engine::new(planned.clone(), &known.figures);
-        let budget = lock(&self.budget).take();
+        let budget = self.budget_since(BUDGET_AGE_MAX).unwrap_or_else(Budget::of_process);
         let wanted_bytes = engine.planned_bytes();
-        engine.keep_within(budget.map_or_else(Budget::of_process, |(_, budget)| budget));
+        engine.keep_within(budget);
         let is_cut_short = engine.planned_bytes() < wanted_bytes;
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let look = || {

@@ -50,9 +50,16 @@ struct Rest {
     length: Duration,
 }
 
-/// Whether a program at rest is started all the time, and found in memory each time.
+/// How a program at rest is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Often(pub bool);
+pub enum Resting {
+    /// All the time, and it is found in memory each time.
+    AllTheTime,
+    /// It needs nothing for now.
+    ForNow,
+    /// Elsewhere, where it needs nothing for now: here it may.
+    ElsewhereForNow,
+}
 
 impl Rest {
     /// From `now` on. One that follows `last` and finds the program in memory again is twice as long.
@@ -111,20 +118,24 @@ impl Files {
         }
     }
 
-    /// Whether a start of user `uid` of the program in `file` needs nothing; and if so, whether it is one that is started all the time. Where those
-    /// elsewhere need nothing, `is_elsewhere` says whether it is one of them.
+    /// Whether a start of user `uid` of the program in `file` needs nothing, and how that is started. Where those elsewhere need nothing,
+    /// `is_elsewhere` says whether it is one of them.
     pub fn is_at_rest(
         &self,
         file: &FileHandle,
         uid: u32,
         is_elsewhere: impl FnOnce() -> bool,
-    ) -> Option<Often> {
-        let often = |is_elsewhere| {
+    ) -> Option<Resting> {
+        let resting = |is_elsewhere| {
             let state = self.lock();
-            let rest = state.rests.get(&(file.clone(), uid, is_elsewhere));
-            Some(Often(rest.filter(|rest| rest.until > Instant::now())?.length == REST_MAX))
+            let rest = state.rests.get(&(file.clone(), uid, is_elsewhere))?;
+            (rest.until > Instant::now()).then_some(match rest.length {
+                REST_MAX => Resting::AllTheTime,
+                _ if is_elsewhere => Resting::ElsewhereForNow,
+                _ => Resting::ForNow,
+            })
         };
-        often(false).or_else(|| often(true).filter(|_| is_elsewhere()))
+        resting(false).or_else(|| resting(true).filter(|_| is_elsewhere()))
     }
 
     /// No program rests any more: what is wanted has changed.
@@ -148,12 +159,13 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(3600);
         files.begin_rest_at((sh.clone(), 7, false), true, later);
         let is_at_rest = |file, uid| files.is_at_rest(file, uid, || panic!("nothing rests elsewhere"));
-        assert_eq!(is_at_rest(&sh, 7), Some(Often(false)));
+        assert_eq!(is_at_rest(&sh, 7), Some(Resting::ForNow));
         assert!(is_at_rest(&sh, 8).is_none() && is_at_rest(&other, 7).is_none());
         files.begin_rest_at((sh.clone(), 7, false), false, Instant::now() - APART);
         assert!(is_at_rest(&sh, 7).is_none());
         files.begin_rest_at((sh.clone(), 7, true), true, later);
-        assert!([true, false].map(|it_is| files.is_at_rest(&sh, 7, || it_is).is_some()) == [true, false]);
+        let elsewhere = [true, false].map(|it_is| files.is_at_rest(&sh, 7, || it_is));
+        assert_eq!(elsewhere, [Some(Resting::ElsewhereForNow), None]);
     }
 
     #[test]

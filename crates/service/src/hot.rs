@@ -3,20 +3,42 @@
 //! A build executes the same few programs all the time. To be woken for an execution costs the service more than to see that nothing is to be
 //! done for it, and the program waits for the event to be made.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
 
 /// What is passed over is looked at again after this long, as a program at rest is ([`crate::files`]).
 const PERIOD: Duration = Duration::from_secs(8);
-/// So many executions within it make a file hot.
-const TIMES: u32 = 4;
-/// The same of what loads programs: it tells when a program that is awaited will be there, which matters where few are executed.
-const TIMES_OF_LOADERS: u32 = 64;
 /// Files that are counted, and files that are passed over: the kernel keeps the inodes of these in memory.
 const COUNTED_MAX: usize = 4096;
 const PASSED_OVER_MAX: usize = 256;
+/// The count of a file that is passed over.
+const PASSED_OVER: u32 = u32::MAX;
+/// What was passed over in the period before is passed over again after the number of executions divided by this, and after one at least.
+const FEWER: u32 = 8;
+
+/// What needed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needless {
+    /// A program that needs nothing whenever it is executed.
+    Always,
+    /// A program at rest: once it has rested it may need something.
+    ForNow,
+    /// What loads programs. It tells when a program that is awaited will be there, which matters where few are executed.
+    Loader,
+}
+
+impl Needless {
+    /// So many executions within a period make a file hot.
+    fn times(self) -> u32 {
+        match self {
+            Self::Always => 4,
+            Self::ForNow => 16,
+            Self::Loader => 64,
+        }
+    }
+}
 
 /// What was executed in this period, and needed nothing.
 #[derive(Debug)]
@@ -24,16 +46,18 @@ pub struct Hot {
     began: Instant,
     counts: HashMap<FileHandle, u32>,
     passed_over: usize,
+    /// What was passed over in the period before.
+    before: HashSet<FileHandle>,
 }
 
 impl Hot {
     /// Nothing was, until `now`.
     pub fn new(now: Instant) -> Self {
-        Self { began: now, counts: HashMap::new(), passed_over: 0 }
+        Self { began: now, counts: HashMap::new(), passed_over: 0, before: HashSet::new() }
     }
 
-    /// An execution of `file` needed nothing. Returns whether the kernel is to pass over the file from now on.
-    pub fn see(&mut self, file: &FileHandle, is_loader: bool) -> bool {
+    /// An execution of `file`, which is one of `what`, needed nothing. Returns whether the kernel is to pass over the file from now on.
+    pub fn see(&mut self, file: &FileHandle, what: Needless) -> bool {
         if !self.counts.contains_key(file) {
             if self.counts.len() >= COUNTED_MAX {
                 return false;
@@ -41,11 +65,18 @@ impl Hot {
             self.counts.insert(file.clone(), 0);
         }
         let Some(times) = self.counts.get_mut(file) else { return false };
-        *times = times.saturating_add(1);
-        let is_hot = *times == if is_loader { TIMES_OF_LOADERS } else { TIMES };
-        let is_passed_over = is_hot && self.passed_over < PASSED_OVER_MAX;
-        self.passed_over += usize::from(is_passed_over);
-        is_passed_over
+        // Some events of a file that is passed over may be in the queue.
+        if *times == PASSED_OVER {
+            return false;
+        }
+        *times += 1;
+        let wanted = if self.before.contains(file) { what.times() / FEWER } else { what.times() };
+        let is_hot = *times >= wanted && self.passed_over < PASSED_OVER_MAX;
+        if is_hot {
+            *times = PASSED_OVER;
+            self.passed_over += 1;
+        }
+        is_hot
     }
 
     /// Begins another period where it is time for one. Returns whether it has: from then on no file is to be passed over, also where none was in
@@ -53,7 +84,9 @@ impl Hot {
     pub fn tick(&mut self, now: Instant) -> bool {
         let is_over = now.saturating_duration_since(self.began) >= PERIOD;
         if is_over {
-            *self = Self::new(now);
+            let passed_over = self.counts.drain().filter(|(_, times)| *times == PASSED_OVER);
+            let before = passed_over.map(|(file, _)| file).collect();
+            *self = Self { before, ..Self::new(now) };
         }
         is_over
     }
@@ -71,14 +104,22 @@ mod tests {
     fn what_is_executed_often_is_passed_over_until_the_period_is_over() {
         let began = Instant::now();
         let mut hot = Hot::new(began);
-        let mut times =
-            |number, is_loader, count| (0..count).filter(|_| hot.see(&file(number), is_loader)).count();
-        assert_eq!(times(1, false, TIMES - 1), 0);
-        assert_eq!((times(1, false, 1), times(1, false, 100)), (1, 0), "once");
-        assert_eq!((times(2, true, TIMES_OF_LOADERS - 1), times(2, true, 1)), (0, 1));
+        let mut times = |number, what, count| (0..count).filter(|_| hot.see(&file(number), what)).count();
+        for (number, what) in (1..).zip([Needless::Always, Needless::ForNow, Needless::Loader]) {
+            assert_eq!(times(number, what, what.times() - 1), 0);
+            assert_eq!((times(number, what, 1), times(number, what, 100)), (1, 0), "once");
+        }
+        // A program at rest comes to be one that needs nothing at all.
+        assert_eq!(times(4, Needless::ForNow, Needless::Always.times() + 1), 0);
+        assert_eq!(times(4, Needless::Always, 1), 1);
         assert!(!hot.tick(began + PERIOD / 2));
         assert!(hot.tick(began + PERIOD));
-        assert_eq!((0..TIMES).filter(|_| hot.see(&file(1), false)).count(), 1);
+        let mut seen =
+            |number, what, count| (0..count).map(|_| hot.see(&file(number), what)).collect::<Vec<_>>();
+        assert_eq!(seen(1, Needless::Always, 2), [true, false], "it was hot a moment before");
+        let (few, loader) = (Needless::Loader.times() / FEWER, Needless::Loader);
+        assert_eq!(seen(3, loader, few).iter().position(|is_hot| *is_hot), Some(few as usize - 1));
+        assert!(!seen(5, loader, few)[few as usize - 1], "it was not");
         assert!(hot.tick(began + 2 * PERIOD) && !hot.tick(began + 2 * PERIOD));
         assert!(
             hot.tick(began + 3 * PERIOD),
@@ -89,8 +130,10 @@ mod tests {
     #[test]
     fn of_any_number_of_files_few_are_counted_and_passed_over() {
         let mut hot = Hot::new(Instant::now());
-        let all = (0..16 * COUNTED_MAX as u32).flat_map(|number| std::iter::repeat_n(number, TIMES as usize));
-        assert_eq!(all.filter(|number| hot.see(&file(*number), false)).count(), PASSED_OVER_MAX);
+        let always = Needless::Always;
+        let all = (0..16 * COUNTED_MAX as u32)
+            .flat_map(|number| std::iter::repeat_n(number, always.times() as usize));
+        assert_eq!(all.filter(|number| hot.see(&file(*number), always)).count(), PASSED_OVER_MAX);
         assert!(hot.counts.len() <= COUNTED_MAX);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
@@ -11,8 +12,6 @@ use crate::fetches::Done;
 
 /// Older starts are forgotten.
 const STARTS_MAX: usize = 64;
-/// A start that is noted again within this time, once its arguments are known, is the same.
-const SAME_S: u64 = 10;
 
 /// The last starts of all users.
 #[derive(Debug, Default)]
@@ -27,6 +26,8 @@ pub struct LastStart {
     pub uid: u32,
     /// By which process.
     pub pid: u32,
+    /// When its exec was told: the process may execute the same program again.
+    executed_at: Instant,
     /// The program, and how it was called.
     pub key: ProgramKey,
     /// What was done.
@@ -38,23 +39,34 @@ pub struct LastStart {
 }
 
 impl LastStarts {
-    /// Notes what was `done` for a start by process `pid` of user `uid`, whose arguments are not known yet.
+    /// Notes what was `done` for a start by process `pid` of user `uid` that was told at `executed_at`, and whose arguments are not known yet.
     pub fn note_early(
         &self,
         uid: u32,
         pid: u32,
+        executed_at: Instant,
         key: &ProgramKey,
         done: Done,
         account: Option<Arc<Account>>,
     ) {
         let key = key.clone();
-        self.put(LastStart { unix_s: unix_s(), uid, pid, key, done, account, is_early: true });
+        let (unix_s, is_early) = (unix_s(), true);
+        self.put(LastStart { unix_s, uid, pid, executed_at, key, done, account, is_early });
     }
 
     /// The same of one whose arguments are known: it takes the place of what was noted of it early.
-    pub fn note(&self, uid: u32, pid: u32, key: &ProgramKey, done: Done, account: Option<Arc<Account>>) {
+    pub fn note(
+        &self,
+        uid: u32,
+        pid: u32,
+        executed_at: Instant,
+        key: &ProgramKey,
+        done: Done,
+        account: Option<Arc<Account>>,
+    ) {
         let key = key.clone();
-        self.put(LastStart { unix_s: unix_s(), uid, pid, key, done, account, is_early: false });
+        let (unix_s, is_early) = (unix_s(), false);
+        self.put(LastStart { unix_s, uid, pid, executed_at, key, done, account, is_early });
     }
 
     fn put(&self, start: LastStart) {
@@ -62,8 +74,8 @@ impl LastStarts {
         let is_same = |one: &&mut LastStart| {
             // Either may be noted first.
             (one.is_early || start.is_early)
-                && (one.pid, one.uid, &one.key) == (start.pid, start.uid, &start.key)
-                && start.unix_s.abs_diff(one.unix_s) <= SAME_S
+                && (one.pid, one.executed_at, one.uid, &one.key)
+                    == (start.pid, start.executed_at, start.uid, &start.key)
         };
         if let Some(same) = starts.iter_mut().rfind(is_same) {
             let account = start.account.or(same.account.take());
@@ -99,6 +111,8 @@ impl LastStarts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -106,20 +120,26 @@ mod tests {
         let starts = LastStarts::default();
         let [shell, program] =
             ["sh", "x"].map(|role| ProgramKey { program: "/bin/x".into(), role: role.into() });
-        let account = || Some(Arc::new(Account::begin(std::time::Instant::now(), Arc::default())));
-        starts.note_early(7, 1, &shell, Done::Fetched, account());
-        starts.note(7, 1, &program, Done::Recent, None);
-        starts.note(7, 1, &shell, Done::Fetched, None);
-        starts.note(8, 2, &shell, Done::Warm, None);
-        starts.note_early(8, 2, &shell, Done::Warm, None);
+        let then = Instant::now();
+        let again = then + Duration::from_millis(1);
+        let account = || Some(Arc::new(Account::begin(then, Arc::default())));
+        starts.note_early(7, 1, then, &shell, Done::Fetched, account());
+        starts.note(7, 1, then, &program, Done::Recent, None);
+        starts.note(7, 1, then, &shell, Done::Fetched, None);
+        starts.note(8, 2, then, &shell, Done::Warm, None);
+        starts.note_early(8, 2, then, &shell, Done::Warm, None);
         let of =
             |uid| starts.of(uid).into_iter().map(|one| (one.done, one.account.is_some())).collect::<Vec<_>>();
         assert_eq!(of(7), [(Done::Fetched, true), (Done::Recent, false)]);
         assert_eq!((of(8), of(0).len()), (vec![(Done::Warm, false)], 3));
-        starts.note_early(8, 2, &program, Done::Fetched, account());
+        starts.note_early(8, 2, then, &program, Done::Fetched, account());
         (1..3).for_each(|pid| starts.take_back(pid));
         assert_eq!((of(7).len(), of(8).len()), (2, 1), "what is certain stays");
-        (0..2 * STARTS_MAX as u32).for_each(|pid| starts.note(7, pid, &shell, Done::Warm, None));
+        starts.note_early(7, 1, again, &shell, Done::Recent, None);
+        starts.note(7, 1, again, &shell, Done::Recent, None);
+        let both = [(Done::Fetched, true), (Done::Recent, false), (Done::Recent, false)];
+        assert_eq!(of(7), both, "a program that executes itself again has started twice");
+        (0..2 * STARTS_MAX as u32).for_each(|pid| starts.note(7, pid, then, &shell, Done::Warm, None));
         assert_eq!(starts.of(0).len(), STARTS_MAX);
     }
 }

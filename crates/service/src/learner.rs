@@ -25,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::library::Library;
+use crate::moment::Moment;
 use crate::process::Process;
 use crate::start_names::StartNames;
 use crate::start_opens::StartOpens;
@@ -207,13 +208,13 @@ impl Learner {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Process `pid` is about to execute a program that is to be observed, mostly because nobody knows it: the names that it looks up are seen from now on, for until the program is known to be
-    /// observed it has looked up many. Takes some milliseconds where none was seen a moment ago.
-    pub fn expect(&self, pid: u32) {
+    /// Process `pid`, which was about to execute a program at this `moment`, is to be observed, mostly because nobody knows the program: the names that it looks up are seen from now on, for
+    /// until the program is known to be observed it has looked up many. Takes some milliseconds where none was seen a moment ago.
+    pub fn expect(&self, pid: u32, moment: Moment) {
         let Some(lookups) = &self.lookups else { return };
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         if expected.len() < EXPECTED_MAX && self.may_observe() {
-            expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, lookups)));
+            expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, moment, lookups)));
         }
     }
 
@@ -345,9 +346,9 @@ impl Permit {
             return;
         };
         let names = learner.take_expected(pid);
-        let names =
-            names.or_else(|| learner.lookups.as_ref().map(|lookups| StartNames::follow(pid, lookups)));
-        let mut opens = StartOpens::follow(pid, watch, names, process.rights.clone());
+        let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
+        let names = names.or_else(|| learner.lookups.as_ref().map(follow));
+        let mut opens = StartOpens::follow(process, watch, names);
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return };
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);

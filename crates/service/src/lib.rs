@@ -22,11 +22,13 @@
 //! | [`watch`]     | the file systems whose execs are seen                                    |
 //! | [`hot`]       | programs executed all the time, which the kernel passes over             |
 //! | [`pace`]      | how often the mounts are looked at                                       |
+//! | [`moment`]    | when an exec was told                                                    |
 //! | [`awaited`]   | execs whose new program is not there yet                                 |
 //! | [`files`]     | what is known of an executed file without a look at its process          |
 //! | [`streaks`]   | programs that need nothing again and again, however they are called      |
 //! | [`process`]   | a process that has executed a program                                    |
-//! | [`library`], [`known`] | the profiles held in memory, and one of them                    |
+//! | [`library`], [`shelf`], [`known`] | the profiles held in memory; those of one user, or of all; and one of them |
+//! | [`homes`]     | where users' own profiles and configuration lie                          |
 //! | [`fetches`]   | the prefetches under way                                                 |
 //! | [`account`]   | when one of them began and ended, and what it came to                    |
 //! | [`beyond`]    | what of a profile others do not bring in already                         |
@@ -92,6 +94,7 @@ pub mod fetches;
 pub mod files;
 pub mod gains;
 pub mod holdings;
+pub mod homes;
 pub mod hot;
 pub mod idle;
 pub mod image;
@@ -101,6 +104,7 @@ pub mod learner;
 pub mod library;
 pub mod log;
 pub mod missed;
+pub mod moment;
 pub mod names;
 pub mod notify;
 pub mod opened;
@@ -116,6 +120,7 @@ pub mod replay;
 pub mod round;
 pub mod searches;
 pub mod service;
+pub mod shelf;
 pub mod socket;
 pub mod start_names;
 pub mod start_opens;

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,9 +18,10 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
 
 use crate::askers::{Askers, Unanswered};
+use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::Known;
 use crate::process::Process;
-use crate::subject::is_of_subject;
+use crate::shelf::{Shelf, version};
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -40,99 +40,6 @@ const OF_ALL: [Layer; 2] = [Layer::Machine, Layer::Vendor];
 const OF_USER: [Layer; 1] = [Layer::User];
 /// Roles of one program that a guess is made of.
 const RELATIVES_MAX: usize = 8;
-
-/// The profiles for one user, or for all.
-#[derive(Clone, Debug, Default)]
-struct Shelf {
-    by_key: HashMap<(String, String), Arc<Known>>,
-    by_program: HashMap<String, Vec<Arc<Known>>>,
-    bytes: u64,
-    /// Whether there are more in the store.
-    is_cut: bool,
-    /// What the directories' versions were.
-    version: Version,
-    looked: Option<Instant>,
-    config: Config,
-}
-
-impl Shelf {
-    /// The profiles of `layers`, of each key the first, as far as they take at most `bytes_max` in memory.
-    fn load(stores: &Stores, layers: &[Layer], rights: &Rights, bytes_max: u64, max: ReadMax) -> Self {
-        let mut shelf = Self { version: version(stores, layers), ..Self::default() };
-        let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
-            let Ok(profile) = profile else { return true };
-            let known = Known::new(&profile, rights.clone());
-            if is_of_subject(&profile) || shelf.find(&known.key).is_some() {
-                return true;
-            }
-            let fits = shelf.bytes + known.bytes <= bytes_max;
-            if fits {
-                shelf.bytes += known.bytes;
-                shelf.put(Arc::new(known));
-            }
-            fits
-        };
-        // A directory that cannot be followed has no profiles. Behind one that does not fit, none of another layer takes its place.
-        let all = layers.iter().all(|layer| stores.each(*layer, max, &mut see).unwrap_or(true));
-        shelf.is_cut = !all;
-        shelf.looked = Some(Instant::now());
-        shelf
-    }
-
-    fn put(&mut self, known: Arc<Known>) {
-        self.by_program.entry(known.key.program.clone()).or_default().push(known.clone());
-        self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
-    }
-
-    fn remove(&mut self, key: &ProgramKey) {
-        let Some(known) = self.by_key.remove(&(key.program.clone(), key.role.clone())) else { return };
-        self.by_program.entry(key.program.clone()).or_default().retain(|other| other.key != *key);
-        self.bytes -= known.bytes;
-    }
-
-    /// The same with `known` in place of what there was of its key. Those that were used longest ago make room, unless it does not fit
-    /// by itself.
-    fn with(&self, known: Arc<Known>, bytes_max: u64) -> Self {
-        let mut shelf = self.clone();
-        shelf.remove(&known.key);
-        shelf.is_cut |= shelf.bytes + known.bytes > bytes_max;
-        if known.bytes > bytes_max {
-            return shelf;
-        }
-        while shelf.bytes + known.bytes > bytes_max
-            && let Some(oldest) = shelf.by_key.values().min_by_key(|known| known.used_ns()).cloned()
-        {
-            shelf.remove(&oldest.key);
-        }
-        shelf.bytes += known.bytes;
-        shelf.put(known);
-        shelf
-    }
-
-    /// The same after a change of the directories from version `before` to `after` that is in it. What others changed meanwhile is still to be
-    /// read.
-    fn changed(self, before: &Version, after: Version) -> Self {
-        let version = if self.version == *before { after } else { self.version };
-        Self { version, ..self }
-    }
-
-    fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
-        self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
-    }
-}
-
-/// Device, inode and time of change of each directory that is there.
-type Version = Vec<Option<(u64, u64, i64, i64)>>;
-
-/// What changes when a profile in a directory of `layers` is replaced.
-fn version(stores: &Stores, layers: &[Layer]) -> Version {
-    let of_directory = |directory: &Path| {
-        let metadata = std::fs::metadata(directory).ok()?;
-        Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
-    };
-    let directories = stores.directories().filter(|(layer, _)| layers.contains(layer));
-    directories.map(|(_, directory)| of_directory(directory)).collect()
-}
 
 /// All of it. Lock order: none, there is one lock, never held over a system call.
 #[derive(Debug)]
@@ -512,43 +419,6 @@ fn read(stores: &Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> O
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwanted;
 
-/// Where a user's own profiles lie, and the user's home. `layers` are directories to use in place of the usual ones.
-pub(crate) fn stores_of_user(uid: u32, layers: Option<Vec<PathBuf>>) -> Option<(Stores, PathBuf)> {
-    stores_at(uid, layers, home(uid)?.0)
-}
-
-fn stores_at(uid: u32, layers: Option<Vec<PathBuf>>, home: PathBuf) -> Option<(Stores, PathBuf)> {
-    // Of all users' environments this process knows its own.
-    let own = StartContextPaths::of_environment().store;
-    let store = own.filter(|_| uid == rustix::process::geteuid().as_raw());
-    let paths = StartContextPaths { store, home: Some(home.clone()), layers, ..StartContextPaths::default() };
-    Some((Stores::for_uid(uid, &paths).ok()?, home))
-}
-
-/// The home directory that `process` names, if that is its user's. The ids that a user has in a user namespace beside the own one have no home: each
-/// would take the place of a user whose profiles are in memory.
-fn home_told_by(process: &Process) -> Result<Option<PathBuf>, Unanswered> {
-    let rights = &process.rights;
-    let Some(told) = process.home.clone().filter(|_| process.starter == rights.uid) else { return Ok(None) };
-    let _asking = Askers::of_machine().ask(&told)?;
-    let Ok(_assumed) = rights.assume() else { return Ok(None) };
-    Ok(std::fs::metadata(&told).is_ok_and(|home| home.uid() == rights.uid).then_some(told))
-}
-
-/// `config` with what the user whose home directory this is has said. To be called with the user's rights.
-pub(crate) fn of_user(config: Config, home: &Path) -> Config {
-    config.and(&home.join(".config/prepage/config"))
-}
-
-/// The home directory and the group that /etc/passwd says. Other sources of users may ask a network.
-pub(crate) fn home(uid: u32) -> Option<(PathBuf, u32)> {
-    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()))?;
-    let fields: Vec<&str> = line.split(':').collect();
-    let home = PathBuf::from(*fields.get(5)?);
-    Some((home, fields[3].parse().ok()?)).filter(|(home, _)| home.is_absolute())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -563,36 +433,6 @@ mod tests {
             assert!(library.is_known(&file));
         }
         assert!(library.lock().handles.len() <= HANDLES_MAX);
-    }
-
-    #[test]
-    fn what_is_written_takes_its_place_and_what_others_have_written_is_still_to_be_read() {
-        let known = |role: &str, name_bytes: usize| {
-            let lookup = prepage_core::profile::Lookup {
-                path: "x".repeat(name_bytes),
-                list: false,
-                counts: Default::default(),
-            };
-            let profile = Profile { role: role.into(), lookups: vec![lookup; 8], ..Profile::default() };
-            Arc::new(Known::new(&profile, Rights::of_everybody()))
-        };
-        let key = |role: &str| ProgramKey { program: String::new(), role: role.into() };
-        let [before, after, other] = [1, 2, 3].map(|version| vec![Some((0, 0, version, 0))]);
-        let shelf = Shelf { version: before.clone(), ..Shelf::default() };
-        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, after.clone());
-        assert!(shelf.version == after && shelf.find(&key("a")).is_some() && !shelf.is_cut);
-        let bytes = shelf.bytes;
-        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, other);
-        assert_eq!((shelf.bytes, &shelf.version), (bytes, &after), "somebody else wrote between");
-        let shelf = shelf.with(known("b", 10), 10_000).with(known("a", 10_000), 10_000);
-        assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
-        assert_eq!(shelf.by_program[""].len(), 1);
-        assert_eq!(shelf.bytes, bytes);
-        let shelf = shelf.with(known("a", 10), 2 * bytes);
-        ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());
-        let shelf = shelf.with(known("c", 10), 2 * bytes);
-        let are_there = ["a", "b", "c"].map(|role| shelf.find(&key(role)).is_some());
-        assert_eq!((are_there, shelf.bytes), ([true, false, true], 2 * bytes), "that used last stays");
     }
 
     /// A machine has more users that only run a service than may be kept.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::{BlockDevice, Blocks, Ends, needed, willneed_pages};
 use crate::early::{self, Early};
-use crate::library::{home, of_user};
+use crate::homes::{home, of_user};
 use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};

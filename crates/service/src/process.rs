@@ -24,6 +24,7 @@ use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::askers::Askers;
+use crate::moment::Moment;
 use crate::tree::WINDOW_MAX;
 
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
@@ -52,6 +53,8 @@ pub struct Process {
     pub home: Option<PathBuf>,
     /// Its parent, the parent's parent and so on ([`recent_parents`]).
     pub parents: Vec<u32>,
+    /// When its exec was told; where nobody was told, when it was looked at.
+    pub moment: Moment,
 }
 
 /// Why a process is left alone.
@@ -147,6 +150,7 @@ impl Process {
             search: search(&environment),
             home: home(&environment),
             parents: recent_parents(Some(stat)),
+            moment: Moment::after_exec(),
         })
     }
 

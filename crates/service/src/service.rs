@@ -30,14 +30,15 @@ use crate::counters::Counters;
 use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches, Start};
-use crate::files::{Files, Often};
+use crate::files::{Files, Resting};
 use crate::gains::{FOLLOWED_MAX, Followed, Gains};
-use crate::hot::Hot;
+use crate::hot::{Hot, Needless};
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
+use crate::moment::Moment;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
@@ -248,8 +249,8 @@ impl Service {
                 while has_more && Instant::now() < until {
                     has_more = self.watch.read(&mut |seen| match seen {
                         Seen::Exec { pid, file } => {
-                            if let Some(is_loader) = self.see(pid, &file, &mut awaited)
-                                && hot.see(&file, is_loader)
+                            if let Some(what) = self.see(pid, &file, &mut awaited)
+                                && hot.see(&file, what)
                             {
                                 hot_ones.push(file);
                             }
@@ -272,7 +273,7 @@ impl Service {
                     self.upkeep.lend(Priority::Guess, Box::new(pass_over));
                 }
             }
-            awaited.look(&mut |pid, uid, file, seen_at| self.launch(pid, uid, Some((file, seen_at))));
+            awaited.look(&mut |pid, uid, file, moment| self.launch(pid, uid, Some((file, moment))));
             if has_mounts {
                 mounts.want();
             }
@@ -391,30 +392,34 @@ impl Service {
         }
     }
 
-    /// A file was opened to be executed. Returns whether it loads programs, where the same need not be seen for a while.
-    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<bool> {
+    /// A file was opened to be executed. Returns what it is, where the same need not be seen for a while.
+    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<Needless> {
         self.counters.execs.count();
         if pid == 0 {
             return None;
         }
         if self.files.is_loader(file) {
-            return (!awaited.hurry(pid)).then_some(true);
+            return (!awaited.hurry(pid)).then_some(Needless::Loader);
         }
         let is_known = self.library.is_known(file);
         // One that is gone needs nothing any more.
-        let Some(uid) = user_of(pid) else { return (!is_known).then_some(false) };
+        let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
         let is_elsewhere = || is_elsewhere(pid) == Some(true);
-        if let Some(Often(is_often)) = self.files.is_at_rest(file, uid, is_elsewhere) {
+        if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
             if self.tree.of(pid, &[]).is_none() {
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
-            return is_often.then_some(false);
+            return match resting {
+                Resting::AllTheTime => Some(Needless::Always),
+                Resting::ForNow => Some(Needless::ForNow),
+                Resting::ElsewhereForNow => None,
+            };
         }
         let is_stranger = !is_known && self.files.is_stranger(file);
         if is_stranger && !self.may_observe() {
             self.counters.unknown.count();
-            return Some(false);
+            return Some(Needless::Always);
         }
         // Another caller's starts of the same file may need something: the kernel is not to pass over it.
         if let Some(covers) =
@@ -435,7 +440,7 @@ impl Service {
         }
         let begun = self.await_start(pid, file, is_known, awaited);
         // One that is over before it is looked at needs nothing either.
-        (begun == Begun::Gone).then_some(false)
+        (begun == Begun::Gone).then_some(Needless::Always)
     }
 
     /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
@@ -446,13 +451,13 @@ impl Service {
         is_known: bool,
         awaited: &mut Awaited,
     ) -> Begun {
-        let seen_at = Instant::now();
+        let moment = Moment::before_exec_of(pid);
         let starter = LazyCell::new(|| starter_of(pid));
-        let begun = awaited.begin(pid, || *starter, file.clone());
+        let begun = awaited.begin(pid, moment, || *starter, file.clone());
         match begun {
             Begun::Done => {
                 if let Some(uid) = *starter {
-                    self.launch(pid, uid, Some((file.clone(), seen_at)));
+                    self.launch(pid, uid, Some((file.clone(), Moment::after_exec())));
                 }
             }
             // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
@@ -463,8 +468,7 @@ impl Service {
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
-                    self.looks
-                        .lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, seen_at)));
+                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, moment)));
                 }
             }
             Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
@@ -472,7 +476,7 @@ impl Service {
                 let expect = move || {
                     let stat = ProcessStat::of(pid);
                     if service.tree.of(pid, &recent_parents(stat.as_ref().ok())).is_none() {
-                        service.learner.expect(pid);
+                        service.learner.expect(pid, moment);
                     }
                 };
                 if let Some(uid) = *starter {
@@ -491,10 +495,10 @@ impl Service {
             && self.library.program_in(file).is_some_and(|program| self.learner.owes_some_of(&program))
     }
 
-    /// At `seen_at` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
+    /// At this `moment` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
     /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`]
     /// stops what was not wanted.
-    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, seen_at: Instant) {
+    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
         let program = Path::new(&known.key.program);
@@ -506,18 +510,18 @@ impl Service {
         if is_wanted {
             let may_follow = self.may_follow(&known, uid, starter);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let start = Start { uid, pid, seen_at, executed_at: seen_at, parents: &parents };
+            let start = Start { uid, pid, seen_at: moment.at, executed_at: moment.at, parents: &parents };
             let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
-            self.last_starts.note_early(uid, pid, &known.key, done, account);
+            self.last_starts.note_early(uid, pid, moment.at, &known.key, done, account);
             if self.learner.owes(&known.key) && self.may_observe() {
-                self.learner.expect(pid);
+                self.learner.expect(pid, moment);
             }
         }
     }
 
-    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was seen to be executed.
-    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Instant)>) {
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed.
+    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Moment)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
         let service = self.clone();
         // A process that is over by the time that it is looked at has needed nothing either.
@@ -584,11 +588,12 @@ impl Service {
         self.fetches.fetch(known, start, turn)
     }
 
-    /// Chooses and fetches for a start that was seen when the time beside `file` says.
-    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Instant)>) -> Next {
+    /// Chooses and fetches for a start that was told when the moment beside `file` says.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
         self.counters.starts.count();
         let now = Instant::now();
-        let (file, seen_at) = file.unzip();
+        let (file, moment) = file.unzip();
+        let executed_at = moment.map_or(now, |moment| moment.at);
         let mut process = match Process::of(pid, file.as_ref()) {
             Ok(process) => process,
             Err(why) => {
@@ -603,7 +608,7 @@ impl Service {
                         }
                     }
                     LeftAlone::SwitchedOff => {
-                        self.fetches.cancel(pid, seen_at.unwrap_or(now));
+                        self.fetches.cancel(pid, executed_at);
                         self.last_starts.take_back(pid);
                         self.counters.left_alone.count();
                         need = Need::Nothing { covers: false };
@@ -615,8 +620,9 @@ impl Service {
                 return Next::Done(need);
             }
         };
-        if let Some(seen_at) = seen_at {
-            process.context.began_ns = now_ns().saturating_sub(seen_at.elapsed().as_nanos() as u64);
+        if let Some(moment) = moment {
+            process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
+            process.moment = moment;
         }
         let (key, uid) = (&process.context.key, process.context.uid);
         let name = key.role.split(' ').next().unwrap_or_default();
@@ -635,7 +641,7 @@ impl Service {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
-            self.fetches.cancel(pid, seen_at.unwrap_or(now));
+            self.fetches.cancel(pid, executed_at);
             self.last_starts.take_back(pid);
             self.counters.left_alone.count();
             // What it starts is part of its start, as it is where nothing is left alone.
@@ -652,7 +658,6 @@ impl Service {
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
-        let executed_at = seen_at.unwrap_or(now);
         let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents };
         let mut may_follow = false;
         let done = match &found {
@@ -662,7 +667,7 @@ impl Service {
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
                 may_follow =
-                    part_of.is_none() && seen_at.is_some() && self.may_follow(known, uid, process.starter);
+                    part_of.is_none() && moment.is_some() && self.may_follow(known, uid, process.starter);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
@@ -684,7 +689,7 @@ impl Service {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let account = self.fetches.account_of(pid, key);
-        self.last_starts.note(uid, pid, key, done, account.clone());
+        self.last_starts.note(uid, pid, executed_at, key, done, account.clone());
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {
@@ -694,13 +699,14 @@ impl Service {
             }
             None => may_come_again,
         };
-        if let (Some(_), Some(file), false) = (&found, file, is_due)
+        let is_observed = part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(uid);
+        if let (Some(_), Some(file), false) = (&found, file, is_observed)
             && self.library.only_role(&file, process.rights.uid).is_some()
         {
-            self.files.begin_rest(file, process.rights.uid, done == Done::Warm);
+            // Once there is time to observe it, that is soon seen.
+            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_due);
         }
-        let learns = || self.may_observe() && self.library.learns_of(uid);
-        if part_of.is_none() && is_due && learns() {
+        if is_observed {
             return Next::Observe(process);
         }
         let fetched = match done {

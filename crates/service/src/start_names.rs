@@ -14,11 +14,10 @@ use prepage_observe::sightings::Sightings;
 use prepage_sys::lookups::{Followed, LookedUp, Lookups, RelativeTo};
 use prepage_sys::rights::Rights;
 
+use crate::moment::Moment;
+
 /// After so many lookups the start is followed no further: each costs processor time.
 const LOOKUPS_MAX: usize = 1 << 17;
-
-/// A program that has had less processor time than this is still being loaded, and has opened nothing itself.
-pub const LOADED_NS: u64 = 2_000_000;
 
 /// Names that are kept: what the kernel may keep of all programs is less.
 const NAMES_MAX: usize = 1 << 14;
@@ -41,12 +40,12 @@ pub struct StartNames {
 }
 
 impl StartNames {
-    /// Those of process `pid` and of what it starts, from now on.
-    pub fn follow(pid: u32, lookups: &Arc<Lookups>) -> Self {
+    /// Those of process `pid`, whose exec was told at this `moment`, and of what it starts, from now on.
+    pub fn follow(pid: u32, moment: Moment, lookups: &Arc<Lookups>) -> Self {
         let first = directory_of(pid);
         let followed = lookups.follow(pid).ok();
         let is_whole = followed.is_some();
-        let is_early = processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
+        let is_early = moment.is_loading(pid);
         let (directories, names) = (HashMap::from([(pid, first.clone())]), HashMap::new());
         Self { followed, directories, first, names, looked_up: 0, is_whole, is_early }
     }
@@ -112,11 +111,6 @@ impl StartNames {
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
-}
-
-/// Processor time that the first thread of a process has had (proc_pid_schedstat).
-pub fn processor_ns(pid: u32) -> Option<u64> {
-    std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
 /// Where process `pid` is; `None` where it is gone.

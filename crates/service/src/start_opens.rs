@@ -16,7 +16,8 @@ use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
 
 use crate::opened::{Open, Opened, pages_of};
-use crate::start_names::{LOADED_NS, StartNames, may_look_up, processor_ns};
+use crate::process::Process;
+use crate::start_names::{StartNames, may_look_up};
 use crate::watch::Watch;
 
 /// A larger file is not looked at.
@@ -39,11 +40,12 @@ pub struct StartOpens {
 }
 
 impl StartOpens {
-    /// Those of process `pid` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with `rights`.
-    pub fn follow(pid: u32, watch: &Watch, names: Option<StartNames>, rights: Rights) -> Self {
+    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with its rights.
+    pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>) -> Self {
+        let (pid, rights) = (process.context.pid, process.rights.clone());
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
-        let is_early = processor_ns(pid).is_some_and(|spent_ns| spent_ns <= LOADED_NS);
+        let is_early = process.moment.is_loading(pid);
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };

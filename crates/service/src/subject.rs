@@ -6,7 +6,7 @@ use prepage_core::profile::Profile;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::rights::Rights;
 
-use crate::library::{home, stores_of_user};
+use crate::homes::{home, stores_of_user};
 
 /// What all of them are said to be of: the machine's first program by the name that the kernel knows it by. Where that is a link, no
 /// program is called so.

@@ -304,6 +304,38 @@ fn a_program_of_which_something_was_missed_is_observed_again_although_it_is_know
     observe();
 }
 
+/// What the process has computed before says nothing of how much of the program was missed.
+#[test]
+fn a_program_that_is_executed_by_who_has_computed_for_long_is_observed_once() {
+    let Some(place) = Place::new() else { return };
+    let service = Prepaged::start(&place, &[]);
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec \"$0\" 60";
+    let execute =
+        |program: &Path| Running(Command::new("sh").args(["-c", script]).arg(program).spawn().unwrap());
+    let mut programs = 0;
+    // On a busy machine a program may be loaded before anybody looks.
+    service.wait_until("one is observed once", || {
+        programs += 1;
+        let program = place.program(&format!("unknown{programs}"));
+        let observed = service.count("observed");
+        let running = execute(&program);
+        service.wait_until("it is observed", || service.count("observed") > observed);
+        drop(running);
+        let observed = service.count("observed");
+        let running = execute(&program);
+        service.wait_until("it is seen again", || {
+            let status = service.status();
+            let starts = status["last_starts"].as_array().unwrap().iter();
+            starts.filter(|start| start["program"] == program.to_str().unwrap()).count() == 2
+        });
+        // Long enough for an observation to begin; it ends with its program.
+        std::thread::sleep(Duration::from_secs(1));
+        drop(running);
+        std::thread::sleep(Duration::from_secs(1));
+        service.count("observed") == observed
+    });
+}
+
 #[test]
 fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
     let Some(place) = Place::new() else { return };
@@ -698,6 +730,34 @@ fn programs_that_are_executed_all_the_time_and_need_nothing_are_passed_over_and_
         std::thread::sleep(Duration::from_millis(20));
         service.count("fetched_bytes") > 0
     });
+}
+
+/// A known program rests for a second at first. One that is executed many times within it costs no event each time, also where it is due to be
+/// observed and nobody observes.
+#[test]
+fn a_known_program_that_is_in_memory_is_passed_over_before_it_has_rested_for_long() {
+    // The service passes over it by itself between these.
+    const LOOKS_MAX: usize = 3;
+    for is_due in [false, true] {
+        let Some(place) = Place::new() else { return };
+        let program = place.program("known");
+        let file = place.cold_file("open", 0o644);
+        place.profile(&program, &[&file]);
+        if is_due {
+            let (_, learned) = place.stores().list(Layer::Machine).unwrap().remove(0);
+            write_profile(&place.layer(), &Profile { history: Default::default(), ..learned.unwrap() });
+        }
+        fs::read(&file).unwrap();
+        let service = Prepaged::start(&place, &["--no-learn"]);
+        service.wait_until("its file is known", || service.count("name_rounds") > 0);
+        service.wait_until("it is passed over", || {
+            (0..8).for_each(|_| assert!(Command::new(&program).arg("0").status().unwrap().success()));
+            service.is_passed_over(&program)
+        });
+        let status = service.status();
+        let starts = status["last_starts"].as_array().unwrap();
+        assert!(starts.len() <= LOOKS_MAX, "{starts:?}");
+    }
 }
 
 /// What nobody knew a moment ago may have been learned meanwhile, by `prepage learn` for one.

@@ -41,6 +41,12 @@ impl Drop for Shell {
     }
 }
 
+impl Awaited {
+    fn begin_now(&mut self, pid: u32, starter: impl FnOnce() -> Option<u32>, file: FileHandle) -> Begun {
+        self.begin(pid, Moment::before_exec_of(pid), starter, file)
+    }
+}
+
 fn root() -> Option<u32> {
     Some(0)
 }
@@ -72,22 +78,22 @@ fn an_exec_is_done_when_the_process_runs_the_file_and_a_script_never_is() {
     let (script, sh, sleep) = (file(script), file("/bin/sh"), file("/bin/sleep"));
     let mut child = Shell::new("echo; read line; exec sleep 60");
     let mut awaited = Awaited::default();
-    assert_eq!(awaited.begin(child.id(), root, script.clone()), Begun::Awaited);
+    assert_eq!(awaited.begin_now(child.id(), root, script.clone()), Begun::Awaited);
     assert!(awaited.pause().is_some());
-    assert_eq!(awaited.begin(child.id(), root, sh), Begun::Done);
+    assert_eq!(awaited.begin_now(child.id(), root, sh), Begun::Done);
     assert_eq!(awaited.pause(), None, "the script is what the shell reads");
-    assert_eq!(awaited.begin(child.id(), root, sleep.clone()), Begun::Awaited);
+    assert_eq!(awaited.begin_now(child.id(), root, sleep.clone()), Begun::Awaited);
     for _ in 0..10 {
-        assert_eq!(awaited.begin(child.id(), root, script.clone()), Begun::Awaited);
+        assert_eq!(awaited.begin_now(child.id(), root, script.clone()), Begun::Awaited);
     }
     assert_eq!(awaited.all.len(), OF_A_PROCESS_MAX);
-    assert_eq!(awaited.begin(child.id(), root, sleep.clone()), Begun::Awaited);
+    assert_eq!(awaited.begin_now(child.id(), root, sleep.clone()), Begun::Awaited);
     wait_long(&mut awaited);
     child.let_go();
     assert_eq!(all_found(&mut awaited), [(child.id(), sleep.clone())]);
     let id = child.id();
     drop(child);
-    assert_eq!(awaited.begin(id, root, sleep), Begun::Gone);
+    assert_eq!(awaited.begin_now(id, root, sleep), Begun::Gone);
 }
 
 #[test]
@@ -99,10 +105,10 @@ fn a_process_that_executes_two_programs_in_a_row_is_told_with_both() {
         Shell::new(&format!("echo; read line; exec {} -c 'echo; read line; exec sleep 60'", first.display()));
     let (first, sleep) = (file(&first), file("/bin/sleep"));
     let mut awaited = Awaited::default();
-    assert_eq!(awaited.begin(child.id(), root, first.clone()), Begun::Awaited);
+    assert_eq!(awaited.begin_now(child.id(), root, first.clone()), Begun::Awaited);
     child.go_on();
     // The second exec arrives before anybody looks at the first one again.
-    assert_eq!(awaited.begin(child.id(), root, sleep.clone()), Begun::Awaited);
+    assert_eq!(awaited.begin_now(child.id(), root, sleep.clone()), Begun::Awaited);
     wait_long(&mut awaited);
     let mut found = None;
     while found.is_none() {
@@ -119,8 +125,8 @@ fn the_same_program_executed_again_is_awaited_until_it_is() {
     let mut child = Shell::new("echo; read line; exec sh -c 'echo; read line'");
     let sh = file("/bin/sh");
     let mut awaited = Awaited::default();
-    assert_eq!(awaited.begin(child.id(), root, sh.clone()), Begun::Done);
-    assert_eq!(awaited.begin(child.id(), root, sh.clone()), Begun::Awaited, "it runs what it ran");
+    assert_eq!(awaited.begin_now(child.id(), root, sh.clone()), Begun::Done);
+    assert_eq!(awaited.begin_now(child.id(), root, sh.clone()), Begun::Awaited, "it runs what it ran");
     wait_long(&mut awaited);
     child.go_on();
     assert_eq!(all_found(&mut awaited), [(child.id(), sh)]);
@@ -132,7 +138,7 @@ fn a_user_whose_execs_fail_crowds_out_nobody_else() {
     let script = file("/bin/true");
     let children: Vec<Shell> =
         (0..=OF_A_USER_MAX.div_ceil(OF_A_PROCESS_MAX)).map(|_| Shell::new("echo; read line")).collect();
-    let mut begin = |child: &Shell, uid| awaited.begin(child.id(), || Some(uid), script.clone());
+    let mut begin = |child: &Shell, uid| awaited.begin_now(child.id(), || Some(uid), script.clone());
     let (last, others) = children.split_last().unwrap();
     for child in others {
         (0..OF_A_PROCESS_MAX).for_each(|_| assert_eq!(begin(child, 7), Begun::Awaited));

@@ -1,0 +1,150 @@
+//! The profiles in memory for one user, or for all: of each key one, as far as they fit.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use prepage_core::profile::Profile;
+use prepage_prefetch::config::Config;
+use prepage_profiles::store::ReadMax;
+use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_sys::rights::Rights;
+
+use crate::known::Known;
+use crate::subject::is_of_subject;
+
+/// The profiles for one user, or for all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shelf {
+    pub(crate) by_key: HashMap<(String, String), Arc<Known>>,
+    pub(crate) by_program: HashMap<String, Vec<Arc<Known>>>,
+    pub(crate) bytes: u64,
+    /// Whether there are more in the store.
+    pub(crate) is_cut: bool,
+    /// What the directories' versions were.
+    pub(crate) version: Version,
+    pub(crate) looked: Option<Instant>,
+    pub(crate) config: Config,
+}
+
+impl Shelf {
+    /// The profiles of `layers`, of each key the first, as far as they take at most `bytes_max` in memory.
+    pub(crate) fn load(
+        stores: &Stores,
+        layers: &[Layer],
+        rights: &Rights,
+        bytes_max: u64,
+        max: ReadMax,
+    ) -> Self {
+        let mut shelf = Self { version: version(stores, layers), ..Self::default() };
+        let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
+            let Ok(profile) = profile else { return true };
+            let known = Known::new(&profile, rights.clone());
+            if is_of_subject(&profile) || shelf.find(&known.key).is_some() {
+                return true;
+            }
+            let fits = shelf.bytes + known.bytes <= bytes_max;
+            if fits {
+                shelf.bytes += known.bytes;
+                shelf.put(Arc::new(known));
+            }
+            fits
+        };
+        // A directory that cannot be followed has no profiles. Behind one that does not fit, none of another layer takes its place.
+        let all = layers.iter().all(|layer| stores.each(*layer, max, &mut see).unwrap_or(true));
+        shelf.is_cut = !all;
+        shelf.looked = Some(Instant::now());
+        shelf
+    }
+
+    pub(crate) fn put(&mut self, known: Arc<Known>) {
+        self.by_program.entry(known.key.program.clone()).or_default().push(known.clone());
+        self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
+    }
+
+    fn remove(&mut self, key: &ProgramKey) {
+        let Some(known) = self.by_key.remove(&(key.program.clone(), key.role.clone())) else { return };
+        self.by_program.entry(key.program.clone()).or_default().retain(|other| other.key != *key);
+        self.bytes -= known.bytes;
+    }
+
+    /// The same with `known` in place of what there was of its key. Those that were used longest ago make room, unless it does not fit
+    /// by itself.
+    pub(crate) fn with(&self, known: Arc<Known>, bytes_max: u64) -> Self {
+        let mut shelf = self.clone();
+        shelf.remove(&known.key);
+        shelf.is_cut |= shelf.bytes + known.bytes > bytes_max;
+        if known.bytes > bytes_max {
+            return shelf;
+        }
+        while shelf.bytes + known.bytes > bytes_max
+            && let Some(oldest) = shelf.by_key.values().min_by_key(|known| known.used_ns()).cloned()
+        {
+            shelf.remove(&oldest.key);
+        }
+        shelf.bytes += known.bytes;
+        shelf.put(known);
+        shelf
+    }
+
+    /// The same after a change of the directories from version `before` to `after` that is in it. What others changed meanwhile is still to be
+    /// read.
+    pub(crate) fn changed(self, before: &Version, after: Version) -> Self {
+        let version = if self.version == *before { after } else { self.version };
+        Self { version, ..self }
+    }
+
+    pub(crate) fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
+        self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
+    }
+}
+
+/// Device, inode and time of change of each directory that is there.
+pub(crate) type Version = Vec<Option<(u64, u64, i64, i64)>>;
+
+/// What changes when a profile in a directory of `layers` is replaced.
+pub(crate) fn version(stores: &Stores, layers: &[Layer]) -> Version {
+    let of_directory = |directory: &Path| {
+        let metadata = std::fs::metadata(directory).ok()?;
+        Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+    };
+    let directories = stores.directories().filter(|(layer, _)| layers.contains(layer));
+    directories.map(|(_, directory)| of_directory(directory)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_takes_its_place_and_what_others_have_written_is_still_to_be_read() {
+        let known = |role: &str, name_bytes: usize| {
+            let lookup = prepage_core::profile::Lookup {
+                path: "x".repeat(name_bytes),
+                list: false,
+                counts: Default::default(),
+            };
+            let profile = Profile { role: role.into(), lookups: vec![lookup; 8], ..Profile::default() };
+            Arc::new(Known::new(&profile, Rights::of_everybody()))
+        };
+        let key = |role: &str| ProgramKey { program: String::new(), role: role.into() };
+        let [before, after, other] = [1, 2, 3].map(|version| vec![Some((0, 0, version, 0))]);
+        let shelf = Shelf { version: before.clone(), ..Shelf::default() };
+        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, after.clone());
+        assert!(shelf.version == after && shelf.find(&key("a")).is_some() && !shelf.is_cut);
+        let bytes = shelf.bytes;
+        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, other);
+        assert_eq!((shelf.bytes, &shelf.version), (bytes, &after), "somebody else wrote between");
+        let shelf = shelf.with(known("b", 10), 10_000).with(known("a", 10_000), 10_000);
+        assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
+        assert_eq!(shelf.by_program[""].len(), 1);
+        assert_eq!(shelf.bytes, bytes);
+        let shelf = shelf.with(known("a", 10), 2 * bytes);
+        ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());
+        let shelf = shelf.with(known("c", 10), 2 * bytes);
+        let are_there = ["a", "b", "c"].map(|role| shelf.find(&key(role)).is_some());
+        assert_eq!((are_there, shelf.bytes), ([true, false, true], 2 * bytes), "that used last stays");
+    }
+}
