@@ -1,8 +1,9 @@
 //! A boot that is followed from its initramfs on, before the manager of the machine begins: the root file system is mounted somewhere
 //! below, and becomes the root of this process before it becomes everybody's.
 //!
-//! What has to be asked of /proc, /sys and /dev is asked before anything waits for the disk: they move to the new root some moments later, and
-//! what has moved already is asked there. The process itself stays when the initramfs is emptied, and ends as one of a unit would.
+//! The initramfs waits for nobody. So what has to be asked of /proc, /sys and /dev is asked before anything waits for the disk: they move to the new
+//! root some moments later, and what has moved already is asked there. And the new root moves itself, to where the old one was: it is held from
+//! the beginning on. The process itself stays when the initramfs is emptied, and ends as one of a unit would.
 
 use std::fs::File;
 use std::io;
@@ -63,6 +64,9 @@ impl Early {
     /// # Errors
     /// As chroot(2).
     pub fn enter(root: &Path, fault_around: impl FnOnce() -> Option<FaultAroundOff>) -> io::Result<Self> {
+        // Wherever it moves to meanwhile.
+        std::env::set_current_dir(root)?;
+        let root = Path::new(".");
         // One that cannot be read says nothing.
         let command_line = read(root, "/proc/cmdline").unwrap_or_default();
         let is_off = is_switched_off(&command_line);
@@ -156,7 +160,43 @@ mod tests {
     use std::fs::{create_dir_all, remove_file};
     use std::os::unix::fs::symlink;
 
+    use prepage_testing::{Need, has};
+    use rustix::mount::{MountFlags, mount, mount_move};
+
     use super::*;
+
+    /// `ROOT` is set in the process that enters one.
+    const ROOT: &str = "PREPAGE_TEST_ROOT";
+
+    /// An initramfs moves it while its first reads still wait for the disk.
+    #[test]
+    fn a_root_that_moves_meanwhile_is_entered() {
+        if let Some(root) = std::env::var_os(ROOT) {
+            let [before, after] = ["before", "after"].map(|name| Path::new(&root).join(name));
+            mount("none", &before, "tmpfs", MountFlags::empty(), None).unwrap();
+            std::fs::write(before.join("of-the-root"), "").unwrap();
+            let moves = || {
+                mount_move(&before, &after).unwrap();
+                None
+            };
+            Early::enter(&before, moves).unwrap();
+            assert!(Path::new("/of-the-root").exists());
+            return;
+        }
+        if !has(Need::Root) || !has(Need::Mounts) {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        ["before", "after"].iter().for_each(|name| create_dir_all(root.path().join(name)).unwrap());
+        // The root directory and the mounts of a process of its own.
+        let entered = std::process::Command::new("unshare")
+            .arg("--mount")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "early::tests::a_root_that_moves_meanwhile_is_entered"])
+            .env(ROOT, root.path())
+            .status();
+        assert!(entered.unwrap().success());
+    }
 
     #[test]
     fn a_word_of_the_command_line_switches_a_boot_off() {

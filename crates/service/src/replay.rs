@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Blocks  ─► reads of the device ─┐
-//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► READERS ─► a request for each piece, up to 256 KiB
+//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► READERS ─► a request for each piece, up to 512 KiB
 //! ```
 //! Machines keep thousands of small files that a boot reads, mostly side by side on the device, as they were installed. A device that
 //! counts requests takes as long for each of them as for 100 KiB.
@@ -25,9 +25,9 @@ use crate::blocks::{BlockDevice, Blocks};
 /// Holes up to this many pages are read over, in files, between them, and among blocks: 32 KiB. A machine on which a boot waits for the disk
 /// has one that counts reads (a volume, a spinning disk: 20 to 200 KiB come in the time of another read); on others it costs next to nothing.
 const GAP_PAGES: u64 = 8;
-/// The longest read, where one WILLNEED may be that long: 256 KiB. For the same reason, and no longer, for whatever else the boot waits
+/// The longest read, where one WILLNEED may be that long: 512 KiB. For the same reason, and no longer, for whatever else the boot waits
 /// for stands behind it.
-pub(crate) const READ_PAGES_MAX: u64 = 64;
+pub(crate) const READ_PAGES_MAX: u64 = 128;
 /// What comes in by its place on the device, not in the order of use: 512 KiB.
 const JOINED_PAGES: u64 = 128;
 /// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device
