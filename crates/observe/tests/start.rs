@@ -956,6 +956,36 @@ os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 12'])
     }
 }
 
+/// In a sandbox of its own a program is asked nothing more by its agent, which tells how much it could not say.
+#[test]
+fn names_that_a_sandbox_keeps_from_the_agent_are_told_as_missing() {
+    const SANDBOXED: &str = r#"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/prctl.h>
+int main(int count, char **arguments)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    if (!strcmp(arguments[1], "sandbox") &&
+        (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)))
+        return 1;
+    return open("relative", O_RDONLY) >= 0;
+}
+"#;
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let program = compile(dir.path(), "program", SANDBOXED, &[]);
+    let [with_agent, ..] = ways(program.to_str().unwrap());
+    for (argument, expected) in [("none", Coverage::Exact), ("sandbox", Coverage::Partial)] {
+        let (observation, code) = observe(&[program.to_str().unwrap(), argument], &with_agent);
+        assert_eq!(code, 0, "{argument}");
+        let found = (observation.names_coverage, observation.reads_coverage);
+        assert_eq!(found, (expected, expected), "{argument}: {:?}", observation.unseen);
+    }
+}
+
 /// Whether this is the process in a sandbox that refuses what observing goes by at best. Where it is not, the calling test is run in one.
 fn is_in_a_sandbox() -> bool {
     let test = this_test();
