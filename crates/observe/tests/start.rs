@@ -143,6 +143,24 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
     }
 }
 
+/// Perf tells of the mapping once it is ready, and page tables show what is touched in it.
+#[test]
+fn what_is_mapped_later_is_armed_as_perf_tells_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    let options = ObserveOptions { is_patient: false, ..with_agent };
+    let program = format!("import time\ntime.sleep(0.3)\n{MAP_AND_TOUCH}");
+    let command = ["/usr/bin/python3", "-c", &program, data.to_str().unwrap(), "40", "3", "4", "17", "63"];
+    let (observation, code) = observe(&command, &options);
+    assert_eq!(code, 0, "{:?}", observation.unseen);
+    let used = &file(&observation, &data).pages;
+    let seen: Vec<_> =
+        used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
+    assert_eq!(seen, [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)]);
+    assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
+}
+
 /// A fork inherits no registration.
 #[test]
 fn a_child_that_executes_nothing_is_seen_page_by_page() {
