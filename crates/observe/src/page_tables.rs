@@ -21,6 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, By, PAUSE};
 use crate::arming::Entry;
+use crate::disk_faults::Changes;
 use crate::endings::Endings;
 use crate::faults::as_stat_shows;
 use crate::loading::has_vector;
@@ -193,10 +194,11 @@ impl PageTables {
         }
     }
 
-    /// Perf tells from now on what processes map: this, or more than it had room to tell (`None`). Has it armed.
-    pub fn tell_mapped(&mut self, mapped: Option<Vec<(u32, Mapped)>>, sightings: &mut Sightings) {
+    /// Perf tells from now on what changes: up to now, this. Has what was mapped armed.
+    pub fn tell(&mut self, changes: Changes, sightings: &mut Sightings) {
         self.tells_mapped = true;
-        let Some(mapped) = mapped else {
+        self.tree.tell_changed(changes.of_processes);
+        let Some(mapped) = changes.mapped else {
             return self.processes.values_mut().for_each(Process::may_have_mapped);
         };
         let mut new: HashMap<u32, Vec<Run>> = HashMap::new();
