@@ -8,7 +8,7 @@ use prepage_trace::Mapped;
 
 use crate::armer::{Armer, mappings};
 use crate::faults::as_stat_shows;
-use crate::runs::{Run, joined, without};
+use crate::runs::{Run, joined, within, without};
 use crate::sightings::{FileIndex, Sightings};
 
 /// How often the mappings of a process are read again that seem to be the same, where nobody tells what it maps.
@@ -119,12 +119,17 @@ impl Process {
         if same.map(|part| part.mapped.end - part.mapped.start).sum::<u64>() == run.1 - run.0 {
             return false;
         }
-        let before = lies_over.first().and_then(|known| known.part((0, run.0)));
-        let behind = lies_over.last().and_then(|known| known.part((run.1, u64::MAX)));
+        // Most that is told is memory of its own, and what was that before.
+        if within(&self.mapped, run).next() != Some(run) {
+            self.mapped = joined(&self.mapped, &[run]);
+        }
         let is_file = file.is_some();
-        self.mappings.splice(first..end, before.into_iter().chain(file).chain(behind));
-        self.mapped = joined(&self.mapped, &[run]);
-        self.noted = without(&self.noted, &[run]);
+        if is_file || !lies_over.is_empty() {
+            let before = lies_over.first().and_then(|known| known.part((0, run.0)));
+            let behind = lies_over.last().and_then(|known| known.part((run.1, u64::MAX)));
+            self.mappings.splice(first..end, before.into_iter().chain(file).chain(behind));
+            self.noted = without(&self.noted, &[run]);
+        }
         is_file
     }
 
