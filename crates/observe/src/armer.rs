@@ -498,6 +498,13 @@ impl Armer {
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
         let mapped = mappings(pid);
         let of_files: Vec<&Mapped> = mapped.iter().filter(|mapped| self.is_of_a_file(pid, mapped)).collect();
+        let armed = self.arm_each(pid, &of_files);
+        self.read_last.insert(pid, mapped);
+        armed
+    }
+
+    /// Arms these mappings of files, in the order of their addresses. Returns what is armed, and by whom.
+    pub(crate) fn arm_each(&mut self, pid: u32, of_files: &[&Mapped]) -> Vec<(Mapped, By)> {
         let mut armed = Vec::with_capacity(of_files.len());
         // The parts of a library lie side by side: one call arms them all, but where one of them is another's.
         let is_next = |one: &&Mapped, next: &&Mapped| one.end == next.start && one.inode == next.inode;
@@ -516,8 +523,12 @@ impl Armer {
                 armed.extend(by.map(|by| (part.clone(), by)));
             }
         }
-        self.read_last.insert(pid, mapped);
         armed
+    }
+
+    /// Whether mappings of process `pid` can be armed.
+    pub(crate) fn arms(&self, pid: u32) -> bool {
+        self.spaces.contains_key(&pid)
     }
 
     /// The mappings of process `pid`, where [`Self::go_on`] has read and armed them last.
@@ -582,7 +593,7 @@ impl Armer {
 
 /// Who registered a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
     /// The agent, with another userfaultfd than the one for the start.
     Agent,
     /// This process, or the agent with the one for the start.

@@ -18,7 +18,19 @@ pub struct DiskFaults {
     places: Places,
     /// What processes have mapped since that was taken last.
     mapped: Vec<(u32, Mapped)>,
-    lost: u64,
+    /// Whether a process was started or has ended since that was taken last.
+    has_changed: bool,
+    /// Whether the kernel has had no room for records since.
+    has_lost: bool,
+}
+
+/// What perf tells besides.
+#[derive(Debug)]
+pub struct Changes {
+    /// What processes have mapped; `None` where the kernel had no room to tell it.
+    pub mapped: Option<Vec<(u32, Mapped)>>,
+    /// Whether a process was started or has ended.
+    pub of_processes: bool,
 }
 
 impl DiskFaults {
@@ -29,16 +41,15 @@ impl DiskFaults {
     pub fn attach(pids: &[u32]) -> Result<Self, PerfError> {
         let probe = Probe { faults: FaultEvents::DiskOnly, ring_bytes: RING_BYTES, ..Probe::default() };
         let stream = Stream::attach_to(&Target::Processes(pids.to_vec()), &probe)?;
-        Ok(Self { stream, places: Places::of(pids), mapped: Vec::new(), lost: 0 })
+        Ok(Self { stream, places: Places::of(pids), mapped: Vec::new(), has_changed: false, has_lost: false })
     }
 
-    /// What processes have mapped since this was called last, as far as [`Self::look`] has seen it; `None` where the kernel had no room to
-    /// tell it.
-    pub fn take_mapped(&mut self) -> Option<Vec<(u32, Mapped)>> {
+    /// What has changed since this was called last, as far as [`Self::look`] has seen it.
+    pub fn take_changes(&mut self) -> Changes {
         let mapped = std::mem::take(&mut self.mapped);
-        let lost = self.stream.counts().map_or(u64::MAX, |counts| counts.lost);
-        let is_all = lost == std::mem::replace(&mut self.lost, lost);
-        is_all.then_some(mapped)
+        let has_lost = std::mem::take(&mut self.has_lost);
+        let of_processes = std::mem::take(&mut self.has_changed) || has_lost;
+        Changes { mapped: (!has_lost).then_some(mapped), of_processes }
     }
 
     /// Notes the faults that came since the last look. `last_touch_ns` becomes the time of the last one on a page of a file.
@@ -49,6 +60,19 @@ impl DiskFaults {
                 EventKind::FaultEnd { address, .. } => address,
                 EventKind::Map(mapped) => {
                     self.mapped.push((event.pid, *mapped));
+                    continue;
+                }
+                EventKind::Fork { parent_pid, .. } if parent_pid != event.pid => {
+                    self.has_changed = true;
+                    continue;
+                }
+                EventKind::Exit if event.pid == event.tid => {
+                    self.has_changed = true;
+                    continue;
+                }
+                // Not asked for: to read an event's count interrupts each processor that runs a thread of the program.
+                EventKind::Lost { .. } => {
+                    self.has_lost = true;
                     continue;
                 }
                 _ => continue,

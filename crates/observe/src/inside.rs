@@ -166,6 +166,9 @@ impl Inside {
         if missing > 0 {
             unseen.push(format!("names and reads for which the log had no room: {missing}"));
         }
+        if lost.missed > 0 {
+            unseen.push(format!("sandboxes, names and reads that no agent could tell: {}", lost.missed));
+        }
         let coverage = if unseen.is_empty() { Coverage::Exact } else { Coverage::Partial };
         if self.approximate > 0 {
             unseen.push(format!(

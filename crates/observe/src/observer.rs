@@ -14,7 +14,7 @@ use prepage_trace::now_ns;
 
 use crate::armer::Armer;
 use crate::arming::Entry;
-use crate::disk_faults::DiskFaults;
+use crate::disk_faults::{Changes, DiskFaults};
 use crate::faults::Faults;
 use crate::inside::{Inside, entry};
 use crate::page_tables::PageTables;
@@ -293,9 +293,9 @@ impl Observer {
                 tables.take_in(&told, sightings, last_touch_ns);
                 if let Some(disk_faults) = disk_faults {
                     disk_faults.look(sightings, last_touch_ns);
-                    tables.tell_mapped(disk_faults.take_mapped());
+                    tables.tell(disk_faults.take_changes(), sightings);
                 }
-                tables.look(sightings, last_touch_ns);
+                tables.look(last, sightings, last_touch_ns);
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
                     let primed = primer.take().expect("it is ready").event();
                     let with_agent = self.inside.is_some();
@@ -304,7 +304,7 @@ impl Observer {
                         Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids()).map(|begun| {
                             *disk_faults = Some(Box::new(begun));
                             // Nobody says what they had mapped before.
-                            tables.tell_mapped(None);
+                            tables.tell(Changes { mapped: None, of_processes: true }, sightings);
                         }),
                         Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
                             self.pages = Pages::Faults(Box::new(faults));

@@ -7,10 +7,10 @@ mod process;
 pub(crate) mod tree;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
-use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Record, Sent};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
@@ -19,23 +19,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::armed::SharedRanges;
-use crate::armer::{Armer, PAUSE};
+use crate::armer::{Armer, By, PAUSE};
 use crate::arming::Entry;
+use crate::disk_faults::Changes;
 use crate::endings::Endings;
+use crate::faults::as_stat_shows;
 use crate::loading::has_vector;
-use crate::runs::{joined, within, without};
+use crate::runs::{Run, joined, within, without};
 use crate::sightings::Sightings;
 use crate::until::Until;
 use process::{Mapping, Process};
 use tree::Tree;
 
-/// Shortest and longest interval between looks; between these, a tenth of the time since the beginning.
+/// Shortest and longest interval between rounds; between these, a tenth of the time since the beginning. In a round it is asked what agents
+/// and perf tell, and page tables are looked at if it is time for that.
 const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_millis(50);
 
-/// An interval is as many times as long as the last look has kept a processor: the program wants it, and does not get to map anything while
-/// its page table is walked. Of a program with many libraries that is half a millisecond.
-const INTERVALS_A_LOOK: u32 = 10;
+/// As many times as long as a look at page tables keeps a processor, none is looked at: the program wants the processor, and does not get to
+/// map anything while its page table is walked. Where perf tells what is mapped, and what waited for the device, the looks only date the rest.
+const REST_A_LOOK: u32 = 10;
+const REST_A_LOOK_TOLD: u32 = 50;
+/// No longer than this all the same: a start ends with a second in which nothing is touched.
+const REST_MAX: Duration = Duration::from_millis(250);
 
 /// Page tables, and what was seen in them.
 #[derive(Debug)]
@@ -45,10 +51,10 @@ pub struct PageTables {
     armer: Armer,
     /// What agents have sent since the last look.
     sent: Vec<Sent>,
-    /// When all processes are looked at next.
+    /// When the next round is.
     next: Instant,
-    /// How long the last look at all of them took, of a processor.
-    look_took: Duration,
+    /// When page tables are looked at again.
+    rests_until: Instant,
     /// Whether perf tells what processes map.
     tells_mapped: bool,
     executed: bool,
@@ -73,7 +79,7 @@ impl PageTables {
             armer,
             sent: Vec::new(),
             next: Instant::now(),
-            look_took: Duration::ZERO,
+            rests_until: Instant::now(),
             tells_mapped: false,
             executed: entry == Entry::Executed,
             began_ns: now_ns(),
@@ -94,9 +100,7 @@ impl PageTables {
             // What is being loaded was not looked at, and runs on.
             let interval = match self.armer.is_waiting() {
                 true => INTERVAL_MIN,
-                false => {
-                    (since / 10).max(INTERVALS_A_LOOK * self.look_took).clamp(INTERVAL_MIN, INTERVAL_MAX)
-                }
+                false => (since / 10).clamp(INTERVAL_MIN, INTERVAL_MAX),
             };
             self.next = Instant::now() + interval;
         }
@@ -127,10 +131,11 @@ impl PageTables {
         }
     }
 
-    /// Looks at every process there is, if it is time for that; else at those that wait at their end.
-    pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
-        let mut is_due = self.next <= Instant::now();
-        let began = is_due.then(processor_time);
+    /// Looks at every process there is, if it is time for that, or for the `last` time; else at those that wait at their end.
+    pub fn look(&mut self, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+        let mut is_due = last || self.next <= Instant::now();
+        let looks = is_due && (last || self.rests_until <= Instant::now());
+        let began = looks.then(processor_time);
         loop {
             self.sent.extend(self.armer.receive());
             let sent = std::mem::take(&mut self.sent);
@@ -149,7 +154,7 @@ impl PageTables {
                 tree.into_iter().partition(|&pid| endings.iter().any(|ending| ending.pid() == pid));
             // These wait for it.
             for pid in ending {
-                self.look_at(pid, sightings, last_touch_ns);
+                self.look_at(pid, true, sightings, last_touch_ns);
             }
             let has_waited = !endings.is_empty();
             self.are_waiting |= has_waited;
@@ -160,8 +165,11 @@ impl PageTables {
                     None => self.endings.missed(),
                 }
             }
-            for pid in others.into_iter().filter(|_| is_due) {
-                self.look_at(pid, sightings, last_touch_ns);
+            let is_unread = |pid: &u32| self.processes.get(pid).is_some_and(Process::is_unread);
+            let due: Vec<u32> =
+                others.into_iter().filter(|pid| is_due && (looks || is_unread(pid))).collect();
+            for pid in due {
+                self.look_at(pid, last, sightings, last_touch_ns);
             }
             self.processes.retain(|&pid, process| {
                 let lives = process.map.is_alive();
@@ -180,19 +188,62 @@ impl PageTables {
             is_due = false;
         }
         if let Some(began) = began {
-            self.look_took = processor_time().saturating_sub(began);
+            let rest = if self.tells_mapped { REST_A_LOOK_TOLD } else { REST_A_LOOK };
+            let took = processor_time().saturating_sub(began);
+            self.rests_until = Instant::now() + (rest * took).min(REST_MAX);
         }
     }
 
-    /// Perf tells from now on what processes map: this, or more than it had room to tell (`None`).
-    pub fn tell_mapped(&mut self, mapped: Option<Vec<(u32, Mapped)>>) {
+    /// Perf tells from now on what changes: up to now, this. Has what was mapped armed.
+    pub fn tell(&mut self, changes: Changes, sightings: &mut Sightings) {
         self.tells_mapped = true;
-        match mapped {
-            Some(mapped) => mapped.iter().for_each(|(pid, mapped)| {
-                self.processes.get_mut(pid).into_iter().for_each(|process| process.has_mapped(mapped));
-            }),
-            None => self.processes.values_mut().for_each(Process::may_have_mapped),
+        self.tree.tell_changed(changes.of_processes);
+        let Some(mapped) = changes.mapped else {
+            return self.processes.values_mut().for_each(Process::may_have_mapped);
+        };
+        let mut new: HashMap<u32, Vec<Run>> = HashMap::new();
+        for (pid, mapped) in mapped {
+            // Its mappings are still to be read, or it has executed another program since.
+            let is_known = |process: &&mut Process| !process.is_unread() && process.map.is_alive();
+            let Some(process) = self.processes.get_mut(&pid).filter(is_known) else { continue };
+            let run = (mapped.start, mapped.end);
+            let file = self.armer.is_of_a_file(pid, &mapped).then(|| {
+                let place = sightings.place(Path::new(&*mapped.path), mapped.inode.map(as_stat_shows));
+                Mapping { mapped, place }
+            });
+            if process.has_mapped(run, file) {
+                let new = new.entry(pid).or_default();
+                *new = joined(new, &[run]);
+            }
         }
+        for (pid, new) in new {
+            self.arm(pid, &new, sightings);
+        }
+    }
+
+    /// Arms what process `pid` has mapped at `new`, and notes what may have been touched there before.
+    fn arm(&mut self, pid: u32, new: &[Run], sightings: &mut Sightings) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let is_new = |one: &&Mapping| within(new, (one.mapped.start, one.mapped.end)).next().is_some();
+        let mappings: Vec<&Mapping> = process.mappings.iter().filter(is_new).collect();
+        let of_files: Vec<&Mapped> = mappings.iter().map(|one| &one.mapped).collect();
+        let now = now_ns();
+        let mut noted = Vec::new();
+        // An agent arms what it does before it is used.
+        let armed = self.armer.arm_each(pid, &of_files).into_iter().filter(|(_, by)| *by == By::Observer);
+        for (mapped, _) in armed {
+            match process.map.present_in(mapped.start..mapped.end) {
+                Ok(present) => noted.extend(present),
+                Err(_) => self.armer.ranges().now().armed_too_late(pid, &mapped),
+            }
+        }
+        for (mapping, place) in mappings.iter().filter_map(|one| Some((one, one.place?))) {
+            for run in within(&noted, (mapping.mapped.start, mapping.mapped.end)) {
+                self.has_windows = true;
+                sightings.window(now, place, mapping.pages(run));
+            }
+        }
+        process.noted = joined(&process.noted, &noted);
     }
 
     /// Whether `pid` is a process to look at; one that executes another program than before is known by it afterwards.
@@ -241,7 +292,9 @@ impl PageTables {
         true
     }
 
-    fn look_at(&mut self, pid: u32, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+    /// Looks at the page table of process `pid`: as a whole, or at armed mappings alone where that shows all that matters until the process tells
+    /// the rest at its end.
+    fn look_at(&mut self, pid: u32, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         // Its pages stay where they are until it is known since when they are armed.
         if self.armer.is_expected(pid) {
             return;
@@ -249,26 +302,36 @@ impl PageTables {
         // What is armed from now on may have been touched before.
         let now = now_ns();
         let Some(process) = self.processes.get_mut(&pid) else { return };
-        let Ok((present, of_files)) = process.map.present_and_of_files() else { return };
+        let is_whole = last || !self.tells_mapped || !self.armer.arms(pid) || process.is_whole_due(now);
+        let found = match is_whole {
+            true => process.map.present_and_of_files(),
+            false => process.map.present_and_armed().map(|present| (present, Vec::new())),
+        };
+        let Ok((present, of_files)) = found else { return };
+        if is_whole {
+            process.whole_ns = now;
+        }
         if process.has_other_mappings(now, self.tells_mapped, &of_files) {
             process.read_mappings(pid, now, &mut self.armer, sightings);
         }
         let new = without(&present, &process.noted);
+        if new.is_empty() {
+            return;
+        }
         // An agent sends word of a mapping before the program touches it: what is not armed may have been by now.
         let may_be_armed = self.armer.is_sent_something();
         let ranges = self.armer.ranges();
         let ranges = ranges.now();
         let mut later = Vec::new();
-        for Mapping { mapped, place } in &process.mappings {
-            let Some(place) = *place else { continue };
-            for run in within(&new, (mapped.start, mapped.end)) {
+        for mapping in &process.mappings {
+            let Some(place) = mapping.place else { continue };
+            for run in within(&new, (mapping.mapped.start, mapping.mapped.end)) {
                 let is_armed = ranges.contains(pid, run.0, now);
                 if !is_armed && may_be_armed {
                     later.push(run);
                     continue;
                 }
-                let page = |address| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
-                let pages = PageRange::new(page(run.0), page(run.1));
+                let pages = mapping.pages(run);
                 let is_new = if is_armed {
                     pages.iter().fold(false, |is_new, page| sightings.touch(now, place, page) | is_new)
                 } else {
@@ -312,8 +375,7 @@ impl PageTables {
     /// Looks at every process there is, as far as it is armed by now.
     pub fn look_at_all(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         self.armer.expect_no_more();
-        self.next = Instant::now();
-        self.look(sightings, last_touch_ns);
+        self.look(true, sightings, last_touch_ns);
     }
 
     /// Hands over what arms; nothing is armed from here any more. Visits end before: only the thread that began one can.

@@ -27,7 +27,8 @@ pub(crate) fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
 /// All of `runs` and `others`.
 pub(crate) fn joined(runs: &[Run], others: &[Run]) -> Vec<Run> {
     let mut all = [runs, others].concat();
-    all.sort_unstable();
+    // Two lists in order, which a stable sort merges.
+    all.sort();
     all.dedup_by(|next, last| {
         let touches = next.0 <= last.1;
         if touches {

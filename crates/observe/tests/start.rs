@@ -143,6 +143,24 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
     }
 }
 
+/// Perf tells of the mapping once it is ready, and page tables show what is touched in it.
+#[test]
+fn what_is_mapped_later_is_armed_as_perf_tells_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, ..] = ways("/usr/bin/python3");
+    let options = ObserveOptions { is_patient: false, ..with_agent };
+    let program = format!("import time\ntime.sleep(0.3)\n{MAP_AND_TOUCH}");
+    let command = ["/usr/bin/python3", "-c", &program, data.to_str().unwrap(), "40", "3", "4", "17", "63"];
+    let (observation, code) = observe(&command, &options);
+    assert_eq!(code, 0, "{:?}", observation.unseen);
+    let used = &file(&observation, &data).pages;
+    let seen: Vec<_> =
+        used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
+    assert_eq!(seen, [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)]);
+    assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
+}
+
 /// A fork inherits no registration.
 #[test]
 fn a_child_that_executes_nothing_is_seen_page_by_page() {
@@ -953,6 +971,36 @@ os.execv('/bin/sh', ['sh', '-c', '/bin/true; exit 12'])
         let (observation, code) = observe(&["/usr/bin/python3", "-c", FILTERED], &options);
         assert_eq!(code, 12, "{options:?}");
         assert!(observation.coverage != Coverage::Exact, "{options:?}: {:?}", observation.unseen);
+    }
+}
+
+/// In a sandbox of its own a program is asked nothing more by its agent, which tells how much it could not say.
+#[test]
+fn names_that_a_sandbox_keeps_from_the_agent_are_told_as_missing() {
+    const SANDBOXED: &str = r#"
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/prctl.h>
+int main(int count, char **arguments)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    if (!strcmp(arguments[1], "sandbox") &&
+        (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)))
+        return 1;
+    return open("relative", O_RDONLY) >= 0;
+}
+"#;
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let program = compile(dir.path(), "program", SANDBOXED, &[]);
+    let [with_agent, ..] = ways(program.to_str().unwrap());
+    for (argument, expected) in [("none", Coverage::Exact), ("sandbox", Coverage::Partial)] {
+        let (observation, code) = observe(&[program.to_str().unwrap(), argument], &with_agent);
+        assert_eq!(code, 0, "{argument}");
+        let found = (observation.names_coverage, observation.reads_coverage);
+        assert_eq!(found, (expected, expected), "{argument}: {:?}", observation.unseen);
     }
 }
 

@@ -46,6 +46,7 @@ struct Region {
 
 // include/uapi/linux/fs.h
 const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
+const IS_ARMED: u64 = 1 << 0;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
@@ -150,7 +151,16 @@ impl PageMap {
         Ok((present, of_files))
     }
 
-    /// The same of the pages at `addresses`.
+    /// As [`Self::present`], in mappings alone that are registered for first touches ([`crate::agent::FirstTouches`]). The kernel walks no
+    /// other: a program's own memory may have ten times as many pages.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn present_and_armed(&self) -> io::Result<Vec<(u64, u64)>> {
+        self.scan(0..*USER_END, Scan { category_mask: IS_PRESENT | IS_ARMED, ..Scan::default() })
+    }
+
+    /// As [`Self::present`], of the pages at `addresses`.
     ///
     /// # Errors
     /// As [`Self::present`].
@@ -255,8 +265,14 @@ impl PageMap {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+    use crate::first_touches::{agree_on_first_touches, register_first_touches};
+    use crate::memfd::Memfd;
     use crate::region::{Contents, Region};
+    use crate::userfaultfd::Userfaultfd;
+    use crate::userfaultfd_abi::USER_MODE_ONLY;
 
     #[test]
     fn a_touched_page_is_present_and_its_neighbours_are_not() {
@@ -315,6 +331,34 @@ mod tests {
         let gone = Some(libc::ESRCH);
         assert_eq!(map.present().unwrap_err().raw_os_error(), gone);
         assert_eq!(map.present_and_of_files().unwrap_err().raw_os_error(), gone);
+    }
+
+    #[test]
+    fn pages_of_mappings_that_are_not_armed_are_not_among_the_armed() {
+        if !prepage_testing::has(prepage_testing::Need::Linux(6, 7)) {
+            return;
+        }
+        let userfaultfd = Userfaultfd::descriptor(USER_MODE_ONLY).expect("every user may have one");
+        agree_on_first_touches(userfaultfd.as_fd()).unwrap();
+        let pages = 64;
+        let memfd = Memfd::create("pagemap", pages * PAGE_BYTES).unwrap();
+        memfd.write_at(&vec![1; (pages * PAGE_BYTES) as usize], 0).unwrap();
+        let [armed, other] =
+            [(); 2].map(|()| Region::map(pages * PAGE_BYTES, Contents::Private(&memfd, 0)).unwrap());
+        register_first_touches(userfaultfd.as_fd(), armed.start(), armed.len()).unwrap();
+        let touched = [3, 4, 40].map(|page| page * PAGE_BYTES);
+        for region in [&armed, &other] {
+            touched.iter().for_each(|&at| assert_eq!(region.as_slice()[at as usize], 1));
+        }
+        let map = PageMap::of(std::process::id()).expect("our own");
+        let lies_in = |region: &Region, run: &(u64, u64)| {
+            run.0 < region.start() + region.len() && region.start() < run.1
+        };
+        let present = map.present().unwrap();
+        assert!(present.iter().any(|run| lies_in(&other, run)));
+        let found = map.present_and_armed().unwrap();
+        let page = |page: u64| armed.start() + page * PAGE_BYTES;
+        assert_eq!(found, [(page(3), page(5)), (page(40), page(41))]);
     }
 
     #[test]

@@ -2,16 +2,21 @@
 
 use std::path::Path;
 
+use prepage_core::{PageIndex, PageRange};
 use prepage_sys::pagemap::PageMap;
 use prepage_trace::Mapped;
 
 use crate::armer::{Armer, mappings};
 use crate::faults::as_stat_shows;
-use crate::runs::{Run, without};
+use crate::runs::{Run, joined, within, without};
 use crate::sightings::{FileIndex, Sightings};
 
 /// How often the mappings of a process are read again that seem to be the same, where nobody tells what it maps.
 const READ_NS: u64 = 10_000_000;
+
+/// How often a page table is looked at as a whole where perf tells what is mapped. Else only armed mappings are: what others show is told
+/// by the process at its end.
+const WHOLE_NS: u64 = 200_000_000;
 
 /// A process that is looked at.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(super) struct Process {
     mapped: Vec<Run>,
     /// When they were read.
     read_ns: u64,
+    /// When its whole page table was looked at last.
+    pub(super) whole_ns: u64,
     /// Whether perf has told since that something else may be mapped there.
     is_remapped: bool,
     /// Pages that were there at some look: noted, if they are to be.
@@ -43,6 +50,22 @@ pub(super) struct Mapping {
     pub(super) place: Option<FileIndex>,
 }
 
+impl Mapping {
+    /// The pages of its file at `run`, which lies in it.
+    pub(super) fn pages(&self, run: Run) -> PageRange {
+        let page = |address| PageIndex::containing(self.mapped.offset_bytes + (address - self.mapped.start));
+        PageRange::new(page(run.0), page(run.1))
+    }
+
+    /// What of it lies within `run`.
+    fn part(&self, run: Run) -> Option<Self> {
+        let (start, end) = (run.0.max(self.mapped.start), run.1.min(self.mapped.end));
+        let offset_bytes = self.mapped.offset_bytes + start.saturating_sub(self.mapped.start);
+        let mapped = Mapped { start, end, offset_bytes, ..self.mapped.clone() };
+        (start < end).then_some(Self { mapped, place: self.place })
+    }
+}
+
 impl Process {
     /// One of which nothing was looked at yet.
     pub(super) fn new(program: Vec<u8>, is_fork: bool, map: PageMap) -> Self {
@@ -53,31 +76,61 @@ impl Process {
             mappings: Vec::new(),
             mapped: Vec::new(),
             read_ns: 0,
+            whole_ns: 0,
             is_remapped: false,
             noted: Vec::new(),
             was_seen_last: false,
         }
     }
 
+    /// Whether its mappings are to be read: they never were, or not since something was mapped that nobody told.
+    pub(super) fn is_unread(&self) -> bool {
+        self.read_ns == 0 || self.is_remapped
+    }
+
+    /// Whether its page table is to be looked at as a whole, though perf tells what it maps.
+    pub(super) fn is_whole_due(&self, now: u64) -> bool {
+        self.is_unread() || now.saturating_sub(self.whole_ns) >= WHOLE_NS
+    }
+
     /// Whether it seems to have mapped files since its mappings were read: it was told so, where perf `tells`, or pages of files are at
     /// `of_files` that no known mapping shows. To read its mappings takes ten times as long as to look at its page table.
     pub(super) fn has_other_mappings(&self, now: u64, tells: bool, of_files: &[Run]) -> bool {
         // Nothing may have been touched yet of a new one, or another file may be where one was.
-        let may_have = if tells { self.is_remapped } else { now.saturating_sub(self.read_ns) >= READ_NS };
+        let may_have = if tells { self.is_unread() } else { now.saturating_sub(self.read_ns) >= READ_NS };
         may_have || !without(of_files, &self.mapped).is_empty()
-    }
-
-    /// It has mapped this.
-    pub(super) fn has_mapped(&mut self, mapped: &Mapped) {
-        let at = self.mappings.partition_point(|known| known.mapped.end <= mapped.start);
-        let lies_over = self.mappings.get(at).is_some_and(|known| known.mapped.start < mapped.end);
-        // Memory of its own counts where a file was.
-        self.is_remapped |= mapped.inode.is_some() || lies_over;
     }
 
     /// It may have mapped anything.
     pub(super) fn may_have_mapped(&mut self) {
         self.is_remapped = true;
+    }
+
+    /// It has mapped something at `run` since its mappings were read, as perf tells: this `file`, or what is none. Returns whether a file is to be
+    /// seen there that was not.
+    pub(super) fn has_mapped(&mut self, run: Run, file: Option<Mapping>) -> bool {
+        let first = self.mappings.partition_point(|known| known.mapped.end <= run.0);
+        let end = first + self.mappings[first..].partition_point(|known| known.mapped.start < run.1);
+        let lies_over = &self.mappings[first..end];
+        // mprotect(2) makes several mappings of one, and one of several.
+        let is_same =
+            |known: &&Mapping| file.as_ref().is_some_and(|file| shows_same(&file.mapped, &known.mapped));
+        let same = lies_over.iter().filter(is_same).filter_map(|known| known.part(run));
+        if same.map(|part| part.mapped.end - part.mapped.start).sum::<u64>() == run.1 - run.0 {
+            return false;
+        }
+        // Most that is told is memory of its own, and what was that before.
+        if within(&self.mapped, run).next() != Some(run) {
+            self.mapped = joined(&self.mapped, &[run]);
+        }
+        let is_file = file.is_some();
+        if is_file || !lies_over.is_empty() {
+            let before = lies_over.first().and_then(|known| known.part((0, run.0)));
+            let behind = lies_over.last().and_then(|known| known.part((run.1, u64::MAX)));
+            self.mappings.splice(first..end, before.into_iter().chain(file).chain(behind));
+            self.noted = without(&self.noted, &[run]);
+        }
+        is_file
     }
 
     /// Reads its mappings, and has those armed that are new.
@@ -112,9 +165,14 @@ impl Process {
 
 /// Whether `mapped` shows what a part of `whole` showed.
 fn is_part(mapped: &Mapped, whole: &Mapped) -> bool {
-    mapped.inode == whole.inode
-        && mapped.end <= whole.end
-        && mapped.offset_bytes.checked_sub(whole.offset_bytes) == mapped.start.checked_sub(whole.start)
+    mapped.end <= whole.end && whole.start <= mapped.start && shows_same(mapped, whole)
+}
+
+/// Whether two mappings show the same where they lie over each other.
+fn shows_same(one: &Mapped, other: &Mapped) -> bool {
+    // Stacked file systems have a number of their own in one place, and that of the file system below in another.
+    (one.inode == other.inode || one.path == other.path)
+        && one.offset_bytes.wrapping_sub(one.start) == other.offset_bytes.wrapping_sub(other.start)
 }
 
 #[cfg(test)]
@@ -128,26 +186,50 @@ mod tests {
         let mapped = |line: &str| parse_maps_line(line).unwrap();
         let file = mapped("10000-20000 r--p 00000000 fe:00 7 /usr/lib/one.so");
         let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
-        process.mapped = vec![(file.start, file.end), (0x50000, 0x60000)];
+        (process.read_ns, process.mapped) = (1, vec![(file.start, file.end), (0x50000, 0x60000)]);
         process.mappings = vec![Mapping { mapped: file, place: None }];
         let known: &[Run] = &[(0x11000, 0x12000)];
-        assert!(process.has_other_mappings(READ_NS, false, known), "it is time");
-        assert!(!process.has_other_mappings(READ_NS - 1, false, known));
+        assert!(process.has_other_mappings(1 + READ_NS, false, known), "it is time");
+        assert!(!process.has_other_mappings(READ_NS, false, known));
         assert!(
             process.has_other_mappings(1, true, &[(0x30000, 0x31000)]),
             "a page of a file where none was"
         );
-        let mut is_told = |line| {
-            process.is_remapped = false;
-            process.has_mapped(&mapped(line));
-            process.has_other_mappings(u64::MAX, true, known)
-        };
-        assert!(!is_told("30000-40000 rw-p 00000000 00:00 0 "), "memory of its own");
-        assert!(!is_told("20000-21000 rw-p 00000000 00:00 0 "), "behind a file");
-        assert!(is_told("1f000-21000 rw-p 00000000 00:00 0 "), "over the end of a file");
-        assert!(is_told("8000-11000 rw-p 00000000 00:00 0 "), "over its beginning");
-        assert!(is_told("30000-40000 r--p 00000000 fe:00 8 /usr/lib/two.so"));
+        assert!(!process.has_other_mappings(u64::MAX, true, known));
         process.may_have_mapped();
         assert!(process.has_other_mappings(u64::MAX, true, known));
+    }
+
+    #[test]
+    fn what_a_process_is_told_to_have_mapped_takes_the_place_of_what_was_there() {
+        let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
+        let mut is_new = |line: &str, is_file: bool| {
+            let mapped = parse_maps_line(line).unwrap();
+            let run = (mapped.start, mapped.end);
+            process.noted = joined(&process.noted, &[run]);
+            let is_new = process.has_mapped(run, is_file.then_some(Mapping { mapped, place: None }));
+            (is_new, process.noted.clone())
+        };
+        // As ld.so maps a library: a page for what follows, and the parts over that.
+        assert_eq!(is_new("10000-20000 r--p 00000000 fe:00 7 /usr/lib/one.so", true), (true, vec![]));
+        assert!(!is_new("14000-18000 r-xp 00004000 fe:00 7 /usr/lib/one.so", true).0, "the same");
+        assert!(is_new("18000-1c000 rw-p 00007000 fe:00 7 /usr/lib/one.so", true).0);
+        assert!(!is_new("1e000-20000 rw-p 00000000 00:00 0 ", false).0, "memory of its own");
+        let protected = is_new("16000-18000 r--p 00006000 00:2d 9 /usr/lib/one.so", true);
+        assert!(!protected.0, "in an overlay the file's number is another");
+        assert_eq!(protected.1, [(0x14000, 0x18000)], "and its pages are noted still");
+        assert!(is_new("1a000-1b000 r--p 00000000 fe:00 8 /usr/lib/two.so", true).0);
+        let mappings: Vec<_> = process.mappings.iter().map(|one| &one.mapped).collect();
+        let shown: Vec<_> = mappings.iter().map(|one| (one.start, one.end, one.offset_bytes)).collect();
+        let one: [(u64, u64, u64); 5] = [
+            (0x10000, 0x18000, 0),
+            (0x18000, 0x1a000, 0x7000),
+            (0x1a000, 0x1b000, 0),
+            (0x1b000, 0x1c000, 0xa000),
+            (0x1c000, 0x1e000, 0xc000),
+        ];
+        assert_eq!(shown, one);
+        assert_eq!(&*mappings[2].path, "/usr/lib/two.so");
+        assert_eq!(process.mapped, [(0x10000, 0x20000)]);
     }
 }

@@ -13,6 +13,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// (lxcfs), it may come late.
 const BELIEVED: Duration = Duration::from_millis(10);
 
+/// The same where perf tells which processes are started: it may have had no room to.
+const BELIEVED_TOLD: Duration = Duration::from_millis(250);
+
 /// A process and its descendants.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -22,6 +25,8 @@ pub(crate) struct Tree {
     /// /proc/loadavg, which ends with the number of the process or thread that was started last on the machine.
     started: Option<File>,
     last_started: Vec<u8>,
+    /// Whether a process of it was started, or has ended, since it was walked; `None` where nobody tells that.
+    has_changed: Option<bool>,
     walked: Instant,
     /// Processes known to belong to it that no walk has found, and what tells of their end.
     others: Vec<(u32, OwnedFd)>,
@@ -32,7 +37,8 @@ impl Tree {
     pub(crate) fn of(root: u32) -> Self {
         let started = File::open("/proc/loadavg").ok();
         let (members, last_started, others) = (Vec::new(), Vec::new(), Vec::new());
-        let mut tree = Self { root, members, started, last_started, walked: Instant::now(), others };
+        let walked = Instant::now();
+        let mut tree = Self { root, members, started, last_started, has_changed: None, walked, others };
         tree.last_started = tree.last_started();
         tree.walk();
         tree
@@ -40,12 +46,23 @@ impl Tree {
 
     /// The process and its descendants, each with its parent, itself first. Some may have ended a moment ago.
     pub(crate) fn look(&mut self) -> &[(u32, u32)] {
+        if let Some(has_changed) = self.has_changed {
+            if has_changed || self.walked.elapsed() > BELIEVED_TOLD {
+                self.walk();
+            }
+            return &self.members;
+        }
         let last_started = self.last_started();
         if last_started.is_empty() || last_started != self.last_started || self.walked.elapsed() > BELIEVED {
             self.last_started = last_started;
             self.walk();
         }
         &self.members
+    }
+
+    /// Whether a process of it was started, or has ended, is told from now on: up to now, this. The machine starts others, and threads.
+    pub(crate) fn tell_changed(&mut self, has_changed: bool) {
+        self.has_changed = Some(self.has_changed.unwrap_or(true) || has_changed);
     }
 
     /// The same, whatever shows that no process was started.
@@ -85,6 +102,7 @@ impl Tree {
 
     fn walk(&mut self) {
         self.walked = Instant::now();
+        self.has_changed = self.has_changed.map(|_| false);
         self.members.clear();
         self.members.push((self.root, 0));
         self.add_descendants(0);
@@ -128,7 +146,7 @@ pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -154,6 +172,40 @@ mod tests {
         child.wait().unwrap();
         std::thread::sleep(2 * BELIEVED);
         assert!(!tree.look().iter().any(|(pid, _)| *pid == grandchild));
+    }
+
+    #[test]
+    fn where_it_is_told_of_changes_no_other_process_has_it_walked() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "read line; sleep 100 & echo $!; read line; kill $!; wait; echo over; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        let mut output = BufReader::new(shell.stdout.take().unwrap());
+        let mut go_on = || {
+            let mut line = String::new();
+            input.write_all(b"\n").unwrap();
+            output.read_line(&mut line).unwrap();
+            line
+        };
+        let mut tree = Tree::of(shell.id());
+        let has = |tree: &mut Tree, pid| tree.look().iter().any(|(member, _)| *member == pid);
+        tree.tell_changed(false);
+        assert!(has(&mut tree, shell.id()));
+        let sleep: u32 = go_on().trim().parse().unwrap();
+        tree.tell_changed(false);
+        assert!(!has(&mut tree, sleep), "nobody told");
+        tree.tell_changed(true);
+        tree.tell_changed(false);
+        assert!(has(&mut tree, sleep));
+        assert_eq!(go_on(), "over\n");
+        assert!(has(&mut tree, sleep), "nobody told");
+        std::thread::sleep(2 * BELIEVED_TOLD);
+        assert!(!has(&mut tree, sleep), "it is not believed for ever");
+        drop(input);
+        shell.wait().unwrap();
     }
 
     /// As one that was given away when its parent ended, or that the kernel leaves out.
