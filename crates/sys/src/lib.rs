@@ -85,6 +85,7 @@ pub mod apart;
 #[cfg(target_arch = "x86_64")]
 pub mod arm;
 pub mod auxv;
+pub mod bare_main;
 pub mod beside;
 pub mod block;
 pub mod bpf;
