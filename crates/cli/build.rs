@@ -8,7 +8,7 @@ fn main() {
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         let layout = std::path::absolute(LAYOUT).expect("cargo says where this package is");
         println!(
-            "cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry,-z,noseparate-code,-T,{}",
+            "cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry,-z,noseparate-code,-z,norelro,-T,{}",
             layout.display()
         );
     }

@@ -63,6 +63,8 @@ fn are_there(sample: &Sample<'_>) -> bool {
 }
 
 /// Whether `file` holds what was learned: one that was installed again, linked or given other rights since, or came with an image, is another file.
+// By itself: its two pages would be on the stack of every start.
+#[inline(never)]
 fn holds(file: &File, sample: &Sample<'_>) -> bool {
     // A page that is looked for is all that is ever read.
     let _ = fadvise(file, 0, None, Advice::Random);

@@ -16,9 +16,9 @@ macro_rules! bare_main {
             count: ::std::ffi::c_int,
             arguments: *const *const ::std::ffi::c_char,
         ) -> ::std::ffi::c_int {
-            let main: fn(::std::vec::Vec<::std::ffi::OsString>) -> u8 = $main;
+            let main: fn(&[::std::ffi::OsString]) -> u8 = $main;
             // SAFETY: this is what a C library calls with them, once.
-            main(unsafe { $crate::bare_main::arguments(count, arguments) }).into()
+            main(&unsafe { $crate::bare_main::arguments(count, arguments) }).into()
         }
     };
 }

@@ -31,10 +31,10 @@ const NOT_FOUND: u8 = 127;
 
 prepage_sys::bare_main!(starter);
 
-fn starter(args: Vec<OsString>) -> u8 {
+fn starter(args: &[OsString]) -> u8 {
     prepage_sys::own_pages::are_read_at_start();
-    if let Some(name) = stand_in::name(&args) {
-        return stand_in::start(&name, &args);
+    if let Some(name) = stand_in::name(args) {
+        return stand_in::start(&name, args);
     }
     if args.get(1).is_some_and(|verb| verb == "run") {
         match parse(&args[2..]) {
@@ -46,7 +46,7 @@ fn starter(args: Vec<OsString>) -> u8 {
             }
         }
     }
-    hand_over(&args)
+    hand_over(args)
 }
 
 struct Run {
