@@ -104,6 +104,7 @@ fn read(file: &File, page: PageIndex, flags: ReadWriteFlags) -> Result<usize, Er
 mod tests {
     use std::io::Write;
 
+    use prepage_profiles::at_hand::at_hand;
     use prepage_sys::cachestat::evict;
     use prepage_testing::{Need, has, skip};
 
@@ -181,12 +182,18 @@ mod tests {
             (0..PAGES).filter(|&page| is_there(&file, PageIndex(page))).count() as u64
         };
         let is_at_hand = |file: &File, page| are_at_hand(file, &[page]);
-        for is_there in [is_resident, is_at_hand, answers_at_once] {
-            evict(below.as_fd(), Duration::from_secs(1)).unwrap();
-            assert_eq!(there(is_there), 0);
-        }
+        evict(below.as_fd(), Duration::from_secs(1)).unwrap();
+        assert_eq!((there(is_resident), there(is_at_hand)), (0, 0));
+        let cold = there(answers_at_once);
+        assert!(cold < PAGES / 4, "{cold} of {PAGES} pages that were just dropped are said to be in memory");
         // That has read them all.
         assert_eq!((there(is_resident), there(is_at_hand)), (PAGES, PAGES));
+        let path = overlay.directory.path().join("merged/file");
+        let read = || at_hand(&path).unwrap().read(PAGES * 4096);
+        assert_eq!(read().unwrap().len() as u64, PAGES * 4096);
+        evict(below.as_fd(), Duration::from_secs(1)).unwrap();
+        assert_eq!(read().unwrap_err(), Errno::AGAIN);
+        there(answers_at_once);
         // A thread that has to wait for its CPU takes its time over some: the best round of several.
         let warm = (0..20).map(|_| there(answers_at_once)).max().unwrap();
         assert!(warm > PAGES / 2, "{warm} of {PAGES} pages in memory are said to be there");

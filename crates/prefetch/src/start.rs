@@ -20,7 +20,7 @@ pub struct StartContext {
     pub executable: Option<PathBuf>,
     /// Whose profile it is.
     pub key: ProgramKey,
-    /// About when it is executed, on the clock of [`now_ns`]; 0 before [`Self::begin`].
+    /// About when it is executed, on the clock of [`now_ns`]; 0 where that is not known yet.
     pub began_ns: u64,
 }
 

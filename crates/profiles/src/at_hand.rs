@@ -304,9 +304,23 @@ mod tests {
         assert_eq!(resolved("/".as_ref()).unwrap(), Path::new("/"));
     }
 
+    /// It has no device, and knows no reads that wait for nothing.
+    #[test]
+    fn a_file_in_a_tmpfs_is_in_memory() {
+        let shared = Path::new("/dev/shm");
+        if !rustix::fs::statfs(shared).is_ok_and(|system| system.f_type as u32 == LOCAL[1]) {
+            return skip(Need::Path(shared.into()), "no tmpfs");
+        }
+        let dir = tempfile::tempdir_in(shared).unwrap();
+        fs::write(dir.path().join("file"), vec![7; 2 * 4096 + 1]).unwrap();
+        let directory = at_hand(dir.path()).unwrap();
+        let file = directory.file("file".as_ref()).unwrap();
+        assert_eq!(file.read(1 << 20).unwrap(), vec![7; 2 * 4096 + 1]);
+    }
+
     /// Whom to ask may be on another machine, and not answer.
     #[test]
-    fn file_systems_without_a_device_are_not_asked() {
+    fn other_file_systems_without_a_device_are_not_asked() {
         assert_eq!(at_hand("/proc/self/stat".as_ref()).unwrap_err(), Errno::AGAIN);
     }
 }
