@@ -2,7 +2,7 @@
 //!
 //! Rust's start-up code ignores SIGPIPE and opens `/dev/null` on standard streams that were closed. A program
 //! started by `prepage run` must find both as they were, so they are noted before that code runs, or [`keep_streams`] where a program has a
-//! [bare `main`](crate::bare_main).
+//! [bare `main`](mod@crate::bare_main).
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;

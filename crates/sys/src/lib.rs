@@ -52,7 +52,7 @@
 //! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
-//! | [`bare_main`] | a process that begins without Rust's start-up code             |                 |
+//! | [`bare_main`](mod@bare_main) | a process that begins without Rust's start-up code             |                 |
 //! | [`clock`]     | the time of day for who asks once                               |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
