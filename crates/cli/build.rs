@@ -7,6 +7,9 @@ fn main() {
     println!("cargo::rerun-if-changed={LAYOUT}");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         let layout = std::path::absolute(LAYOUT).expect("cargo says where this package is");
-        println!("cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry,-T,{}", layout.display());
+        println!(
+            "cargo::rustc-link-arg-bin=prepage=-Wl,--entry=prepage_entry,-z,noseparate-code,-z,norelro,-T,{}",
+            layout.display()
+        );
     }
 }

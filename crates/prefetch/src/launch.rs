@@ -23,11 +23,12 @@ use std::time::Duration;
 use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
-use prepage_sys::own_pages;
+use prepage_sys::{exec, own_pages};
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::account::Listener;
 use crate::ahead;
@@ -190,8 +191,12 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
             launched.program = Some(program);
             return launched;
         }
-        found => found.map(|(found, _program)| found),
+        found => found.map(|(mut found, _program)| {
+            found.context.begin();
+            found
+        }),
     };
+    exec::keep_streams();
     let (answer, to_caller) = match pipe_with(PipeFlags::CLOEXEC) {
         Ok(pipe) => pipe,
         Err(error) => {
@@ -395,9 +400,9 @@ impl Found {
     /// Of this process, with the program, where that is found in memory.
     fn at_hand(command: &[OsString]) -> Option<(Self, PathBuf)> {
         let program = program::find_at_hand(&command[0])?;
-        let called = std::path::absolute(&program).ok()?;
-        let context = StartContext::at_hand(std::process::id(), &called, command)?;
-        Some((Self { context, called, random: random() }, program))
+        let (called, executable) = program.paths().ok()?;
+        let context = StartContext::at_hand(std::process::id(), executable, command)?;
+        Some((Self { context, called, random: random() }, program.path))
     }
 
     /// Whether a start of the program, called as `name`, is to be served.
@@ -468,7 +473,12 @@ fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
 
 /// A number that no two starts share.
 pub fn random() -> u64 {
-    SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32)).next()
+    let mut bytes = [0; 8];
+    match getrandom(&mut bytes, GetRandomFlags::INSECURE) {
+        Ok(count) if count == bytes.len() => u64::from_ne_bytes(bytes),
+        // Before Linux 5.6.
+        _ => SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32)).next(),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use prepage_sys::mapping::are_resident;
+use rustix::fs::{Advice, AtFlags, StatxAttributes, StatxFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// What is in memory takes a microsecond or two to read. A page that takes longer may be one that this very call has had read.
@@ -35,21 +36,35 @@ const WITH_PAGES: [u32; 14] = [
 /// caller neither owns nor may write (EPERM, since Linux 6.16), and counts nothing in those of some file systems: there a read of one byte tells. A page found
 /// missing in such a file is in memory or on its way afterwards.
 pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
-    look(file, page, &answers_at_once)
+    let told = counted(file, page).or_else(|| answers_without_waiting(file, page));
+    told.unwrap_or_else(|| answers_at_once(file, page))
 }
 
-/// As [`is_resident`], and never waits for the device: where the kernel does not say, the page is missing.
-pub(crate) fn is_at_hand(file: &File, page: PageIndex) -> bool {
-    look(file, page, &answers_without_waiting)
-}
-
-fn look(file: &File, page: PageIndex, is_read_at_once: &dyn Fn(&File, PageIndex) -> bool) -> bool {
-    let one = PageRange::new(page, PageIndex(page.0 + 1));
-    match cached_pages(file.as_fd(), one) {
-        Ok(count) if count > 0 => true,
-        Ok(_) if has_pages(file) => false,
-        _ => is_read_at_once(file, page),
+/// Whether all of `pages` are, asked so that nobody waits for the device: what the kernel does not say is missing. A page that is looked for is all that is ever
+/// read.
+pub(crate) fn are_at_hand(file: &File, pages: &[PageIndex]) -> bool {
+    let is_counted = |page: &PageIndex| counted(file, *page);
+    match pages.iter().map(is_counted).find(|is_there| *is_there != Some(true)) {
+        None => true,
+        Some(Some(_)) => false,
+        Some(None) => {
+            let _ = fadvise(file, 0, None, Advice::Random);
+            pages.iter().all(|page| answers_without_waiting(file, *page) == Some(true))
+        }
     }
+}
+
+/// Whether the kernel counts `page` among those in memory; `None` where its count says nothing.
+fn counted(file: &File, page: PageIndex) -> Option<bool> {
+    match cached_pages(file.as_fd(), one(page)) {
+        Ok(1..) => Some(true),
+        Ok(0) if has_pages(file) => Some(false),
+        _ => None,
+    }
+}
+
+fn one(page: PageIndex) -> PageRange {
+    PageRange::new(page, PageIndex(page.0 + 1))
 }
 
 /// Whether what is in memory of `file` is in the page cache. What lies in memory itself (DAX) is not.
@@ -63,21 +78,21 @@ fn has_pages(file: &File) -> bool {
     is_known && !is_dax(file)
 }
 
-/// Whether a read of `page` returns without waiting for the device.
-fn answers_at_once(file: &File, page: PageIndex) -> bool {
+/// Whether a read of `page` that the kernel ends before it would wait for the device has an answer at once; `None` where it knows no such reads and nothing else
+/// that tells.
+fn answers_without_waiting(file: &File, page: PageIndex) -> Option<bool> {
     let began = Instant::now();
-    let answer = match read(file, page, ReadWriteFlags::NOWAIT) {
-        // Overlayfs knows no such reads: how long an ordinary one takes tells as much.
-        Err(Errno::OPNOTSUPP) => read(file, page, ReadWriteFlags::empty()),
-        answer => answer,
-    };
-    answer.is_ok() && began.elapsed() < AT_ONCE
+    match read(file, page, ReadWriteFlags::NOWAIT) {
+        // Overlayfs. Whoever owns a file may ask of the pages of the one below.
+        Err(Errno::OPNOTSUPP) => are_resident(file.as_fd(), one(page)),
+        answer => Some(answer.is_ok() && began.elapsed() < AT_ONCE),
+    }
 }
 
-/// The same of a read that the kernel ends before it would wait.
-fn answers_without_waiting(file: &File, page: PageIndex) -> bool {
+/// How long an ordinary read takes tells as much.
+fn answers_at_once(file: &File, page: PageIndex) -> bool {
     let began = Instant::now();
-    read(file, page, ReadWriteFlags::NOWAIT).is_ok() && began.elapsed() < AT_ONCE
+    read(file, page, ReadWriteFlags::empty()).is_ok() && began.elapsed() < AT_ONCE
 }
 
 fn read(file: &File, page: PageIndex, flags: ReadWriteFlags) -> Result<usize, Errno> {
@@ -89,6 +104,7 @@ fn read(file: &File, page: PageIndex, flags: ReadWriteFlags) -> Result<usize, Er
 mod tests {
     use std::io::Write;
 
+    use prepage_profiles::at_hand::at_hand;
     use prepage_sys::cachestat::evict;
     use prepage_testing::{Need, has, skip};
 
@@ -108,9 +124,12 @@ mod tests {
             (0..PAGES).filter(|&page| is_there(&file, PageIndex(page))).count() as u64
         };
         assert_eq!(there(is_resident), PAGES);
+        let is_at_hand = |file: &File, page| are_at_hand(file, &[page]);
+        let answers = |file: &File, page| answers_without_waiting(file, page) == Some(true);
+        assert_eq!(there(is_at_hand), PAGES);
         // A thread that has to wait for its CPU takes its time over what is in memory, too.
-        assert!(there(answers_at_once) > PAGES / 2 && there(answers_without_waiting) > PAGES / 2);
-        for is_there in [is_resident, is_at_hand, answers_at_once, answers_without_waiting] {
+        assert!(there(answers_at_once) > PAGES / 2 && there(answers) > PAGES / 2);
+        for is_there in [is_resident, is_at_hand, answers_at_once, answers] {
             evict(file.as_fd(), Duration::from_secs(1)).unwrap();
             assert_eq!(there(is_there), 0);
         }
@@ -159,13 +178,24 @@ mod tests {
         below.sync_all().unwrap();
         let file = File::open(overlay.directory.path().join("merged/file")).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let there = |is_there: fn(&File, PageIndex) -> bool| {
+            (0..PAGES).filter(|&page| is_there(&file, PageIndex(page))).count() as u64
+        };
+        let is_at_hand = |file: &File, page| are_at_hand(file, &[page]);
         evict(below.as_fd(), Duration::from_secs(1)).unwrap();
-        let there = || (0..PAGES).filter(|&page| is_resident(&file, PageIndex(page))).count() as u64;
-        let cold = there();
+        assert_eq!((there(is_resident), there(is_at_hand)), (0, 0));
+        let cold = there(answers_at_once);
         assert!(cold < PAGES / 4, "{cold} of {PAGES} pages that were just dropped are said to be in memory");
-        // The probes themselves have read them all. A thread that has to wait for its CPU takes its time over some: the best
-        // round of several.
-        let warm = (0..20).map(|_| there()).max().unwrap();
+        // That has read them all.
+        assert_eq!((there(is_resident), there(is_at_hand)), (PAGES, PAGES));
+        let path = overlay.directory.path().join("merged/file");
+        let read = || at_hand(&path).unwrap().read(PAGES * 4096);
+        assert_eq!(read().unwrap().len() as u64, PAGES * 4096);
+        evict(below.as_fd(), Duration::from_secs(1)).unwrap();
+        assert_eq!(read().unwrap_err(), Errno::AGAIN);
+        there(answers_at_once);
+        // A thread that has to wait for its CPU takes its time over some: the best round of several.
+        let warm = (0..20).map(|_| there(answers_at_once)).max().unwrap();
         assert!(warm > PAGES / 2, "{warm} of {PAGES} pages in memory are said to be there");
     }
 }

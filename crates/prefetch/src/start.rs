@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use prepage_profiles::ProgramKey;
-use prepage_profiles::at_hand::resolved;
 use prepage_trace::now_ns;
 
 /// A start. `prepage run` makes one of the process that is about to become the program; a service makes them of the execs
@@ -21,7 +20,7 @@ pub struct StartContext {
     pub executable: Option<PathBuf>,
     /// Whose profile it is.
     pub key: ProgramKey,
-    /// About when it is executed, on the clock of [`now_ns`].
+    /// About when it is executed, on the clock of [`now_ns`]; 0 where that is not known yet.
     pub began_ns: u64,
 }
 
@@ -34,18 +33,25 @@ impl StartContext {
     pub fn of(pid: u32, program: &Path, argv: &[OsString]) -> std::io::Result<Self> {
         let executable = program.canonicalize()?;
         let key = ProgramKey::of_found(&executable, argv)?;
-        Ok(Self::with(pid, executable, key, argv))
+        let mut context = Self::with(pid, executable, key, argv);
+        context.begin();
+        Ok(context)
     }
 
-    /// The same as far as memory tells ([`prepage_profiles::at_hand`]), of a program that was found there.
-    pub(crate) fn at_hand(pid: u32, program: &Path, argv: &[OsString]) -> Option<Self> {
-        let executable = resolved(program).ok()?;
+    /// The same as far as memory tells ([`prepage_profiles::at_hand`]), of the program whose file is `executable`, free of symbolic links. It has
+    /// not begun: a clock takes longer to ask than all else.
+    pub(crate) fn at_hand(pid: u32, executable: PathBuf, argv: &[OsString]) -> Option<Self> {
         let key = ProgramKey::of_found_at_hand(&executable, argv)?;
         Some(Self::with(pid, executable, key, argv))
     }
 
+    /// Notes that it is about to be executed.
+    pub(crate) fn begin(&mut self) {
+        self.began_ns = now_ns();
+    }
+
     fn with(pid: u32, executable: PathBuf, key: ProgramKey, argv: &[OsString]) -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        Self { pid, uid, argv: argv.to_vec(), executable: Some(executable), key, began_ns: now_ns() }
+        Self { pid, uid, argv: argv.to_vec(), executable: Some(executable), key, began_ns: 0 }
     }
 }

@@ -9,18 +9,18 @@
 //! A start that misses less than what one of these pages stands for may be taken for a warm one.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::Path;
 
-use prepage_core::PageIndex;
-use prepage_core::profile::FileIdentity;
-use prepage_core::profile::file::Glance;
+use prepage_core::profile::file::{Glance, Sample};
 use prepage_profiles::Stores;
-use prepage_profiles::at_hand::at_hand;
+use prepage_profiles::at_hand::{InMemory, at_hand};
+use prepage_profiles::identity::content_of;
 use rustix::fs::{Advice, fadvise};
 
 use crate::config::Config;
 use crate::launch::{Found, LaunchOptions};
-use crate::resident::is_at_hand;
+use crate::resident::are_at_hand;
 
 /// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
 /// observed in this start, and is in memory.
@@ -51,16 +51,22 @@ fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool>
 fn is_in_memory(glance: &Glance<'_>, random: u64) -> bool {
     let sample = glance.sample(random);
     // A profile without pages tells nothing.
-    !sample.is_empty() && sample.iter().all(|(path, identity, pages)| are_there(path, identity, pages))
+    !sample.is_empty() && sample.iter().all(are_there)
 }
 
-/// Whether the file at `path` is still the one that was learned, with these pages in memory.
-fn are_there(path: &str, learned: &FileIdentity, pages: &[PageIndex]) -> bool {
-    let Ok(found) = at_hand(Path::new(path)) else { return false };
-    let Some(file) = learned.is_same(&found.identity()).then(|| found.open().ok()).flatten() else {
-        return false;
-    };
+/// Whether the file of `sample` still holds what was learned, with these pages in memory.
+fn are_there(sample: &Sample<'_>) -> bool {
+    let Ok(found) = at_hand(Path::new(sample.path)) else { return false };
+    let identity = found.identity();
+    let Ok(file) = found.open() else { return false };
+    (sample.identity.is_same(&identity) || holds(&file, sample)) && are_at_hand(&file, &sample.pages)
+}
+
+/// Whether `file` holds what was learned: one that was installed again, linked or given other rights since, or came with an image, is another file.
+// By itself: its two pages would be on the stack of every start.
+#[inline(never)]
+fn holds(file: &File, sample: &Sample<'_>) -> bool {
     // A page that is looked for is all that is ever read.
-    let _ = fadvise(&file, 0, None, Advice::Random);
-    pages.iter().all(|page| is_at_hand(&file, *page))
+    let _ = fadvise(file, 0, None, Advice::Random);
+    content_of(&InMemory(file)).is_ok_and(|found| Some(found) == sample.fingerprint())
 }

@@ -1,9 +1,9 @@
 //! Files as far as they are in memory: whoever asks here waits for no disk and no network. An error says that memory does not answer,
 //! and nothing of the file, but for one that [`is_absent`].
 //!
-//! Only file systems on a device of the machine's own are asked (a device number other than 0:…): what FUSE and network file systems
-//! know may be out of date, and asking them may take for ever. So do those without a device that keep their files in memory or have another
-//! below them (tmpfs, overlayfs, btrfs).
+//! Only file systems of the machine's own are asked: those on a device (a device number other than 0:…), and of the others those that keep their
+//! files in memory or on devices below them. What FUSE and network file systems know may be out of date, and asking them may take
+//! for ever.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -12,21 +12,34 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::FileIdentity;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, readlinkat_raw,
-};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::mapping::are_resident;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::bytes::Bytes;
 use crate::identity::identity_in;
 use crate::trust::judge;
 
-/// A file or directory that is known to be there, not open to read from.
+/// File systems without a device of their own that need nobody to answer (statfs(2)).
+const LOCAL: [u32; 3] = [
+    0x794c_7630, // overlayfs
+    0x0102_1994, // tmpfs
+    0x9123_683e, // btrfs
+];
+
+/// Links that lead from one to the other at most, as the kernel has it.
+const LINKS_MAX: usize = 40;
+
+/// A file or directory that is known to be there.
 #[derive(Debug)]
 pub struct AtHand<'a> {
     directory: BorrowedFd<'a>,
     path: &'a Path,
     resolve: ResolveFlags,
     place: OwnedFd,
+    /// Whether `place` can be read from.
+    is_open: bool,
     statx: Statx,
 }
 
@@ -35,7 +48,11 @@ pub struct AtHand<'a> {
 /// # Errors
 /// See above. Before Linux 5.12 there is always one.
 pub fn at_hand(path: &Path) -> Result<AtHand<'_>, Errno> {
-    AtHand::below(CWD, path, ResolveFlags::empty())
+    // Most paths lead through no link, and whoever needs to know that need not look again.
+    match AtHand::below(CWD, path, ResolveFlags::NO_SYMLINKS, OFlags::PATH) {
+        Err(Errno::LOOP) => AtHand::below(CWD, path, ResolveFlags::empty(), OFlags::PATH),
+        found => found,
+    }
 }
 
 /// Whether an error says that there is no such file.
@@ -46,35 +63,67 @@ pub fn is_absent(error: Errno) -> bool {
 /// The absolute `path`, which was found in memory, free of symbolic links.
 ///
 /// # Errors
-/// As realpath(3). The starter's takes memory of a heap of its own, and two pages of stack: nobody who has no links needs it.
+/// As realpath(3), whose memory a starter has no time for.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
-    let may_be_link = |path: &Path| readlinkat_raw(CWD, path, &mut [0u8; 1]) != Err(Errno::INVAL);
-    let is_upwards = path.components().any(|component| component == Component::ParentDir);
-    if is_upwards || path.ancestors().any(may_be_link) {
-        path.canonicalize()
-    } else {
-        Ok(path.components().collect())
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        // What stands behind a link stays as it is: where `..` leads is not known before all links are.
+        let link = path.ancestors().find_map(|part| match std::fs::read_link(part) {
+            Ok(target) => Some(Ok((part, target))),
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => None,
+            Err(error) => Some(Err(error)),
+        });
+        let Some((part, target)) = link.transpose()? else { return Ok(without_upwards(&path)) };
+        let behind = path.strip_prefix(part).unwrap_or(Path::new(""));
+        let before = part.parent().unwrap_or(Path::new("/"));
+        let target = before.join(target);
+        // Nothing would leave a slash at the end.
+        path = if behind.as_os_str().is_empty() { target } else { target.join(behind) };
     }
+    Err(Errno::LOOP.into())
+}
+
+/// The absolute `path`, which leads through no link, in the one way to write it.
+pub fn without_upwards(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            component => plain.push(component),
+        }
+    }
+    plain
 }
 
 impl<'a> AtHand<'a> {
-    fn below(directory: BorrowedFd<'a>, path: &'a Path, resolve: ResolveFlags) -> Result<Self, Errno> {
+    fn below(
+        directory: BorrowedFd<'a>,
+        path: &'a Path,
+        resolve: ResolveFlags,
+        open: OFlags,
+    ) -> Result<Self, Errno> {
         let resolve = resolve | ResolveFlags::CACHED;
-        let place = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+        let place = openat2(directory, path, open | OFlags::CLOEXEC, Mode::empty(), resolve)?;
         let statx = statx(&place)?;
-        if statx.stx_dev_major == 0 {
+        if statx.stx_dev_major == 0 && !LOCAL.contains(&(fstatfs(&place)?.f_type as u32)) {
             return Err(Errno::AGAIN);
         }
-        Ok(Self { directory, path, resolve, place, statx })
+        Ok(Self { directory, path, resolve, place, is_open: open == TO_READ, statx })
     }
 
-    /// The file `name` below this directory, reached through no symbolic link.
+    /// The file `name` below this directory, reached through no symbolic link. Only for directories that nobody else may write
+    /// ([`Self::is_trusted`]): what stands there is opened before it is known to be a file.
     ///
     /// # Errors
-    /// As [`at_hand`].
+    /// As [`at_hand`], and where it may not be read.
     pub fn file<'b>(&'b self, name: &'b Path) -> Result<AtHand<'b>, Errno> {
-        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
-        AtHand::below(self.place.as_fd(), name, resolve)
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+        AtHand::below(self.place.as_fd(), name, resolve, TO_READ)
+    }
+
+    /// Whether a symbolic link leads to it.
+    pub fn has_links(&self) -> bool {
+        !self.resolve.contains(ResolveFlags::NO_SYMLINKS)
     }
 
     /// Whether only root and the user `uid` could have written it.
@@ -102,41 +151,78 @@ impl<'a> AtHand<'a> {
         identity_in(&self.statx)
     }
 
-    /// Opens it to read from.
+    /// Opens it to read from. Another file may have come into its place since it was looked at.
     ///
     /// # Errors
     /// Where it is no regular file, or may not be read.
-    pub fn open(&self) -> Result<File, Errno> {
+    pub fn open(self) -> Result<File, Errno> {
         if !self.is(FileType::RegularFile) {
             return Err(Errno::INVAL);
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?);
-        // What was looked at may have been replaced before it was opened.
-        if identity_in(&statx(&file)?) == self.identity() { Ok(file) } else { Err(Errno::AGAIN) }
+        if self.is_open {
+            return Ok(File::from(self.place));
+        }
+        let flags = TO_READ | OFlags::CLOEXEC;
+        Ok(File::from(openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?))
     }
 
     /// All that it holds, if that is no more than `limit_bytes`.
     ///
     /// # Errors
-    /// As [`Self::open`], and where a page of it is not in memory.
-    pub fn read(&self, limit_bytes: u64) -> Result<Vec<u8>, Errno> {
-        if self.statx.stx_size > limit_bytes {
+    /// As [`Self::open`], where a page of it is not in memory, and where it is another file by now.
+    pub fn read(self, limit_bytes: u64) -> Result<Vec<u8>, Errno> {
+        let (size_bytes, identity, is_open) = (self.statx.stx_size, self.identity(), self.is_open);
+        if size_bytes > limit_bytes {
             return Err(Errno::FBIG);
         }
         let file = self.open()?;
-        let mut bytes = vec![0; self.statx.stx_size as usize];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            let mut rest = [IoSliceMut::new(&mut bytes[filled..])];
-            match preadv2(&file, &mut rest, filled as u64, ReadWriteFlags::NOWAIT)? {
-                0 => return Err(Errno::AGAIN),
-                count => filled += count,
-            }
+        if !is_open && identity_in(&statx(&file)?) != identity {
+            return Err(Errno::AGAIN);
         }
-        Ok(bytes)
+        let mut bytes = vec![0; size_bytes as usize];
+        let count = InMemory(&file).read_at(0, &mut bytes);
+        if count.is_ok_and(|count| count == bytes.len()) { Ok(bytes) } else { Err(Errno::AGAIN) }
     }
 }
+
+/// An open file, as far as it is in memory.
+#[derive(Debug)]
+pub struct InMemory<'a>(pub &'a File);
+
+impl Bytes for InMemory<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    /// WouldBlock where memory does not answer.
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            let at = offset_bytes + filled as u64;
+            let mut rest = [IoSliceMut::new(&mut into[filled..])];
+            match preadv2(self.0, &mut rest, at, ReadWriteFlags::NOWAIT) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                // Overlayfs and tmpfs know no such reads, but what is in memory.
+                Err(Errno::OPNOTSUPP) => {
+                    let end = (offset_bytes + into.len() as u64).min(self.len_bytes());
+                    let first = PageIndex::containing(at);
+                    let pages = PageRange::new(first, PageIndex(end.div_ceil(PAGE_SIZE)).max(first));
+                    let is_there = pages.is_empty() || are_resident(self.0.as_fd(), pages) == Some(true);
+                    return match is_there {
+                        true => self.0.read_at(offset_bytes, into),
+                        false => Err(Errno::AGAIN.into()),
+                    };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// Whatever stands there: nobody is waited for.
+const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 fn statx(place: impl AsFd) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -169,25 +255,28 @@ mod tests {
         }
         let directory = at_hand(dir.path()).unwrap();
         assert!(directory.is_directory() && directory.is_trusted(rustix::process::geteuid().as_raw()));
-        assert_eq!(directory.open().unwrap_err(), Errno::INVAL);
-        let found = directory.file("file".as_ref()).unwrap();
-        assert_eq!(found.identity(), crate::identity::identity_of(&file).unwrap());
-        assert_eq!(found.read(1 << 20).unwrap(), fs::read(&path).unwrap());
-        assert_eq!(found.read(4096).unwrap_err(), Errno::FBIG);
+        let found = || [at_hand(&path).unwrap(), directory.file("file".as_ref()).unwrap()];
+        for found in found() {
+            assert_eq!(found.identity(), crate::identity::identity_of(&file).unwrap());
+            assert_eq!(found.read(1 << 20).unwrap(), fs::read(&path).unwrap());
+        }
+        assert!(found().into_iter().all(|found| found.read(4096) == Err(Errno::FBIG)));
         // What is not there is on its way from then on, and may be there before the answer is.
         let mut answers = (0..100).map(|_| {
             evict(file.as_fd(), Duration::from_secs(1)).unwrap();
-            found.read(1 << 20).map(drop)
+            at_hand(&path).unwrap().read(1 << 20).map(drop)
         });
         assert!(answers.any(|answer| answer == Err(Errno::AGAIN)));
+        assert_eq!(at_hand(dir.path()).unwrap().open().unwrap_err(), Errno::INVAL);
         // Nobody has asked for that name yet.
         let none = dir.path().join("none");
         assert_eq!(at_hand(&none).unwrap_err(), Errno::AGAIN);
         assert!(!none.exists() && is_absent(at_hand(&none).unwrap_err()));
         // Another file in its place is not the one that was found.
+        let found = at_hand(&path).unwrap();
         fs::rename(&path, dir.path().join("old")).unwrap();
         fs::write(&path, "new").unwrap();
-        assert_eq!(found.open().unwrap_err(), Errno::AGAIN);
+        assert_eq!(found.read(1 << 20).unwrap_err(), Errno::AGAIN);
         // A pipe would wait for who writes into it, and let that go.
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -215,9 +304,23 @@ mod tests {
         assert_eq!(resolved("/".as_ref()).unwrap(), Path::new("/"));
     }
 
+    /// It has no device, and knows no reads that wait for nothing.
+    #[test]
+    fn a_file_in_a_tmpfs_is_in_memory() {
+        let shared = Path::new("/dev/shm");
+        if !rustix::fs::statfs(shared).is_ok_and(|system| system.f_type as u32 == LOCAL[1]) {
+            return skip(Need::Path(shared.into()), "no tmpfs");
+        }
+        let dir = tempfile::tempdir_in(shared).unwrap();
+        fs::write(dir.path().join("file"), vec![7; 2 * 4096 + 1]).unwrap();
+        let directory = at_hand(dir.path()).unwrap();
+        let file = directory.file("file".as_ref()).unwrap();
+        assert_eq!(file.read(1 << 20).unwrap(), vec![7; 2 * 4096 + 1]);
+    }
+
     /// Whom to ask may be on another machine, and not answer.
     #[test]
-    fn file_systems_without_a_device_are_not_asked() {
+    fn other_file_systems_without_a_device_are_not_asked() {
         assert_eq!(at_hand("/proc/self/stat".as_ref()).unwrap_err(), Errno::AGAIN);
     }
 }

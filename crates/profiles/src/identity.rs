@@ -98,16 +98,16 @@ pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn content_of(file: &File) -> io::Result<Fingerprint> {
+pub fn content_of<B: Bytes + ?Sized>(file: &B) -> io::Result<Fingerprint> {
     let mut first = [0; PAGE_SIZE as usize];
-    let count = Bytes::read_at(file, 0, &mut first)?;
+    let count = file.read_at(0, &mut first)?;
     let first = &first[..count];
     if let Some(build_id) = build_id(first) {
         return Ok(Fingerprint::BuildId(build_id.to_vec()));
     }
-    let size_bytes = file.metadata()?.len();
+    let size_bytes = file.len_bytes();
     let mut last = [0; PAGE_SIZE as usize];
-    let count = Bytes::read_at(file, size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
+    let count = file.read_at(size_bytes.saturating_sub(1) / PAGE_SIZE * PAGE_SIZE, &mut last)?;
     Ok(Fingerprint::Ends { crc: checksum(&[first, &last[..count]]), size_bytes })
 }
 

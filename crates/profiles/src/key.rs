@@ -57,7 +57,8 @@ impl ProgramKey {
             0 => Self::placed(program, command, &place),
             at => {
                 let command = &command[at..];
-                Self::placed(&find_at_hand(command.first()?)?.canonicalize().ok()?, command, &place)
+                let (_called, program) = find_at_hand(command.first()?)?.paths().ok()?;
+                Self::placed(&program, command, &place)
             }
         };
         is_told.get().then_some(key)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 
-use crate::at_hand::{at_hand, is_absent};
+use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
 
 /// The executable that execvp(3) would run for `name`: the name itself where it has a slash, else the first
 /// executable file of that name in PATH. Links that `prepage enable` made are passed over: they stand for what comes
@@ -39,16 +39,43 @@ pub fn find(name: &OsStr) -> io::Result<PathBuf> {
 
 /// The same as far as it is in memory ([`crate::at_hand`]). `None` where [`find`] is to be asked, which may wait for a file system or say why
 /// there is no such program; and where a link that `prepage enable` made stands in front of the program.
-pub fn find_at_hand(name: &OsStr) -> Option<PathBuf> {
-    let is_program = |path: &Path| match at_hand(path) {
-        Err(error) if is_absent(error) => Some(false),
-        // What is in memory is soon asked.
-        found => (found.is_ok() && executable(path).is_ok() && !is_stand_in(path)).then_some(true),
-    };
+pub fn find_at_hand(name: &OsStr) -> Option<ProgramAtHand> {
     if name.as_bytes().contains(&b'/') {
-        return is_program(name.as_ref())?.then(|| name.into());
+        return ProgramAtHand::at(name.into())?;
     }
-    candidates(name).find_map(|path| is_program(&path).map_or(Some(None), |is| is.then_some(Some(path))))?
+    candidates(name).find_map(ProgramAtHand::at)?
+}
+
+/// A program that was found in memory.
+#[derive(Clone, Debug)]
+pub struct ProgramAtHand {
+    /// Where it was found.
+    pub path: PathBuf,
+    has_links: bool,
+}
+
+impl ProgramAtHand {
+    /// `None` where there is none, `Some(None)` where memory does not tell.
+    fn at(path: PathBuf) -> Option<Option<Self>> {
+        let has_links = match at_hand(&path) {
+            Ok(found) if !found.is_directory() => found.has_links(),
+            Err(error) if is_absent(error) => return None,
+            _ => return Some(None),
+        };
+        // What is in memory is soon asked.
+        let is_program = may_be_executed(&path).is_ok() && !(has_links && is_stand_in(&path));
+        Some(is_program.then_some(Self { path, has_links }))
+    }
+
+    /// The absolute path by which it was called, and that of its file, free of symbolic links.
+    ///
+    /// # Errors
+    /// As realpath(3).
+    pub fn paths(&self) -> io::Result<(PathBuf, PathBuf)> {
+        let called = std::path::absolute(&self.path)?;
+        let file = if self.has_links { resolved(&called)? } else { without_upwards(&called) };
+        Ok((called, file))
+    }
 }
 
 /// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once.
@@ -106,11 +133,15 @@ fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
 
 fn executable(path: &Path) -> io::Result<()> {
     // Asked first: most places of PATH have no such name.
-    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?;
+    may_be_executed(path)?;
     if path.is_dir() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(())
+}
+
+fn may_be_executed(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
 }
 
 #[cfg(test)]

@@ -156,13 +156,13 @@ fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
 pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.try_into().unwrap_or(0));
-    if !is_marked_as_used(modified) {
+    if !is_marked_as_used(modified, SystemTime::now()) {
         mark(directory, name.as_os_str());
     }
     Some(modified)
 }
 
-/// Whether a profile that was `modified` then needs no mark today.
-pub(crate) fn is_marked_as_used(modified: SystemTime) -> bool {
-    apart(modified, SystemTime::now()) <= MARK_EVERY
+/// Whether a profile that was `modified` then needs no mark `now`.
+pub(crate) fn is_marked_as_used(modified: SystemTime, now: SystemTime) -> bool {
+    apart(modified, now) <= MARK_EVERY
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
+use prepage_sys::clock;
 use prepage_sys::new_file::{write_at, write_unsynced_at};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -166,7 +167,7 @@ impl Stores {
         Ok(None)
     }
 
-    /// The same, as far as it is in memory ([`crate::at_hand`]). `None` where [`Self::read`] is to be asked: there is no profile, or it is not
+    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked. `None` where [`Self::read`] is to be asked: there is no profile, or it is not
     /// followed, or not in memory.
     pub fn read_at_hand(&self, key: &ProgramKey) -> Option<Stored> {
         for (layer, directory) in self.directories() {
@@ -181,12 +182,20 @@ impl Stores {
                 Err(error) if is_absent(error) => continue,
                 file => file.ok().filter(|file| file.is_trusted(self.uid))?,
             };
+            let modified = file.modified();
             let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64).ok()?;
-            file::check(&bytes).ok()?;
-            let written = if layer == Layer::User { Some(file.modified()) } else { None };
-            // Marked as used by who may wait.
-            let is_marked = written.is_none_or(is_marked_as_used);
-            return is_marked.then_some(Stored { path: directory.join(name), layer, bytes, written });
+            // More than the beginning is for those to check who decode it.
+            file::encoded_bytes(&bytes).ok().filter(|total| *total == bytes.len() as u64)?;
+            let mut age = None;
+            if layer == Layer::User {
+                let now = clock::now();
+                // Marked as used by who may wait.
+                if !is_marked_as_used(modified, now) {
+                    return None;
+                }
+                age = now.duration_since(modified).ok();
+            }
+            return Some(Stored { path: directory.join(name), layer, bytes, age });
         }
         None
     }
@@ -214,8 +223,9 @@ impl Stores {
         let Some(bytes) = bytes else { return Ok(None) };
         match file::check(&bytes) {
             Ok(_) => {
-                let written = if layer == Layer::User { mark_as_used(directory, name) } else { None };
-                Ok(Some(Stored { path: path.into(), layer, bytes, written }))
+                let used = if layer == Layer::User { mark_as_used(directory, name) } else { None };
+                let age = used.and_then(|used| used.elapsed().ok());
+                Ok(Some(Stored { path: path.into(), layer, bytes, age }))
             }
             Err(ProfileFileError::Version(found)) if found > FORMAT_VERSION => {
                 Err(StoreError::Newer { path: path.into(), version: found })

@@ -1,7 +1,7 @@
 //! A profile in a store, as those who start programs and those who list profiles get it.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::{LeftOut, bound};
@@ -18,8 +18,9 @@ pub struct Stored {
     /// In which layer.
     pub layer: Layer,
     pub(crate) bytes: Vec<u8>,
-    /// When a user's own was written or marked as used, before it was read.
-    pub(crate) written: Option<SystemTime>,
+    /// How long before it was read a user's own had been written or marked as used. A file from the future is of a clock that was set back, and says
+    /// nothing.
+    pub(crate) age: Option<Duration>,
 }
 
 impl Stored {
@@ -37,10 +38,9 @@ impl Stored {
         self.glance().map_or(true, |glance| glance.past.observation_due(random))
     }
 
-    /// Whether the user's own profile was written less than `interval` before it was read. A file from the future is of a
-    /// clock that was set back, and says nothing.
+    /// Whether the user's own profile was written less than `interval` before it was read.
     pub fn was_just_written(&self, interval: Duration) -> bool {
-        self.written.is_some_and(|written| written.elapsed().is_ok_and(|age| age < interval))
+        self.age.is_some_and(|age| age < interval)
     }
 
     /// The profile, cut to what any profile may ask for, and what was cut off.

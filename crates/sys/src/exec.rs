@@ -1,7 +1,8 @@
 //! Becoming another program, with everything as this process was given it.
 //!
 //! Rust's start-up code ignores SIGPIPE and opens `/dev/null` on standard streams that were closed. A program
-//! started by `prepage run` must find both as they were, so they are noted before that code runs.
+//! started by `prepage run` must find both as they were, so they are noted before that code runs, or [`keep_streams`] where a program has a
+//! [bare `main`](mod@crate::bare_main).
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -138,6 +139,18 @@ pub fn give_inherited(command: &mut Command) {
     }
 }
 
+/// Does what Rust's start-up code does, in a process that began without it: what is written to a pipe that nobody reads is an error and
+/// not the end, and what is opened is not taken for a standard stream that was closed.
+pub fn keep_streams() {
+    // SAFETY: as in `note_inherited`.
+    for _closed in (0..3).filter(|stream| unsafe { libc::fcntl(*stream, libc::F_GETFD) } == -1) {
+        // The lowest free number is this stream's.
+        // SAFETY: the path ends with a zero; the descriptor is to stay open.
+        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    }
+    set_sigpipe(libc::SIG_IGN);
+}
+
 pub(crate) fn restore_inherited() {
     let noted = INHERITED.load(Ordering::Relaxed);
     if noted & SIGCHLD_IGNORED != 0 {
@@ -158,13 +171,8 @@ fn restore_own() {
         // SAFETY: SIG_DFL installs no code.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     }
-    for _stream in (0..3).filter(|stream| noted & (1 << stream) != 0) {
-        // What is opened next would be taken for a standard stream otherwise. The lowest free number is this stream's.
-        // SAFETY: the path ends with a zero; the descriptor is to stay open.
-        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-    }
-    // The caller has a message to print: let a closed reader be an error again, not a signal.
-    set_sigpipe(libc::SIG_IGN);
+    // The caller has a message to print.
+    keep_streams();
 }
 
 fn set_sigpipe(disposition: libc::sighandler_t) {

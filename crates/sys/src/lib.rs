@@ -53,6 +53,8 @@
 //! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
+//! | [`bare_main`](mod@bare_main) | a process that begins without Rust's start-up code             |                 |
+//! | [`clock`]     | the time of day for who asks once                               |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
 //! | [`regular_file`] | a file opened where something else may stand                 |                 |
@@ -85,12 +87,14 @@ pub mod apart;
 #[cfg(target_arch = "x86_64")]
 pub mod arm;
 pub mod auxv;
+pub mod bare_main;
 pub mod beside;
 pub mod block;
 pub mod bpf;
 pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
+pub mod clock;
 pub mod direct_fill;
 pub mod disk_stat;
 pub mod exec;

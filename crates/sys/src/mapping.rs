@@ -216,10 +216,24 @@ impl Drop for FileMapping {
 /// Whether the kernel tells this process which pages of `file` are in memory: to its owner, to those who may write it,
 /// and to CAP_FOWNER (`can_do_mincore` in mm/mincore.c).
 pub fn may_know_residency(file: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(is_as_owner(file)? || may_write(file))
+}
+
+/// Whether this process counts as the owner of `file`.
+fn is_as_owner(file: BorrowedFd<'_>) -> io::Result<bool> {
     let owner = rustix::fs::fstat(file)?.st_uid;
     Ok(owner == rustix::process::geteuid().as_raw()
-        || rustix::thread::capabilities(None)?.effective.contains(rustix::thread::CapabilitySet::FOWNER)
-        || may_write(file))
+        || rustix::thread::capabilities(None)?.effective.contains(rustix::thread::CapabilitySet::FOWNER))
+}
+
+/// Whether all of `pages` are in memory (mincore(2)); of a file in an overlay, those of the file below. `None` where the kernel does not tell this
+/// process, which must count as the owner: who may write a file of an overlay may not write the file below.
+pub fn are_resident(file: BorrowedFd<'_>, pages: PageRange) -> Option<bool> {
+    if !is_as_owner(file).ok()? {
+        return None;
+    }
+    let there = FileMapping::new(file, pages).ok()?.resident().ok()?;
+    Some(there.into_iter().all(|is_there| is_there))
 }
 
 /// Whether this process may write the file, which may be open for reading only.

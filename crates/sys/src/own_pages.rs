@@ -9,15 +9,15 @@ use std::fs::File;
 use rustix::fs::Advice;
 use rustix::io::{ReadWriteFlags, preadv2};
 
-// Where a program that is linked with `--entry=prepage_entry` begins: asks for its own file from `prepage_first` to `prepage_first_end` and for its
+// Where a program that is linked with `--entry=prepage_entry` begins: asks for its own file up to `prepage_first_end` and for its
 // last pages, with the data, and goes on as usual. One call asks for the whole, which a device takes in one request, or in few; others for what
-// a call is sure to load, 128 KiB. Of what is on its way already the kernel reads nothing more. Where the first page is in memory, so is
-// the rest, mostly. Should a call fail, nothing was asked for.
+// a call is sure to load, 128 KiB. Of what is on its way already the kernel reads nothing more. Where the last page of that is in memory, so is
+// the rest, mostly: the first was read to execute the file. Should a call fail, nothing was asked for.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.prepage_entry, \"ax\", @progbits",
     ".globl prepage_entry",
-    ".weak prepage_first, prepage_first_end",
+    ".weak prepage_first_end",
     "prepage_entry:",
     // What `_start` expects in rdx stays there; of the rest it uses only the stack.
     "mov r12, rdx",
@@ -45,11 +45,10 @@ std::arch::global_asm!(
     "js 3f",
     "mov r13d, eax",
     "lea rax, [rip + __executable_start]",
-    "lea r14, [rip + prepage_first]",
-    "sub r14, rax",
+    "xor r14d, r14d",
     "lea r15, [rip + prepage_first_end]",
     "sub r15, rax",
-    // preadv2(file, {byte, 1}, 1, first, 0, RWF_NOWAIT)
+    // preadv2(file, {byte, 1}, 1, first_end - 1, 0, RWF_NOWAIT)
     "sub rsp, 24",
     "lea rsi, [rsp]",
     "lea rax, [rsp + 16]",
@@ -58,7 +57,7 @@ std::arch::global_asm!(
     "mov eax, 327",
     "mov edi, r13d",
     "mov edx, 1",
-    "mov r10, r14",
+    "lea r10, [r15 - 1]",
     "xor r8d, r8d",
     "mov r9d, 8",
     "syscall",
@@ -114,11 +113,11 @@ std::arch::global_asm!(
     ".pushsection .data.rel.ro.prepage_rest, \"aw\", @progbits",
     ".balign 8",
     ".globl prepage_rest",
-    ".weak prepage_later, prepage_first",
+    ".weak prepage_later, prepage_later_end",
     "prepage_rest:",
     ".quad __executable_start",
     ".quad prepage_later",
-    ".quad prepage_first",
+    ".quad prepage_later_end",
     ".popsection",
 );
 
@@ -129,10 +128,10 @@ fn rest(file: &File) -> std::ops::Range<u64> {
         static prepage_rest: [usize; 3];
     }
     // SAFETY: three words, defined above, which nobody writes to once the program is linked.
-    let [start, later, first] = unsafe { prepage_rest };
+    let [start, later, end] = unsafe { prepage_rest };
     match later {
         0 => whole(file),
-        _ => (later - start) as u64..(first - start) as u64,
+        _ => (later - start) as u64..(end - start) as u64,
     }
 }
 

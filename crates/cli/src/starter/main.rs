@@ -5,6 +5,7 @@
 //!
 //! Called by another name, through a link that `prepage enable` made, it starts the program of that name: [`stand_in`].
 #![forbid(unsafe_code)]
+#![no_main]
 
 mod stand_in;
 
@@ -12,13 +13,12 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_prefetch::launch::{LaunchOptions, Launched, begin};
 use prepage_profiles::program;
-use prepage_sys::exec::{exec, exec_with};
+use prepage_sys::exec::{exec, exec_with, keep_streams};
 use prepage_sys::heaps::Heaps;
 use rustix::param::linux_execfn;
 
@@ -31,11 +31,12 @@ const OWN_FAILURE: u8 = 125;
 const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-fn main() -> ExitCode {
+prepage_sys::bare_main!(starter);
+
+fn starter(args: &[OsString]) -> u8 {
     prepage_sys::own_pages::are_read_at_start();
-    let args: Vec<OsString> = std::env::args_os().collect();
-    if let Some(name) = stand_in::name(&args) {
-        return stand_in::start(&name, &args);
+    if let Some(name) = stand_in::name(args) {
+        return stand_in::start(&name, args);
     }
     if args.get(1).is_some_and(|verb| verb == "run") {
         match parse(&args[2..]) {
@@ -43,11 +44,11 @@ fn main() -> ExitCode {
             Ok(None) => {}
             Err(error) => {
                 say(&format!("{error}\n  try: prepage run --help"));
-                return OWN_FAILURE.into();
+                return OWN_FAILURE;
             }
         }
     }
-    hand_over(&args)
+    hand_over(args)
 }
 
 struct Run {
@@ -84,7 +85,7 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
     Ok(Some(run))
 }
 
-fn start(run: &Run) -> ExitCode {
+fn start(run: &Run) -> u8 {
     let launched = begin(&run.command, &run.command[0], &run.options);
     let mut argv = run.command.clone();
     let program = launched.program().unwrap_or_else(|| {
@@ -105,7 +106,7 @@ fn become_program(
     argv: &[OsString],
     launched: Launched,
     variables: &[(OsString, OsString)],
-) -> ExitCode {
+) -> u8 {
     let prepared = launched.wait(program);
     // Configure scripts compare standard error, and an extra line breaks them: there are messages with `-v` alone.
     prepared.messages.iter().for_each(|message| say(message));
@@ -114,10 +115,10 @@ fn become_program(
     let variables: Vec<(&str, &OsStr)> = own.chain(observer).collect();
     let error = exec_with(program.as_os_str(), argv, &variables);
     say(&format!("{}: {}", name.display(), reason(&error)));
-    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND.into() } else { CANNOT_EXECUTE.into() }
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE }
 }
 
-fn hand_over(args: &[OsString]) -> ExitCode {
+fn hand_over(args: &[OsString]) -> u8 {
     let mut tried = Vec::new();
     for tools in tools_places() {
         let mut argv = vec![OsStr::new("prepage")];
@@ -127,7 +128,7 @@ fn hand_over(args: &[OsString]) -> ExitCode {
     }
     say(&format!("cannot start prepage-tools, which has all commands but `run`:\n  {}", tried.join("\n  ")));
     say("try: install prepage and prepage-tools into one directory (make build && sudo make install)");
-    OWN_FAILURE.into()
+    OWN_FAILURE
 }
 
 /// Beside this binary (a build or an install of both), or where distributions put helpers of a command.
@@ -147,6 +148,7 @@ fn reason(error: &io::Error) -> String {
 fn say(text: &str) {
     // Names in it are not to command the terminal.
     let shown: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
+    keep_streams();
     // Nobody may be there to read it; the program is started all the same.
     let _ = writeln!(io::stderr(), "prepage: {shown}");
 }

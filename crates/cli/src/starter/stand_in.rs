@@ -10,7 +10,6 @@ use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use prepage_prefetch::launch::{LaunchOptions, begin};
 use prepage_profiles::program::{find_all, is_stand_in};
@@ -58,7 +57,7 @@ pub fn name_by_path(argv: &mut [OsString], program: &Path) {
 }
 
 /// Becomes the program called `name`, with the arguments this process got.
-pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
+pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
     let all = find_all(name);
     let passed = Passed::before(args);
     // When all had their turn, the last: it is the one that the others stand in front of.
@@ -66,7 +65,7 @@ pub fn start(name: &OsStr, args: &[OsString]) -> ExitCode {
     let Some(program) = next else {
         say(&format!("{0}: not in PATH, but for the link that `prepage enable {0}` made", name.display()));
         say(&format!("try: install {0}, or: prepage disable {0}", name.display()));
-        return NOT_FOUND.into();
+        return NOT_FOUND;
     };
     let mut argv = args.to_vec();
     // Another name that a caller gave stays.

@@ -82,6 +82,11 @@ impl Counts {
         (f64::from(self.used) + one / 2.0) / (f64::from(self.observed) + one)
     }
 
+    /// Whether that is more than 1/2.
+    pub fn is_likely(self) -> bool {
+        u16::from(self.used) * 2 > u16::from(self.observed)
+    }
+
     /// Whether no sign of use is left.
     pub fn is_forgotten(self) -> bool {
         self.used == 0
@@ -98,6 +103,16 @@ mod tests {
 
     fn after(counts: Counts, how: Use, times: usize) -> Counts {
         (0..times).fold(counts, |counts, _| counts.after(how))
+    }
+
+    #[test]
+    fn what_is_likely_has_more_than_one_chance_in_two() {
+        for (used, observed) in
+            (0..=FULL).flat_map(|used| (used..=FULL).map(move |observed| (used, observed)))
+        {
+            let counts = Counts::from_sixteenths(used, observed);
+            assert_eq!(counts.is_likely(), counts.probability() > 0.5, "{counts:?}");
+        }
     }
 
     #[test]

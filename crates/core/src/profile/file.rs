@@ -22,7 +22,7 @@ use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 
 mod glance;
 
-pub use glance::Glance;
+pub use glance::{Glance, Sample};
 
 /// The version this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 3;
@@ -213,6 +213,78 @@ fn count(d: &mut Decoder<'_>) -> Result<u64, Malformed> {
     d.array()?.ok_or_else(|| Malformed::message("a list without length"))
 }
 
+/// CBOR of known lengths, one item behind the other. A decoder of whatever comes takes five times as long for each, and of these a profile has
+/// thousands, which a program waits for.
+struct Items<'b>(&'b [u8]);
+
+impl Items<'_> {
+    /// The kind of the next item, and its number: of a list or a text, how long it is.
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u8, u64)> {
+        let (&first, rest) = self.0.split_first()?;
+        let (number, rest) = match (first & 0x1f, rest) {
+            (small @ ..24, rest) => (small.into(), rest),
+            (24, [number, rest @ ..]) => ((*number).into(), rest),
+            (width @ 25..28, rest) => {
+                let (bytes, rest) = rest.split_at_checked(1 << (width - 24))?;
+                (bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)), rest)
+            }
+            _ => return None,
+        };
+        self.0 = rest;
+        Some((first >> 5, number))
+    }
+
+    #[inline(always)]
+    fn unsigned(&mut self) -> Option<u64> {
+        self.next().and_then(|(kind, number)| (kind == 0).then_some(number))
+    }
+
+    #[inline(always)]
+    fn byte(&mut self) -> Option<u8> {
+        self.unsigned()?.try_into().ok()
+    }
+
+    #[inline(always)]
+    fn signed(&mut self) -> Option<i64> {
+        let (kind, number) = self.next()?;
+        let number = i64::try_from(number).ok()?;
+        match kind {
+            0 => Some(number),
+            1 => Some(-1 - number),
+            _ => None,
+        }
+    }
+
+    /// Passes over one item, whatever it is, and what it holds.
+    fn pass_over(&mut self) -> Option<()> {
+        let mut items = 1u64;
+        while items > 0 {
+            let (kind, number) = self.next()?;
+            items -= 1;
+            match kind {
+                2 | 3 => self.0 = self.0.get(usize::try_from(number).ok()?..)?,
+                4 => items = items.checked_add(number)?,
+                5 => items = number.checked_mul(2).and_then(|number| items.checked_add(number))?,
+                6 => items += 1,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+}
+
+/// Passes over what is not wanted of a profile.
+fn pass_over(d: &mut Decoder<'_>) -> Result<(), Malformed> {
+    let mut left = Items(d.input().get(d.position()..).unwrap_or_default());
+    match left.pass_over() {
+        Some(()) => d.set_position(d.input().len() - left.0.len()),
+        // Its length stands nowhere, or it makes no sense.
+        None => d.skip()?,
+    }
+    Ok(())
+}
+
 /// The extents of a file: numbers a piece, `[how many of each, gap, len, rank step, used, observed, by_read, gap, …]`; or
 /// where nothing more is known than that one start used them, and it is smaller, one bit a page.
 pub(super) mod extents {
@@ -268,21 +340,28 @@ pub(super) mod extents {
         if numbers < NUMBERS || count % numbers != 0 {
             return Err(wrong());
         }
+        let extents = count / numbers;
+        room.take::<Extent>(usize::try_from(extents).map_err(|_| wrong())?)?;
+        let mut left = Items(d.input().get(d.position()..).unwrap_or_default());
         let (mut end, mut rank) = (0u64, 0i64);
-        for _ in 0..count / numbers {
-            room.take::<Extent>(1)?;
-            let start = end.checked_add(d.u64()?).ok_or_else(wrong)?;
-            // The offset of each page's last byte must be a number too.
-            end = start.checked_add(d.u64()?).filter(|end| *end <= PAGES_MAX).ok_or_else(wrong)?;
-            rank = rank.saturating_add(d.i64()?);
-            take(Extent {
-                range: PageRange::new(PageIndex(start), PageIndex(end)),
-                rank: rank.try_into().map_err(|_| wrong())?,
-                counts: Counts::from_sixteenths(d.u8()?, d.u8()?),
-                by_read: d.u8()? != 0,
-            });
-            (NUMBERS..numbers).try_for_each(|_| d.skip())?;
+        for _ in 0..extents {
+            let mut extent = || {
+                let start = end.checked_add(left.unsigned()?)?;
+                // The offset of each page's last byte must be a number too.
+                end = start.checked_add(left.unsigned()?).filter(|end| *end <= PAGES_MAX)?;
+                rank = rank.saturating_add(left.signed()?);
+                let extent = Extent {
+                    range: PageRange::new(PageIndex(start), PageIndex(end)),
+                    rank: rank.try_into().ok()?,
+                    counts: Counts::from_sixteenths(left.byte()?, left.byte()?),
+                    by_read: left.byte()? != 0,
+                };
+                (NUMBERS..numbers).try_for_each(|_| left.pass_over())?;
+                Some(extent)
+            };
+            take(extent().ok_or_else(wrong)?);
         }
+        d.set_position(d.input().len() - left.0.len());
         Ok(())
     }
 

@@ -4,9 +4,9 @@
 use minicbor::Decoder;
 use minicbor::decode::Error as Malformed;
 
-use super::{DECODED_BYTES_MAX, HEADER_BYTES, ProfileFileError, Room, count, extents, list};
+use super::{DECODED_BYTES_MAX, HEADER_BYTES, ProfileFileError, Room, count, extents, list, pass_over};
 use crate::page::PageIndex;
-use crate::profile::{ColdStart, FileIdentity, History, Profile};
+use crate::profile::{ColdStart, FileIdentity, Fingerprint, History, Profile};
 use crate::random::SplitMix;
 
 /// A read of a cold start brings in as many pages at most (128 KiB).
@@ -17,9 +17,6 @@ const READS_A_PAGE: u64 = 32;
 
 /// So many pages are taken at least, and at most: each takes some five microseconds to look for.
 const PAGES: std::ops::RangeInclusive<u64> = 6..=24;
-
-/// What fewer starts use may be missing in a warm start of the others.
-const PROBABILITY_MIN: f64 = 0.5;
 
 /// A profile, without most of what it holds.
 #[derive(Debug, Default)]
@@ -38,8 +35,28 @@ pub struct Glance<'b> {
 struct FileGlance<'b> {
     path: &'b str,
     identity: FileIdentity,
+    content: &'b [u8],
     /// The first page of each extent that most starts use, and how many reads these and those before take.
     extents: Vec<(PageIndex, u64)>,
+}
+
+/// Pages of a file, to be asked after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample<'b> {
+    /// [`crate::profile::ProfiledFile::path`].
+    pub path: &'b str,
+    /// [`crate::profile::ProfiledFile::identity`].
+    pub identity: FileIdentity,
+    /// The pages.
+    pub pages: Vec<PageIndex>,
+    content: &'b [u8],
+}
+
+impl Sample<'_> {
+    /// [`crate::profile::ProfiledFile::fingerprint`], where it makes sense.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        minicbor::decode(self.content).ok()
+    }
 }
 
 impl FileGlance<'_> {
@@ -56,7 +73,8 @@ impl FileGlance<'_> {
 }
 
 impl<'b> Glance<'b> {
-    /// Of the profile in `bytes`, which [`super::check`] found sound.
+    /// Of the profile in `bytes`. Whether they are as they were written ([`super::check`]) takes longer to find out, and a program waits: of a damaged profile,
+    /// what is seen may be wrong.
     ///
     /// # Errors
     /// [`ProfileFileError::Malformed`].
@@ -67,7 +85,7 @@ impl<'b> Glance<'b> {
 
     /// Pages to be asked after, in the order of files: one for so many reads, the first of them by chance. So what takes a larger part of
     /// the reads is never left out.
-    pub fn sample(&self, random: u64) -> Vec<(&'b str, FileIdentity, Vec<PageIndex>)> {
+    pub fn sample(&self, random: u64) -> Vec<Sample<'b>> {
         let reads: u64 = self.files.iter().map(FileGlance::reads).sum();
         let pages = (reads / READS_A_PAGE).clamp(*PAGES.start(), *PAGES.end()).min(reads);
         let mut chosen = (0..pages).map(|at| {
@@ -87,7 +105,8 @@ impl<'b> Glance<'b> {
                 next = chosen.next();
             }
             if !pages.is_empty() {
-                sampled.push((file.path, file.identity, pages));
+                let FileGlance { path, identity, content, .. } = *file;
+                sampled.push(Sample { path, identity, pages, content });
             }
         }
         sampled
@@ -104,7 +123,7 @@ fn decoded(payload: &[u8]) -> Result<Glance<'_>, Malformed> {
             2 => glance.past.history = d.decode::<History>()?,
             3 => glance.files = files(&mut d, &mut room)?,
             5 => glance.past.starts = list::decode::<_, ColdStart>(&mut d, &mut room)?,
-            _ => d.skip()?,
+            _ => pass_over(&mut d)?,
         }
     }
     Ok(glance)
@@ -118,13 +137,19 @@ fn files<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Vec<FileGlance<'b>>
     let mut files = Vec::new();
     for _ in 0..count(d)? {
         room.take::<FileGlance<'_>>(1)?;
-        let mut file = FileGlance { path: "", identity: FileIdentity::default(), extents: Vec::new() };
+        let mut file =
+            FileGlance { path: "", identity: FileIdentity::default(), content: &[], extents: Vec::new() };
         for _ in 0..fields(d)? {
             match d.i64()? {
                 0 => file.path = d.str()?,
                 1 => file.identity = d.decode()?,
+                2 => {
+                    // Looked at of a file that is another one than was learned.
+                    file.content = d.input().get(d.position()..).unwrap_or_default();
+                    pass_over(d)?;
+                }
                 4 => file.extents = used_extents(d, room)?,
-                _ => d.skip()?,
+                _ => pass_over(d)?,
             }
         }
         files.push(file);
@@ -135,7 +160,8 @@ fn files<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Vec<FileGlance<'b>>
 fn used_extents(d: &mut Decoder<'_>, room: &mut Room) -> Result<Vec<(PageIndex, u64)>, Malformed> {
     let (mut used, mut reads) = (Vec::new(), 0u64);
     extents::each(d, room, |extent| {
-        if !extent.range.is_empty() && extent.counts.probability() > PROBABILITY_MIN {
+        // What fewer starts use may be missing in a warm start of the others.
+        if !extent.range.is_empty() && extent.counts.is_likely() {
             reads += extent.range.len().div_ceil(READ_PAGES);
             used.push((extent.range.start(), reads));
         }

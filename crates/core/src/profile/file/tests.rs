@@ -97,17 +97,18 @@ proptest! {
         prop_assert_eq!((glance.program, glance.role), (&*profile.program, &*profile.role));
         prop_assert_eq!(&glance.past, &Profile { history, starts, ..Profile::default() });
         let mut files = profile.files.iter();
-        for (path, identity, pages) in glance.sample(random) {
-            let found = files.find(|file| file.path == path && file.identity == identity);
+        for sample in glance.sample(random) {
+            let found = files.find(|file| file.path == sample.path && file.identity == sample.identity);
             let known = found.expect("files come in their order");
-            prop_assert!(pages.iter().all(|page| known.contains(*page)) && !pages.is_empty());
+            prop_assert!(sample.pages.iter().all(|page| known.contains(*page)) && !sample.pages.is_empty());
+            prop_assert_eq!(sample.fingerprint(), Some(known.fingerprint.clone()));
         }
     }
 
     #[test]
     fn a_glance_at_any_payload_is_had_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
         if let Ok(glance) = Glance::of(&enclose(FORMAT_VERSION, &payload)) {
-            glance.sample(7);
+            glance.sample(7).iter().for_each(|sample| drop(sample.fingerprint()));
         }
     }
 }
@@ -138,7 +139,8 @@ fn what_takes_a_larger_part_of_the_reads_is_in_every_sample() {
     let glance = Glance::of(&bytes).unwrap();
     let samples: Vec<_> = (0..100).map(|random| glance.sample(random)).collect();
     for sample in &samples {
-        let count = |path: &str| sample.iter().filter(|file| file.0 == path).flat_map(|file| &file.2).count();
+        let count =
+            |path: &str| sample.iter().filter(|file| file.path == path).flat_map(|file| &file.pages).count();
         assert!(count("/scattered") >= 3 && count("/whole") >= 1 && count("/rarely") == 0, "{sample:?}");
         assert_eq!(count("/scattered") + count("/small") + count("/whole"), 6, "{sample:?}");
     }
