@@ -111,6 +111,22 @@ impl Span {
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Has the kernel map what the memfd holds at `[offset, offset + len)` of a shared span, a huge page at once. No userfaultfd serves the range, and
+    /// the memfd holds all of it: else pages of zeros would be made.
+    ///
+    /// # Errors
+    /// ENOMEM where the kernel has no memory; EHWPOISON where touches of a page are to get SIGBUS.
+    ///
+    /// # Panics
+    /// Where the span is not shared.
+    pub fn map_unserved(&self, offset: u64, len: u64) -> io::Result<()> {
+        assert!(self.shared, "of a private region no memfd need hold the pages");
+        let start = self.at(offset, len);
+        // SAFETY: the range lies in the span, and the call changes no byte of it.
+        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_READ) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
@@ -274,11 +290,17 @@ impl Region {
             }
         }
         region.advise(0, len as u64, libc::MADV_DONTFORK)?;
-        let huge = matches!(contents, Contents::AnonymousHuge);
-        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        let advice = match contents {
+            Contents::AnonymousHuge => libc::MADV_HUGEPAGE,
+            // Its file system makes huge pages where they are asked for alone, which nobody does here; those that are there may be shown as such.
+            Contents::Shared(memfd, _) if memfd.has_blocks() => return Ok(region),
+            _ => libc::MADV_NOHUGEPAGE,
+        };
         match region.advise(0, len as u64, advice) {
             // Kernels without huge pages know neither advice, and then small pages are all there are.
-            Err(error) if huge || error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+            Err(error) if advice == libc::MADV_HUGEPAGE || error.raw_os_error() != Some(libc::EINVAL) => {
+                Err(error)
+            }
             _ => Ok(region),
         }
     }

@@ -275,7 +275,15 @@ impl Userfaultfd {
     /// # Errors
     /// EINVAL for memory that was never registered.
     pub fn unregister(&self, span: &Span) -> io::Result<()> {
-        let mut range = Range { start: span.start(), len: span.len() };
+        self.unregister_part(span, 0, span.len())
+    }
+
+    /// As [`Self::unregister`], for `[offset, offset + len)` of `span`.
+    ///
+    /// # Errors
+    /// As `unregister`; ENOMEM where that takes more mappings than there may be (vm.max_map_count): then it is served as before.
+    pub fn unregister_part(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
+        let mut range = Range { start: span.at(offset, len) as u64, len };
         // SAFETY: as in `register`.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_UNREGISTER, &mut range) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }

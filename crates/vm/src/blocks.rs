@@ -1,4 +1,4 @@
-//! Blocks of 2 MiB of a local file, read ahead or for a range as a whole, into frames that are one piece of memory.
+//! Blocks of 2 MiB of a local file, read ahead of touches in order, for a touch that overtakes that, or for a range as a whole, into frames that are one piece of memory.
 //!
 //! ```text
 //!   all pages claimed ─► block made ─► a part read ─► mapped ahead of touches ─► published ─┐
@@ -18,7 +18,6 @@ use crate::fill::{PART_PAGES, Wanted, commit_first};
 use crate::object::{Bytes, Frames, ObjectCore};
 use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
-use crate::request::Priority;
 use crate::source::LocalFile;
 use crate::statistics::Account;
 
@@ -42,12 +41,17 @@ impl ObjectCore {
 
     /// Where a claim ends that begins at `at` and is one of a step that ends at `end`: with a block that is missing as a whole, or one read later.
     pub(crate) fn end_of_claim(&self, frames: &Frames, at: PageIndex, end: PageIndex) -> PageIndex {
-        let block = PageRange::new(at, PageIndex(at.0 + BLOCK_PAGES));
-        let is_block = at.0.is_multiple_of(BLOCK_PAGES)
-            && block.end() <= end
-            && self.has_blocks()
-            && block.iter().all(|page| frames.pages.see(page) == Seen::Absent);
+        let block = PageRange::new(at, PageIndex((at.0 + BLOCK_PAGES).min(end.0)));
+        let is_block = self.is_missing_block(frames, block);
         if is_block { block.end() } else { PageIndex((at.0 + self.piece_pages()).min(end.0)) }
+    }
+
+    /// Whether `range` is a block of which every page is missing.
+    pub(crate) fn is_missing_block(&self, frames: &Frames, range: PageRange) -> bool {
+        range.len() == BLOCK_PAGES
+            && range.start().0.is_multiple_of(BLOCK_PAGES)
+            && self.has_blocks()
+            && range.iter().all(|page| frames.pages.see(page) == Seen::Absent)
     }
 
     /// What is read ahead of `range`, which a policy asks for in `window`: where it is long, blocks from the one on in which it begins. That in which it ends is
@@ -95,8 +99,9 @@ pub(crate) fn fill(
         frames.abandon(range);
         return Err((claim, waiters));
     };
-    // A direct read is one request.
-    let part_pages = if file.direct { BLOCK_PAGES } else { PART_PAGES };
+    // A direct read is one request, and a map shows a whole block by one entry of the page table.
+    let is_one = file.direct || wanted.in_order_for.is_some() && !wanted.marks_in(range);
+    let part_pages = if is_one { BLOCK_PAGES } else { PART_PAGES };
     if !file.direct {
         file.begin_huge(range);
     }
@@ -108,10 +113,10 @@ pub(crate) fn fill(
             frames.abandon(claim.range());
             return Err((claim, waiters));
         }
-        if wanted.priority == Priority::Ahead
-            && let Some(map) = wanted.ahead_of.and_then(|map| map.enter(account.cpu))
+        if let Some(at) = wanted.in_order_for
+            && let Some(map) = at.enter(account.cpu)
         {
-            map.show_ahead(object, frames, part, wanted.mark, account);
+            map.show_ahead(at, object, frames, part, wanted.mark, account);
         }
         waiters.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
     }

@@ -14,6 +14,7 @@ use prepage_core::policy::FaultAt;
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
+use crate::blocks::BLOCK_PAGES;
 use crate::fill::{FaultMap, Wanted, fill_cached, fill_local};
 use crate::install::{Shown, block};
 use crate::jobs::{Job, Jobs, is_worker};
@@ -149,9 +150,9 @@ impl Fault<'_> {
                     let (policy, memory) = self.map.policy();
                     let decided = memory.with(&mut self.account.tally, |state| {
                         let cluster = policy.hard(state, &fault, &*frames.pages);
-                        let mut claim = frames.pages.claim(page)?;
                         let inside = cluster.within(place.window);
-                        let wanted = place.object.one_read(page, inside);
+                        let wanted = self.map.one_read(place, frames, inside);
+                        let mut claim = frames.pages.claim(page)?;
                         claim.extend(wanted);
                         policy.read(state, claim.range());
                         let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
@@ -205,7 +206,7 @@ impl Fault<'_> {
             needed: place.page,
             mark,
             priority: Priority::Demand,
-            ahead_of: None,
+            in_order_for: self.map.is_in_order().then_some(self.at),
             whole_grains: true,
         };
         let read = claim.range();
@@ -347,6 +348,16 @@ pub(crate) fn finish_read(
         Err(code) => FaultOutcome::Failed(code),
     };
     fault.finish(&place, outcome);
+}
+
+impl MapCore {
+    /// What a fault reads at once of what is wanted: of touches in order that overtake what is read ahead all of a block that is missing as a whole, as that
+    /// would.
+    fn one_read(&self, place: &Place<'_>, frames: &Frames, wanted: PageRange) -> PageRange {
+        let block = block(place.page, BLOCK_PAGES, wanted);
+        let is_block = self.is_in_order() && place.object.is_missing_block(frames, block);
+        if is_block { block } else { place.object.one_read(place.page, wanted) }
+    }
 }
 
 impl ObjectCore {

@@ -40,8 +40,8 @@ pub(crate) struct Wanted {
     /// The page to mark.
     pub(crate) mark: Option<PageIndex>,
     pub(crate) priority: Priority,
-    /// Of a read ahead: the map whose touches asked for it.
-    pub(crate) ahead_of: Option<MapRef>,
+    /// The map whose touches in order asked for it: it may show more than is touched. So may the map whose touches asked for a read ahead.
+    pub(crate) in_order_for: Option<MapRef>,
     /// Whether what else is missing of a source's grains is read with it, as far as there are frames.
     pub(crate) whole_grains: bool,
 }
@@ -76,7 +76,7 @@ impl Wanted {
     }
 
     /// Whether a page of `range` is to be marked: its touch has to be a fault, so the call that makes its frame may not map it.
-    fn marks_in(&self, range: PageRange) -> bool {
+    pub(crate) fn marks_in(&self, range: PageRange) -> bool {
         self.mark.is_some_and(|mark| range.contains(mark))
     }
 
@@ -265,7 +265,7 @@ pub(crate) fn fill_local(
     // Of direct ones what no touches in order asked for goes straight into frames.
     if wanted.priority == Priority::Ahead
         && claim.range().len() > PART_PAGES
-        && (!file.direct || wanted.ahead_of.is_some())
+        && (!file.direct || wanted.in_order_for.is_some())
     {
         let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
         filled.waiters.listed |= waiters.listed;
@@ -307,7 +307,7 @@ fn fill_in_parts(
         if is_long {
             buffer.make_huge();
         }
-    } else if is_long && wanted.ahead_of.is_some() {
+    } else if is_long && wanted.in_order_for.is_some() {
         file.begin_huge(whole);
     } else {
         file.begin(whole.start().offset_bytes(), whole.bytes());
@@ -343,7 +343,7 @@ fn read_part(
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid_bytes(object, part)..].fill(0);
     frames.verify(part.start(), bytes)?;
-    let map = wanted.ahead_of.filter(|_| !wanted.marks_in(part)).and_then(|map| map.enter(account.cpu));
+    let map = wanted.in_order_for.filter(|_| !wanted.marks_in(part)).and_then(|map| map.enter(account.cpu));
     match map {
         Some(map) if map.make_and_show_ahead(object, frames, part, bytes, account) => Ok(()),
         _ => frames.write(part, bytes),
@@ -363,7 +363,8 @@ pub(crate) fn fill_cached(
     let range = claim.range();
     let valid = valid_bytes(object, range);
     let buffers = &object.vm.buffers;
-    let Some(mut buffer) = (if file.direct { None } else { buffers.pop() }) else { return Err(claim) };
+    let is_short = !file.direct && range.len() <= BUFFER_PAGES;
+    let Some(mut buffer) = (if is_short { buffers.pop() } else { None }) else { return Err(claim) };
     if object.vm.pool.core().frames.reserve_spare(range.len()) != Reserve::Got {
         buffers.give(buffer);
         return Err(claim);

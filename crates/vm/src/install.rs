@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::block::BLOCK_BYTES;
 use prepage_sys::userfaultfd::{Progress, Writes};
 
+use crate::addresses::MapRef;
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::options::Mode;
@@ -18,6 +20,7 @@ use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
 use crate::sync::yield_now;
+use crate::whole;
 
 /// What came of mapping a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,9 +145,10 @@ impl MapCore {
     }
 
     /// Maps the frames of `range`, which were read ahead of touches in order, but for that of the page `mark`, whose touch has to be a fault. The caller holds
-    /// the claim. Maps nothing where [`Self::make_and_show_ahead`] would not.
+    /// the claim, and this is the map `at`. Maps nothing where [`Self::make_and_show_ahead`] would not.
     pub(crate) fn show_ahead(
         &self,
+        at: MapRef,
         object: &ObjectCore,
         frames: &Frames,
         range: PageRange,
@@ -161,10 +165,12 @@ impl MapCore {
         let before = PageRange::new(range.start(), mark.unwrap_or(range.end()));
         let behind = mark.map(|mark| PageRange::new(PageIndex(mark.0 + 1), range.end()));
         for part in [Some(before), behind].into_iter().flatten().filter(|part| !part.is_empty()) {
-            let at = place.offset_of(part.start());
+            let (offset, bytes) = (place.offset_of(part.start()), part.bytes());
+            let is_block = bytes == BLOCK_BYTES && offset.is_multiple_of(BLOCK_BYTES);
+            let by_page = || self.space.uffd.map_resident(&self.span, offset, bytes, Writes::Free);
             // What is not mapped is left to its faults.
-            if let Ok(Progress::Done) =
-                self.space.uffd.map_resident(&self.span, at, part.bytes(), Writes::Free)
+            if is_block && whole::map_at_once(frames, self, at, offset, bytes)
+                || matches!(by_page(), Ok(Progress::Done))
             {
                 self.forget_poisoned(&place, part);
                 self.showed(part.len(), account);

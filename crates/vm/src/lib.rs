@@ -24,7 +24,7 @@
 //! | `pages`       | the state words, and the owner of a page while it is filled               |
 //! | `fault`       | one fault from touch to mapped page                                       |
 //! | `install`, `zero` | ways to put pages into a map                                         |
-//! | `whole`       | maps that are left to the kernel                                         |
+//! | `whole`       | maps and blocks that are left to the kernel                              |
 //! | `ahead`       | reads in the background that a fault asks for                            |
 //! | `policy_memory` | what a policy remembers of each map                                    |
 //! | `fill`, `direct_fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
@@ -40,7 +40,7 @@
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `prune`       | frees page tables that map nothing                                        |
 //! | `space`, `addresses` | a userfaultfd with its maps; from an address to its map, in signal context |
-//! | `inline`, `handler`, `stop_pages` | the two ways in which faults reach the VM             |
+//! | `inline`, `handler`, `watch`, `stop_pages` | the two ways in which faults reach the VM    |
 //! | `heirs`       | maps that children of fork(2) keep, and the threads that serve them       |
 //! | `jobs`, `crew`, `work` | queues of work, the threads that take it, and what they do         |
 //! | `going`       | what nobody holds any more: frames that are free soon                     |
@@ -149,6 +149,7 @@ mod unwire;
 pub mod view;
 pub mod viewed;
 mod vm;
+mod watch;
 mod whole;
 mod work;
 mod write_back;

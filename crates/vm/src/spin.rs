@@ -4,13 +4,16 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// After a read for which staying awake was in vain, so many are not tried: it costs a thirtieth of the reads at most.
-const SLOW_READS: u32 = 30;
+/// After a read for which staying awake was in vain one is not tried, after the next in a row two, and so many at most: a slow device costs a
+/// thirtieth of its reads, and a fast one is not judged by the few for which it takes long.
+const SLOW_READS: u32 = 32;
 /// Others have work for the CPU where it comes back so late.
 const TAKEN: Duration = Duration::from_micros(50);
-/// So many reads do not offer it then. Linux gives who offers it no turn before the others had theirs, which takes milliseconds; a read that
-/// sleeps takes some 15 µs more than one that does not, and whose device is ready wakes up before its turn.
-const BUSY_READS: u32 = 256;
+/// What a read that stays awake gains over one that sleeps. Linux gives who offers a CPU no turn before the others had theirs, which takes
+/// milliseconds; a read that sleeps, and whose device is ready, wakes up before its turn. So as many reads sleep as would have gained what one offer lost.
+const GAIN: Duration = Duration::from_micros(15);
+/// But no more: a process that was stopped for long says nothing of the reads to come.
+const TAKEN_READS: u32 = 256;
 
 /// What is known of a device's reads.
 ///
@@ -19,6 +22,8 @@ const BUSY_READS: u32 = 256;
 pub(crate) struct Spin {
     /// (a) Reads for which it is not worth a try, as the device is too slow for that, or the CPU is not idle meanwhile.
     in_vain: AtomicU32,
+    /// (a) How many they were after the last read that was too slow, if none was read awake since.
+    slow: AtomicU32,
 }
 
 /// What a try to read without sleeping gave.
@@ -43,7 +48,10 @@ impl Spin {
         let began = Instant::now();
         let reads = loop {
             match read() {
-                Tried::Read => return true,
+                Tried::Read => {
+                    self.slow.store(0, Ordering::Relaxed);
+                    return true;
+                }
                 Tried::Part => continue,
                 // A file system that cannot tell, or a file that was truncated.
                 Tried::Never => break SLOW_READS,
@@ -51,12 +59,15 @@ impl Spin {
             }
             let offered = Instant::now();
             if offered - began >= limit {
-                break SLOW_READS;
+                let reads = (2 * self.slow.load(Ordering::Relaxed)).clamp(1, SLOW_READS);
+                self.slow.store(reads, Ordering::Relaxed);
+                break reads;
             }
             // Whoever else has work for this CPU gets it; else this returns at once.
             rustix::thread::sched_yield();
-            if offered.elapsed() > TAKEN {
-                break BUSY_READS;
+            let lost = offered.elapsed();
+            if lost > TAKEN {
+                break TAKEN_READS.min(lost.div_duration_f64(GAIN) as u32);
             }
         };
         self.in_vain.store(reads, Ordering::Relaxed);
@@ -83,18 +94,26 @@ mod tests {
     fn a_slow_device_is_tried_once_in_a_while() {
         let spin = Spin::default();
         let limit = Duration::from_micros(1);
-        let mut tries = 0;
-        let slow = |tries: &mut u32| {
-            *tries += 1;
-            std::thread::sleep(2 * limit);
-            Tried::NotYet
+        let tries = |reads: u32| {
+            let mut tries = 0;
+            for _ in 0..reads {
+                let slow = || {
+                    tries += 1;
+                    std::thread::sleep(2 * limit);
+                    Tried::NotYet
+                };
+                assert!(!spin.read(limit, slow));
+            }
+            tries
         };
-        for _ in 0..2 * (SLOW_READS + 1) {
-            assert!(!spin.read(limit, || slow(&mut tries)));
-        }
-        assert_eq!(tries, 2);
+        // Tries, and 1, 2, 4, 8, 16 and 32 reads without one.
+        assert_eq!(tries(6 + 63), 6);
+        assert_eq!(tries(2 * (SLOW_READS + 1)), 2);
         let mut answers = [Tried::Read, Tried::Part].into_iter();
         assert!(spin.read(limit, || answers.next_back().unwrap()));
+        // It is not slow for good.
+        assert_eq!(tries(2), 1);
+        assert!(spin.read(limit, || Tried::Read));
         assert!(!spin.read(Duration::ZERO, || panic!("it may not stay awake")));
     }
 
@@ -120,10 +139,17 @@ mod tests {
                     std::thread::yield_now();
                 }
                 let limit = Duration::from_secs(20);
-                assert!(!spin.read(limit, || Tried::NotYet));
-                (0..BUSY_READS)
-                    .for_each(|_| assert!(!spin.read(limit, || panic!("it offers the processor"))));
-                assert!(spin.read(limit, || Tried::Read));
+                let mut offered = Instant::now();
+                let waits = || {
+                    offered = Instant::now();
+                    Tried::NotYet
+                };
+                assert!(!spin.read(limit, waits));
+                // Some of that time may have passed after the processor was back.
+                let lost = offered.elapsed() / 2;
+                let reads = TAKEN_READS.min(lost.div_duration_f64(GAIN) as u32);
+                (0..reads).for_each(|_| assert!(!spin.read(limit, || panic!("it offers the processor"))));
+                while !spin.read(limit, || Tried::Read) {}
             });
             let outcome = waiting.join();
             stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Objects that are wholly in memory: their maps are left to the kernel, which maps 16 pages a fault without asking.
+//! What is wholly in memory is left to the kernel: maps of objects, of which it maps 16 pages a fault without asking, and for a moment blocks,
+//! which it maps at once.
 //!
 //! A map that is not served for unmapped pages (UFFD's MINOR mode) shows whatever page the memfd holds. That is right while
 //! every page is resident, and must end before one is taken away: its frame is filled again, and the kernel would show it
@@ -7,13 +8,14 @@
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 
-use prepage_sys::userfaultfd::Served;
+use prepage_sys::userfaultfd::{Served, Writes};
 
+use crate::addresses::MapRef;
 use crate::map::MapCore;
-use crate::object::ObjectCore;
+use crate::object::{Frames, ObjectCore};
 use crate::segment::{Install, Segment};
 use crate::statistics::Tally;
-use crate::sync::{Mutex, MutexGuard, Ordering};
+use crate::sync::{Mutex, MutexGuard, Ordering, TryLockError};
 
 /// Which maps of an object are the kernel's.
 ///
@@ -26,6 +28,8 @@ pub(crate) struct Whole {
 #[derive(Debug, Default)]
 struct Given {
     maps: Vec<Weak<MapCore>>,
+    /// Maps of which a block could not be taken back; faults, which may not allocate, find room here.
+    parts: Vec<MapRef>,
     /// Who takes pages away now.
     takers: u32,
 }
@@ -36,7 +40,7 @@ pub(crate) struct Taking<'a>(&'a Whole);
 
 impl Default for Whole {
     fn default() -> Self {
-        Self { given: Mutex::new(Given::default()) }
+        Self { given: Mutex::new(Given { parts: Vec::with_capacity(1), ..Given::default() }) }
     }
 }
 
@@ -51,6 +55,12 @@ impl Whole {
             }
             given.maps.pop();
         }
+        while let Some(at) = given.parts.last() {
+            if let Some(map) = at.enter(0) {
+                map.register(Served::MissingAndUnmapped)?;
+            }
+            given.parts.pop();
+        }
         given.takers += 1;
         Ok(Taking(self))
     }
@@ -63,6 +73,14 @@ impl Whole {
         }
         given.takers += 1;
         Some(Taking(self))
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Given>> {
+        match self.given.try_lock() {
+            Ok(given) => Some(given),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Given> {
@@ -115,6 +133,26 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
     // Whether it can be registered or not: who takes pages away has it served in full first, or takes none.
     given.keep(object, map);
     map.register(Served::Missing)
+}
+
+/// Has the kernel map `len` bytes at `offset` of `map`, which is the map `at` and shows frames of the object as they are: by one entry of the page table, where
+/// they are one huge page. All of them are there, and the caller has claimed their pages, so that nobody takes one away meanwhile. False where it was not done.
+pub(crate) fn map_at_once(frames: &Frames, map: &MapCore, at: MapRef, offset: u64, len: u64) -> bool {
+    // A fault may do this, in the place of a thread that holds the lock.
+    let Some(mut given) = frames.whole.try_lock() else { return false };
+    let is_given = given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map));
+    // Nothing can be missed until it is served again: no page is missing, and those that are unmapped are shown as they are.
+    let has_room = given.parts.len() < given.parts.capacity();
+    if is_given || !has_room || map.space.uffd.unregister_part(&map.span, offset, len).is_err() {
+        return false;
+    }
+    let is_mapped = map.span.map_unserved(offset, len).is_ok();
+    let (served, writes) = (Served::MissingAndUnmapped, Writes::Free);
+    if map.space.uffd.register_part(&map.span, offset, len, served, writes).is_err() {
+        // Who takes pages away has it served first, or takes none.
+        given.parts.push(at);
+    }
+    is_mapped
 }
 
 /// Has a map whose writes are to be told from here on served in full, for good.

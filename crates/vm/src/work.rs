@@ -327,11 +327,14 @@ impl Step {
             account.tally.shared_atomics += claim.range().len();
             account.tally.background_reads += 1;
             self.object.vm.figures.read(account.cpu, claim.range().len());
-            let (mark, ahead_of) = match self.rest {
+            let (mark, in_order_for) = match self.rest {
                 Rest::Strides { mark, map, .. } => (mark, Some(map)),
                 Rest::Sweep(_) => (None, None),
             };
-            return Some((claim, Wanted { needed: self.at, mark, priority, ahead_of, whole_grains: true }));
+            return Some((
+                claim,
+                Wanted { needed: self.at, mark, priority, in_order_for, whole_grains: true },
+            ));
         }
         None
     }

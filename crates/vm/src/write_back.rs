@@ -123,7 +123,7 @@ impl ObjectCore {
                 needed: page,
                 mark: None,
                 priority: Priority::Wanted,
-                ahead_of: None,
+                in_order_for: None,
                 whole_grains: true,
             };
             let failed = match frames.pages.claim(page) {

@@ -12,13 +12,29 @@ use std::time::{Duration, Instant};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_sys::cachestat;
 use prepage_testing::{Need, has};
-use prepage_vm::{AccessError, Advice, MapOptions, Object, Reason, Vm, VmOptions};
+use prepage_vm::{AccessError, Advice, Map, MapOptions, Object, Reason, Vm, VmOptions};
 use support::{memfd_pages, modes, pages, touch, until, vm, word};
 
 const BLOCK: u64 = 512;
 /// 32 MiB; the last page is not whole.
 const PAGES: u64 = 16 * BLOCK;
 const LEN_BYTES: u64 = PAGES * PAGE_SIZE - 100;
+
+/// Pages of a map that entries for whole blocks show.
+fn pages_shown_by_blocks(map: &Map) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let end = map.address() + map.window().bytes();
+    let mut is_inside = false;
+    let mut kib = 0;
+    for line in maps.lines() {
+        let start = line.split_once('-').and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
+        is_inside = start.map_or(is_inside, |start| (map.address()..end).contains(&start));
+        if let Some(field) = line.strip_prefix("ShmemPmdMapped:").filter(|_| is_inside) {
+            kib += field.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        }
+    }
+    kib * 1024 / PAGE_SIZE
+}
 
 fn open(vm: &Vm, path: &Path, direct: bool) -> Object {
     if direct { vm.file_direct(path) } else { vm.file(path) }.unwrap()
@@ -52,18 +68,21 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
                 .for_each(|page| assert_eq!(touch(&map, page), word(page * PAGE_SIZE), "{what}: {page}"));
             let counted = vm.statistics().counted;
             let blocks = counted.blocks_read - before.blocks_read;
-            // Who overtakes what is read ahead, as on busy processors, reads some of a block himself.
-            assert!(!is_known || blocks > 0, "{what}: no block");
+            // Whoever overtakes what is read ahead reads some of a block himself.
+            assert!(!is_known || blocks >= PAGES / BLOCK / 2, "{what}: {blocks} blocks");
             assert!(
-                counted.hard - before.hard < PAGES / 64,
+                counted.hard - before.hard < PAGES / BLOCK,
                 "{what}: {} faults read",
                 counted.hard - before.hard
             );
             assert!(map.as_slice() == bytes, "{what}");
+            // All but those with a mark, of which the touch has to be a fault, if memory is not too scattered.
+            let shown = pages_shown_by_blocks(&map);
+            let has_memory = has(Need::MemoryBytes(1 << 30));
+            assert!(!is_known || !has_memory || shown >= BLOCK, "{what}: {shown} pages of {blocks} blocks");
             until(|| object.resident_pages() == PAGES && memfd_pages() == PAGES);
 
-            // Pages of blocks go one by one, and come back. Nothing is read ahead of what is touched from now on.
-            map.advise(Advice::Random).unwrap();
+            // Pages of blocks go one by one, and come back.
             for page in [BLOCK, 5 * BLOCK + 7, 9 * BLOCK - 1] {
                 assert_eq!(object.evict(pages(page, page + 1)).unwrap(), 1);
                 until(|| memfd_pages() == object.resident_pages());
@@ -73,11 +92,12 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             }
             // So do blocks: their bytes are compared with what they were.
             let some = pages(3 * BLOCK, 6 * BLOCK);
-            assert_eq!(object.evict(some).unwrap(), some.len());
+            // Before they go: what was asked for ahead of touches that overtook it may bring one back.
             let before = blocks_read(&vm);
+            assert_eq!(object.evict(some).unwrap(), some.len());
             map.populate(some).unwrap();
-            // Whoever reads a block counts it after all its pages have come: one of before may count now.
-            until(|| !is_known || blocks_read(&vm) - before >= 3);
+            // Whoever reads a block counts it after all its pages have come.
+            until(|| !is_known || blocks_read(&vm) - before == 3);
             assert!(map.as_slice() == bytes, "{what}, after an eviction");
             drop((map, object));
             until(|| memfd_pages() == 0);

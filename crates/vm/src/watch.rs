@@ -1,0 +1,311 @@
+//! Which of the threads that answer messages wait for one.
+//!
+//! ```text
+//!            call                       answers alone: steps aside for a message
+//!   rests ────────► waits ────────────────────────────────────────────────────────┐
+//!     ▲               │  ▲                                                        ▼
+//!     │  other CPUs   │  └── own CPU ── asked ◄── each of the others that waits ───┘
+//!     └───────────────┴───── other CPU ───┘
+//! ```
+//! A message wakes every thread that waits, and the sleep in read(2) ends by a message alone. A thread that answers none does not learn that it is
+//! woken in vain each time, which takes whoever faults longer than the answer. So a thread that sees faults of its own CPU, and that nobody
+//! else answers any, steps aside for one message. Whoever gets that looks where it came from, calls the thread of that CPU, and rests.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use prepage_sys::process_stat::CpuOfThread;
+
+use crate::sync::{AtomicU32, Ordering, wait, wait_for, wake};
+
+/// With so many CPUs or fewer every thread waits at first, and where CPUs are busy.
+const ALL_WAIT: usize = 4;
+/// After so many messages that a thread answers it looks at one, to see where the thread that faulted runs: a look takes half as long as an answer. The
+/// answers to a thread that has moved to another CPU meanwhile take several times as long.
+const LOOK: u32 = 4;
+/// And after so many, once it saw its own CPU [`SURE`] times in a row.
+const LOOK_SURE: u32 = 32;
+const SURE: u32 = 4;
+/// A CPU is busy where a thread waits for it so long for each message.
+const BUSY_NS: u64 = 50_000;
+/// A thread leaves waiting to others once it saw other CPUs so many times in a row.
+const STRAY: u32 = 3;
+/// A thread that stepped aside comes back after this time: the others may have to wait for their CPUs.
+const ASIDE: Duration = Duration::from_millis(1);
+
+/// What a thread does while it has nothing to answer: nothing.
+const RESTS: u32 = 0;
+/// It waits for a message.
+const WAITS: u32 = 1;
+/// It waits, and looks at its next message.
+const ASKED: u32 = 2;
+
+/// The threads that answer the messages of one descriptor, by number, and which of them wait.
+///
+/// Lock legend: (c) constant; (a) atomic.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// (c) The CPU of each.
+    cpus: Box<[usize]>,
+    /// (a) What each does. Those that rest sleep on it.
+    does: Box<[AtomicU32]>,
+    /// (a) How many do not rest.
+    waiting: AtomicU32,
+    /// (a) Messages that were read, by all.
+    read: AtomicU32,
+}
+
+/// What one thread saw when it looked where faults happened.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    /// Messages before the next look.
+    left: u32,
+    /// Messages since the last look, this thread's and of all threads at that time.
+    own_read: u32,
+    read: u32,
+    /// Looks in a row that saw its own CPU, and others.
+    own: u32,
+    others: u32,
+    /// Looks in a row that saw its own CPU while no other thread had a message.
+    alone: u32,
+    cpus: CpuOfThread,
+    /// Where the kernel tells how long this thread has waited for its CPU.
+    delay: Option<File>,
+    delay_ns: u64,
+}
+
+/// Where a thread is that answers messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CpuMatch {
+    /// On the CPU of the fault.
+    Right,
+    /// There, and there are faults nowhere else.
+    Alone,
+    /// On another.
+    Other,
+    /// On another time and again.
+    Wrong,
+    /// On a CPU that it has to wait for.
+    Busy,
+}
+
+impl Watch {
+    pub(crate) fn new(cpus: Box<[usize]>) -> Self {
+        let first = if cpus.len() <= ALL_WAIT { cpus.len() } else { 1 };
+        Self {
+            does: (0..cpus.len())
+                .map(|index| AtomicU32::new(if index < first { WAITS } else { RESTS }))
+                .collect(),
+            waiting: AtomicU32::new(first as u32),
+            read: AtomicU32::new(0),
+            cpus,
+        }
+    }
+
+    /// How many threads there are.
+    pub(crate) fn threads(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// The CPU of thread `index`.
+    pub(crate) fn cpu(&self, index: usize) -> usize {
+        self.cpus[index]
+    }
+
+    /// Whether it is thread `index`'s turn to wait for a message; else sleeps for a while.
+    pub(crate) fn is_on(&self, index: usize) -> bool {
+        let is_on = self.does[index].load(Ordering::SeqCst) != RESTS;
+        if !is_on {
+            wait(&self.does[index], RESTS);
+        }
+        is_on
+    }
+
+    /// Has all threads wait for messages.
+    pub(crate) fn call_all(&self) {
+        self.cpus.iter().for_each(|&cpu| self.call(cpu));
+    }
+
+    /// Thread `index` has read a message, of a fault of thread `tid`. Says whether it is to step aside once that is answered.
+    pub(crate) fn has_read(&self, index: usize, tid: u32, looks: &mut Looks) -> bool {
+        let read = self.read.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let is_due = looks.is_due() || self.does[index].load(Ordering::Relaxed) == ASKED;
+        let cpu = if is_due && self.threads() > 1 { looks.cpus.of(tid) } else { None };
+        cpu.is_some_and(|cpu| self.looked(index, cpu, read, looks))
+    }
+
+    /// As [`Self::has_read`], of a fault on `cpu`, the message `read` of all.
+    fn looked(&self, index: usize, cpu: usize, read: u32, looks: &mut Looks) -> bool {
+        let does = &self.does[index];
+        let was_asked = does.compare_exchange(ASKED, WAITS, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        match looks.saw(cpu == self.cpus[index], read) {
+            CpuMatch::Right => {}
+            CpuMatch::Alone => return true,
+            CpuMatch::Busy if self.threads() <= ALL_WAIT => self.call_all(),
+            CpuMatch::Other if !was_asked => self.call(cpu),
+            CpuMatch::Busy => self.call(cpu),
+            CpuMatch::Other | CpuMatch::Wrong => {
+                self.call(cpu);
+                self.rest(index);
+            }
+        }
+        false
+    }
+
+    /// Leaves the next message to those of the others that wait, if there are any, and has them look at it.
+    pub(crate) fn step_aside(&self, index: usize) {
+        let others = self.does.iter().enumerate().filter(|(other, _)| *other != index);
+        let ask = |does: &AtomicU32| {
+            does.compare_exchange(WAITS, ASKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        if others.filter(|(_, does)| ask(does)).count() > 0 && self.rest(index) {
+            wait_for(&self.does[index], RESTS, ASIDE);
+            self.call(self.cpus[index]);
+        }
+    }
+
+    /// Leaves waiting for messages to the others; false where there are none.
+    fn rest(&self, index: usize) -> bool {
+        let has_others = self.waiting.fetch_sub(1, Ordering::SeqCst) > 1;
+        if has_others {
+            self.does[index].store(RESTS, Ordering::SeqCst);
+        } else {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        has_others
+    }
+
+    /// Has the thread of `cpu` wait for messages too.
+    fn call(&self, cpu: usize) {
+        let Some(index) = self.cpus.iter().position(|&other| other == cpu) else { return };
+        if self.does[index].swap(WAITS, Ordering::SeqCst) == RESTS {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            wake(&self.does[index], 1);
+        }
+    }
+}
+
+impl Looks {
+    /// Those of the calling thread.
+    pub(crate) fn of_this_thread() -> Self {
+        Self { delay: File::open("/proc/thread-self/schedstat").ok(), ..Self::default() }
+    }
+
+    /// One message more; whether it is time to look. A thread that sleeps in its fault is still where that happened; one that was answered may
+    /// be anywhere.
+    fn is_due(&mut self) -> bool {
+        self.own_read = self.own_read.wrapping_add(1);
+        let is_due = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        is_due
+    }
+
+    /// What it saw: a fault on its own CPU or another, when all threads had read so many messages.
+    fn saw(&mut self, own: bool, read: u32) -> CpuMatch {
+        let own_read = std::mem::replace(&mut self.own_read, 0);
+        let is_alone = read.wrapping_sub(std::mem::replace(&mut self.read, read)) == own_read;
+        self.left = LOOK;
+        if self.waited_ns() > BUSY_NS * u64::from(own_read) {
+            (self.own, self.others, self.alone) = (0, 0, 0);
+            return CpuMatch::Busy;
+        }
+        (self.own, self.others) = if own { (self.own + 1, 0) } else { (0, self.others + 1) };
+        self.alone = if own && is_alone { self.alone + 1 } else { 0 };
+        if !own {
+            let is_wrong = self.others >= STRAY;
+            self.others = if is_wrong { 0 } else { self.others };
+            return if is_wrong { CpuMatch::Wrong } else { CpuMatch::Other };
+        }
+        // While it may be alone it looks more often: the others are woken in vain.
+        if self.own >= SURE && !(1..SURE).contains(&self.alone) {
+            self.left = LOOK_SURE;
+        }
+        // What was in vain is tried ever less often.
+        if self.alone >= SURE && self.alone.is_power_of_two() { CpuMatch::Alone } else { CpuMatch::Right }
+    }
+
+    /// How long the thread has waited for its CPU since the last look; 0 where the kernel does not tell.
+    fn waited_ns(&mut self) -> u64 {
+        let mut text = [0; 64];
+        let Some(Ok(read)) = self.delay.as_ref().map(|file| file.read_at(&mut text, 0)) else { return 0 };
+        let told = std::str::from_utf8(&text[..read]).unwrap_or("").split_ascii_whitespace().nth(1);
+        let now = told.and_then(|told| told.parse().ok()).unwrap_or(self.delay_ns);
+        let before = std::mem::replace(&mut self.delay_ns, now);
+        now.saturating_sub(before)
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+
+    /// Two threads, on CPUs 3 and 5.
+    fn two() -> Watch {
+        Watch::new([3, 5].into())
+    }
+
+    fn waiting(watch: &Watch) -> Vec<bool> {
+        let waiting: Vec<_> = watch.does.iter().map(|does| does.load(Ordering::SeqCst) != RESTS).collect();
+        assert_eq!(
+            waiting.iter().filter(|&&waits| waits).count() as u32,
+            watch.waiting.load(Ordering::SeqCst)
+        );
+        waiting
+    }
+
+    /// Thread `index` reads `count` messages of faults on `cpu`; at how many it was to step aside.
+    fn reads(watch: &Watch, index: usize, looks: &mut Looks, cpu: usize, count: u32) -> u32 {
+        (0..count).fold(0, |aside, _| {
+            let read = watch.read.fetch_add(1, Ordering::Relaxed) + 1;
+            let is_due = looks.is_due() || watch.does[index].load(Ordering::Relaxed) == ASKED;
+            aside + u32::from(is_due && watch.looked(index, cpu, read, looks))
+        })
+    }
+
+    #[test]
+    fn who_is_woken_in_vain_rests_after_one_message() {
+        let watch = two();
+        let [mut first, mut second] = [Looks::default(), Looks::default()];
+        assert_eq!(reads(&watch, 0, &mut first, 3, SURE * (LOOK + 1)), 1);
+        std::thread::scope(|scope| {
+            let aside = scope.spawn(|| watch.step_aside(0));
+            while watch.does[1].load(Ordering::SeqCst) != ASKED {
+                std::thread::yield_now();
+            }
+            assert_eq!(reads(&watch, 1, &mut second, 3, 1), 0);
+            aside.join().unwrap();
+        });
+        assert_eq!(waiting(&watch), [true, false]);
+        // There is nobody left to ask.
+        watch.step_aside(0);
+        assert_eq!(waiting(&watch), [true, false]);
+        // The thread that faults moves.
+        assert_eq!(reads(&watch, 0, &mut first, 5, LOOK_SURE + 1), 0);
+        assert_eq!(waiting(&watch), [true, true]);
+    }
+
+    #[test]
+    fn threads_that_all_have_faults_of_their_own_go_on() {
+        let watch = two();
+        let mut looks = [Looks::default(), Looks::default()];
+        for _ in 0..20 * LOOK_SURE {
+            for (index, cpu) in [(0, 3), (1, 5)] {
+                assert_eq!(reads(&watch, index, &mut looks[index], cpu, 1), 0);
+            }
+        }
+        assert_eq!(waiting(&watch), [true, true]);
+        // Asked all the same, one that sees its own CPU stays.
+        watch.does[1].store(ASKED, Ordering::SeqCst);
+        assert_eq!(reads(&watch, 1, &mut looks[1], 5, 1), 0);
+        assert_eq!(watch.does[1].load(Ordering::SeqCst), WAITS);
+    }
+
+    #[test]
+    fn who_stepped_aside_comes_back_where_nobody_answers() {
+        let watch = two();
+        watch.step_aside(0);
+        assert_eq!(waiting(&watch), [true, true]);
+        assert_eq!(watch.does[1].load(Ordering::SeqCst), ASKED);
+    }
+}
