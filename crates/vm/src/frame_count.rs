@@ -202,6 +202,10 @@ impl FrameCount {
         let outcome = self.wait_counted(least, pages, others, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.asked.fetch_sub(least, Ordering::SeqCst);
+        // Others may sleep who left this one frames that are free still.
+        if self.is_waited_for() && self.reserved() < self.limit() {
+            self.wake_waiters(u64::MAX);
+        }
         (outcome, true)
     }
 
@@ -230,6 +234,8 @@ impl FrameCount {
                 let least = if began.elapsed() < SILENCE { least } else { 1 };
                 self.reserve_some(self.limit(), least, pages)
             } else {
+                // Of the others some may not wait any more: they said so before they looked for who waits, and this read counts as one by now.
+                let others = others.min(self.asked().saturating_sub(least));
                 self.reserve_now(least, pages, others)
             };
             if let Some(got) = got {
@@ -629,6 +635,18 @@ mod tests {
         });
     }
 
+    /// Its ask was counted before theirs was taken back.
+    #[test]
+    fn frames_are_left_to_those_who_wait_and_not_to_those_who_did() {
+        let count = FrameCount::new(2);
+        assert_eq!(count.reserve(1), Reserve::Got);
+        count.asked.store(1, Ordering::SeqCst);
+        count.waiting.store(1, Ordering::SeqCst);
+        let began = Instant::now();
+        assert_eq!(count.wait_counted(1, 1, 1, PATIENCE), Ok(1));
+        assert!(began.elapsed() < SILENCE, "it waits while a frame is free");
+    }
+
     #[test]
     fn who_needs_many_frames_waits_for_all_and_is_not_passed_by() {
         let count = FrameCount::new(4096);
@@ -705,5 +723,31 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(count.reserved(), 3 + BEYOND);
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules {
+    use shuttle::sync::Arc;
+    use shuttle::thread;
+
+    use super::*;
+
+    #[test]
+    fn model_reads_that_wait_have_the_frames_that_come() {
+        let frames = || {
+            let count = Arc::new(FrameCount::new(2));
+            assert_eq!(count.reserve(2), Reserve::Got);
+            let gives = Arc::clone(&count);
+            let gives = thread::spawn(move || gives.release(2));
+            // What they get they keep: nothing is said of it again.
+            let reads = [(); 2].map(|()| {
+                let count = Arc::clone(&count);
+                thread::spawn(move || assert_eq!(count.reserve_or_wait(1, 1, PATIENCE).0, Ok(1)))
+            });
+            gives.join().expect("no panic");
+            reads.into_iter().for_each(|read| read.join().expect("no panic"));
+        };
+        shuttle::check_random(frames, 20_000);
     }
 }
