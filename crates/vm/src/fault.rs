@@ -242,7 +242,7 @@ impl Fault<'_> {
         if filled.waiters.listed {
             vm.jobs.serve_listed_soon();
         }
-        match filled.outcome {
+        let outcome = match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
                 self.map.showed(read.len(), &mut self.account);
@@ -250,7 +250,12 @@ impl Fault<'_> {
             }
             Ok(read) => self.show_hard(place, frames, read),
             Err(code) => FaultOutcome::Failed(code),
+        };
+        let pool = vm.pool.core();
+        if pool.reclaims() && pool.hiding.help(self.map, self.account.cpu) {
+            pool.frames.end_rest();
         }
+        outcome
     }
 
     /// Has a thread read what is claimed, and end this fault.

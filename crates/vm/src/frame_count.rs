@@ -452,18 +452,23 @@ impl FrameCount {
     /// Leaves the processor to others for so long, in the middle of reclaim: not while a read waits for a frame, or few are free.
     pub(crate) fn rest(&self, limit: Duration) {
         let free = self.limit().saturating_sub(self.reserved());
-        if free < self.low().div_ceil(2) {
-            return;
+        if free >= self.low().div_ceil(2) {
+            self.rest_until(limit, || false);
         }
-        // Who waits counts itself before it looks for who rests.
+    }
+
+    /// Rests until it `is_over`, for `limit` at most: not while a read waits for a frame.
+    pub(crate) fn rest_until(&self, limit: Duration, is_over: impl Fn() -> bool) {
+        // Who waits, or ends what is waited for here, says so before it looks for who rests.
         self.resting.store(1, Ordering::SeqCst);
-        if !self.is_waited_for() {
+        if !self.is_waited_for() && !is_over() {
             pause(&self.resting, limit);
         }
         self.resting.store(0, Ordering::SeqCst);
     }
 
-    fn end_rest(&self) {
+    /// Wakes the reclaimer if it rests. From any context.
+    pub(crate) fn end_rest(&self) {
         if self.resting.load(Ordering::SeqCst) != 0 {
             self.resting.store(0, Ordering::SeqCst);
             wake(&self.resting, 1);
