@@ -266,8 +266,14 @@ impl Fault<'_> {
     }
 
     fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> FaultOutcome {
+        if let Some(outcome) = self.write_alone(place, frames, read) {
+            return outcome;
+        }
         match self.map.show_read(place, frames, read, &mut self.account) {
-            Ok(Shown::Pages(_)) => FaultOutcome::Mapped(FaultClass::Disk, read.len()),
+            Ok(Shown::Pages(_)) => {
+                self.write_to_what_came(place, frames);
+                FaultOutcome::Mapped(FaultClass::Disk, read.len())
+            }
             Ok(Shown::Away) => FaultOutcome::Repeat(FaultClass::Disk, read.len()),
             Ok(Shown::Changing) => FaultOutcome::Again,
             Ok(Shown::Gone) => FaultOutcome::Gone,
