@@ -21,8 +21,8 @@ const PLACES_A_FAULT: usize = 8;
 /// Others are interrupted where a place takes longer; then so many offers are left out.
 const DEAR: Duration = Duration::from_micros(4);
 const DEAR_OFFERS: u32 = 16;
-/// One in so many faults is on another CPU than the one before where a single thread touches pages.
-const MOVE_PART: u32 = 8;
+/// From one offer to the next, which are some hundred faults, a single thread changes its CPU so often at most; several do all the time.
+const MOST_MOVES: u32 = 8;
 /// The reclaimer waits so long for faults to take some before it goes on by itself.
 pub(crate) const MOST_WAIT: Duration = Duration::from_millis(1);
 
@@ -34,8 +34,8 @@ pub(crate) struct Hiding {
     /// (a) The map of the last fault that read a page, and its CPU.
     faulted: AtomicU64,
     cpu: AtomicU32,
-    /// (a) How many such faults there were since the last offer, and how many on another CPU than the one before. Hints: what two threads count at once may be lost.
-    faults: AtomicU32,
+    /// (a) How many such faults since the last offer were on another CPU than the one before, up to one more than [`MOST_MOVES`]: then the faults of several threads
+    /// write here no more. A hint: what two threads count at once may be lost.
     moves: AtomicU32,
     /// (a) Offers to be left out.
     dear: AtomicU32,
@@ -60,7 +60,6 @@ impl Hiding {
         Self {
             faulted: AtomicU64::new(0),
             cpu: AtomicU32::new(0),
-            faults: AtomicU32::new(0),
             moves: AtomicU32::new(0),
             dear: AtomicU32::new(0),
             turn: AtomicU64::new(0),
@@ -73,13 +72,10 @@ impl Hiding {
 
     /// A fault of `map` on `cpu` has read its page: it takes some places, if there are any of this map. True where these were the last.
     pub(crate) fn help(&self, map: &MapCore, cpu: usize) -> bool {
-        let one_more = |count: &AtomicU32| {
-            count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        };
-        one_more(&self.faults);
-        if self.cpu.load(Ordering::Relaxed) != cpu as u32 {
+        let moves = self.moves.load(Ordering::Relaxed);
+        if moves <= MOST_MOVES && self.cpu.load(Ordering::Relaxed) != cpu as u32 {
             self.cpu.store(cpu as u32, Ordering::Relaxed);
-            one_more(&self.moves);
+            self.moves.store(moves + 1, Ordering::Relaxed);
         }
         if self.faulted.load(Ordering::Relaxed) != map.id() {
             self.faulted.store(map.id(), Ordering::Relaxed);
@@ -89,10 +85,7 @@ impl Hiding {
 
     /// Whether faults of `map` are likely to come, from one thread, on another CPU than `here`.
     pub(crate) fn is_worth(&self, map: &MapCore, here: usize) -> bool {
-        let faults = self.faults.swap(0, Ordering::Relaxed);
-        let moves = self.moves.swap(0, Ordering::Relaxed);
-        // One thread changes its CPU now and then, several do all the time.
-        let is_alone = faults > 0 && moves <= faults / MOVE_PART + 1;
+        let is_alone = self.moves.swap(0, Ordering::Relaxed) <= MOST_MOVES;
         if !is_alone
             || self.cpu.load(Ordering::Relaxed) == here as u32
             || self.faulted.load(Ordering::Relaxed) != map.id()
@@ -291,10 +284,9 @@ mod tests {
             hiding.is_worth(&map.core, here)
         };
         assert!(after(&[(&map, 1), (&map, 1)], 0));
-        assert!(!after(&[], 0), "none came since");
         assert!(!after(&[(&map, 1)], 1), "it is the CPU of who asks");
         assert!(after(&[(&map, 2); 8], 0), "it has changed its CPU");
-        assert!(!after(&[(&map, 1), (&map, 2), (&map, 1)], 0), "each interrupts the other");
+        assert!(!after(&[(&map, 1), (&map, 2)].repeat(8), 0), "each interrupts the other");
         assert!(!after(&[(&map, 1), (&other, 1)], 0), "another map is touched");
         assert!(after(&[(&map, 1)], 0));
         // Where it took too long, for so many offers.
