@@ -243,7 +243,7 @@ impl Fault<'_> {
         if filled.waiters.listed {
             vm.jobs.serve_listed_soon();
         }
-        match filled.outcome {
+        let outcome = match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
                 self.map.showed(read.len(), &mut self.account);
@@ -251,7 +251,12 @@ impl Fault<'_> {
             }
             Ok(read) => self.show_hard(place, frames, read),
             Err(code) => FaultOutcome::Failed(code),
+        };
+        let pool = vm.pool.core();
+        if pool.reclaims() && pool.hiding.help(self.map, self.account.cpu) {
+            pool.frames.end_rest();
         }
+        outcome
     }
 
     /// Has a thread read what is claimed, and end this fault.
@@ -262,8 +267,14 @@ impl Fault<'_> {
     }
 
     fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> FaultOutcome {
+        if let Some(outcome) = self.write_alone(place, frames, read) {
+            return outcome;
+        }
         match self.map.show_read(place, frames, read, &mut self.account) {
-            Ok(Shown::Pages(_)) => FaultOutcome::Mapped(FaultClass::Disk, read.len()),
+            Ok(Shown::Pages(_)) => {
+                self.write_to_what_came(place, frames);
+                FaultOutcome::Mapped(FaultClass::Disk, read.len())
+            }
             Ok(Shown::Away) => FaultOutcome::Repeat(FaultClass::Disk, read.len()),
             Ok(Shown::Changing) => FaultOutcome::Again,
             Ok(Shown::Gone) => FaultOutcome::Gone,

@@ -202,6 +202,10 @@ impl FrameCount {
         let outcome = self.wait_counted(least, pages, others, patience);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.asked.fetch_sub(least, Ordering::SeqCst);
+        // Others may sleep who left this one frames that are free still.
+        if self.is_waited_for() && self.reserved() < self.limit() {
+            self.wake_waiters(u64::MAX);
+        }
         (outcome, true)
     }
 
@@ -230,6 +234,8 @@ impl FrameCount {
                 let least = if began.elapsed() < SILENCE { least } else { 1 };
                 self.reserve_some(self.limit(), least, pages)
             } else {
+                // Of the others some may not wait any more: they said so before they looked for who waits, and this read counts as one by now.
+                let others = others.min(self.asked().saturating_sub(least));
                 self.reserve_now(least, pages, others)
             };
             if let Some(got) = got {
@@ -446,18 +452,23 @@ impl FrameCount {
     /// Leaves the processor to others for so long, in the middle of reclaim: not while a read waits for a frame, or few are free.
     pub(crate) fn rest(&self, limit: Duration) {
         let free = self.limit().saturating_sub(self.reserved());
-        if free < self.low().div_ceil(2) {
-            return;
+        if free >= self.low().div_ceil(2) {
+            self.rest_until(limit, || false);
         }
-        // Who waits counts itself before it looks for who rests.
+    }
+
+    /// Rests until it `is_over`, for `limit` at most: not while a read waits for a frame.
+    pub(crate) fn rest_until(&self, limit: Duration, is_over: impl Fn() -> bool) {
+        // Who waits, or ends what is waited for here, says so before it looks for who rests.
         self.resting.store(1, Ordering::SeqCst);
-        if !self.is_waited_for() {
+        if !self.is_waited_for() && !is_over() {
             pause(&self.resting, limit);
         }
         self.resting.store(0, Ordering::SeqCst);
     }
 
-    fn end_rest(&self) {
+    /// Wakes the reclaimer if it rests. From any context.
+    pub(crate) fn end_rest(&self) {
         if self.resting.load(Ordering::SeqCst) != 0 {
             self.resting.store(0, Ordering::SeqCst);
             wake(&self.resting, 1);
@@ -629,6 +640,18 @@ mod tests {
         });
     }
 
+    /// Its ask was counted before theirs was taken back.
+    #[test]
+    fn frames_are_left_to_those_who_wait_and_not_to_those_who_did() {
+        let count = FrameCount::new(2);
+        assert_eq!(count.reserve(1), Reserve::Got);
+        count.asked.store(1, Ordering::SeqCst);
+        count.waiting.store(1, Ordering::SeqCst);
+        let began = Instant::now();
+        assert_eq!(count.wait_counted(1, 1, 1, PATIENCE), Ok(1));
+        assert!(began.elapsed() < SILENCE, "it waits while a frame is free");
+    }
+
     #[test]
     fn who_needs_many_frames_waits_for_all_and_is_not_passed_by() {
         let count = FrameCount::new(4096);
@@ -705,5 +728,31 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(count.reserved(), 3 + BEYOND);
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules {
+    use shuttle::sync::Arc;
+    use shuttle::thread;
+
+    use super::*;
+
+    #[test]
+    fn model_reads_that_wait_have_the_frames_that_come() {
+        let frames = || {
+            let count = Arc::new(FrameCount::new(2));
+            assert_eq!(count.reserve(2), Reserve::Got);
+            let gives = Arc::clone(&count);
+            let gives = thread::spawn(move || gives.release(2));
+            // What they get they keep: nothing is said of it again.
+            let reads = [(); 2].map(|()| {
+                let count = Arc::clone(&count);
+                thread::spawn(move || assert_eq!(count.reserve_or_wait(1, 1, PATIENCE).0, Ok(1)))
+            });
+            gives.join().expect("no panic");
+            reads.into_iter().for_each(|read| read.join().expect("no panic"));
+        };
+        shuttle::check_random(frames, 20_000);
     }
 }

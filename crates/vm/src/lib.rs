@@ -38,6 +38,7 @@
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame is reclaimed next, and the thread that reclaims it          |
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
+//! | `hiding`       | pages that faults take out of a map for the reclaimer                   |
 //! | `prune`       | frees page tables that map nothing                                        |
 //! | `space`, `addresses` | a userfaultfd with its maps; from an address to its map, in signal context |
 //! | `inline`, `handler`, `watch`, `stop_pages` | the two ways in which faults reach the VM    |
@@ -102,6 +103,7 @@ mod give_back;
 mod going;
 mod handler;
 mod heirs;
+mod hiding;
 mod histogram;
 mod home;
 mod inline;

@@ -20,6 +20,7 @@ use crate::allowance::Allowance;
 use crate::error::MakeError;
 use crate::frame_count::{FrameCount, PATIENCE};
 use crate::give_back::{self, Machine, Memory};
+use crate::hiding::Hiding;
 use crate::object::ObjectCore;
 use crate::order::Replacement;
 use crate::pool_options::PoolOptions;
@@ -135,6 +136,7 @@ pub(crate) struct PoolCore {
     /// (a) The lengths of all objects, in pages.
     reserved_pages: AtomicU64,
     pub(crate) reclaim: Mutex<Reclaim>,
+    pub(crate) hiding: Hiding,
     /// (a) Pages read again soon after they were reclaimed, since somebody looked.
     pub(crate) refaulted: AtomicU64,
     /// Where memory goes that has no file.
@@ -195,6 +197,7 @@ impl Pool {
             next_object: AtomicU32::new(0),
             reserved_pages: AtomicU64::new(0),
             reclaim: Mutex::new(Reclaim::new(options.replacement)),
+            hiding: Hiding::new(),
             frames,
             refaulted: AtomicU64::new(0),
             swap: Arc::new(Swap::new(directory, most_bytes)),

@@ -323,6 +323,7 @@ impl Reclaim {
         let mut sorted: Vec<Entry> = asked.iter().map(Unwiring::entry).collect();
         sorted.sort_unstable();
         let mut unwatched: Vec<Entry> = Vec::new();
+        let is_patient = search.began.is_some();
         let mut done = 0;
         for batch in sorted.chunks(UNWIRE_BATCH) {
             if done > 0 && pool.frames.is_waited_for() {
@@ -333,7 +334,7 @@ impl Reclaim {
                 let Some(object) = search.object(pool, of_object[0].object) else { continue };
                 let Some(frames) = object.frames() else { continue };
                 let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
-                match object.unwire(frames, &pages) {
+                match object.unwire(frames, &pages, is_patient) {
                     Ok(came) => {
                         let not = of_object.iter().zip(came);
                         let not =

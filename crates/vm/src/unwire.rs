@@ -16,6 +16,7 @@ use prepage_sys::slot::Entered;
 
 use crate::backing::Backing;
 use crate::error::AccessError;
+use crate::hiding::MOST_WAIT;
 use crate::map::MapCore;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::Unwire;
@@ -42,7 +43,7 @@ impl Object {
         while start < range.end() {
             let end = PageIndex((start.0 + BATCH_PAGES).min(range.end().0));
             let pages: Vec<PageIndex> = PageRange::new(start, end).iter().collect();
-            let watched = self.core.unwire(frames, &pages).map_err(AccessError::System)?;
+            let watched = self.core.unwire(frames, &pages, false).map_err(AccessError::System)?;
             unwired += watched.iter().filter(|&&came| came == Some(Unwire::Done)).count() as u64;
             start = end;
         }
@@ -57,8 +58,14 @@ pub(crate) struct Shower {
 }
 
 impl ObjectCore {
-    /// Unwires `pages`, which ascend; gives what came of each, `None` where a map with snapshots may show it.
-    pub(crate) fn unwire(&self, frames: &Frames, pages: &[PageIndex]) -> io::Result<Vec<Option<Unwire>>> {
+    /// Unwires `pages`, which ascend; gives what came of each, `None` where a map with snapshots may show it. The reclaimer's thread `is_patient`: faults may do
+    /// a part of it.
+    pub(crate) fn unwire(
+        &self,
+        frames: &Frames,
+        pages: &[PageIndex],
+        is_patient: bool,
+    ) -> io::Result<Vec<Option<Unwire>>> {
         let _pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
         let _taking = frames.whole.take_from_kernel()?;
@@ -85,7 +92,7 @@ impl ObjectCore {
         }
         frames.sections.wait();
         let runs: Vec<PageRange> = runs(&done).collect();
-        let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs));
+        let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, is_patient));
         let outcome = outcome.and_then(|()| private.iter().try_for_each(|map| map.hide(&runs)));
         if let Err(error) = outcome {
             let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
@@ -118,14 +125,19 @@ impl Shower {
     }
 
     /// Takes the object's pages `runs` out of a shared map, as far as it shows them.
-    fn hide(&self, runs: &[PageRange]) -> io::Result<()> {
+    fn hide(&self, runs: &[PageRange], is_patient: bool) -> io::Result<()> {
         let here = self.places(runs);
         if here.is_empty() {
             return Ok(());
         }
         // Poison goes with what is unmapped.
         let mut poisoned = self.map.poison.hold();
-        self.map.span.unmap_shared_ranges(&here)?;
+        let pool = self.map.vm.pool.core();
+        if is_patient && pool.hiding.is_worth(&self.map, Account::here().cpu) {
+            pool.hiding.hide(&self.map, &here, |is_over| pool.frames.rest_until(MOST_WAIT, is_over))?;
+        } else {
+            self.map.span.unmap_shared_ranges(&here)?;
+        }
         poisoned.forget(|page| {
             let offset = self.map.offset_of(page);
             here.iter().any(|&(start, len)| start <= offset && offset < start + len)

@@ -138,10 +138,52 @@ impl ObjectCore {
 impl Fault<'_> {
     /// Lets a write to a page in memory happen; `None` for other touches, and for pages that have to be brought in first.
     pub(crate) fn write(&mut self, place: &Place<'_>, frames: &Frames) -> Option<FaultOutcome> {
-        let map = self.map;
-        if !self.touch.write || !map.writes_through {
+        if !self.is_write() {
             return None;
         }
+        let outcome = self.let_write(place, frames)?;
+        self.account.tally.soft += u64::from(matches!(outcome, FaultOutcome::Mapped(..)));
+        if frames.pages.take_mark(place.page) {
+            self.ask_to_read_on(place, frames);
+        }
+        Some(outcome)
+    }
+
+    /// Maps the page that was brought in for a write, alone, so that it can be written to; `None` for other touches, and where more was read or is to be
+    /// mapped.
+    pub(crate) fn write_alone(
+        &mut self,
+        place: &Place<'_>,
+        frames: &Frames,
+        read: PageRange,
+    ) -> Option<FaultOutcome> {
+        let is_alone = read.len() == 1 && self.map.neighbours.is_none() && !self.map.neighbours_of_policy;
+        if !is_alone || !self.is_write() {
+            return None;
+        }
+        let outcome = self.let_write(place, frames)?;
+        Some(match outcome {
+            FaultOutcome::Mapped(_, pages) => FaultOutcome::Mapped(FaultClass::Disk, pages),
+            other => other,
+        })
+    }
+
+    /// Lets the write happen for which the page was brought in, which the map shows by now: else it would be a fault of its own.
+    pub(crate) fn write_to_what_came(&mut self, place: &Place<'_>, frames: &Frames) {
+        if self.is_write() {
+            self.touch.protected = true;
+            // What fails here is told by the touch, which is repeated.
+            let _ = self.let_write(place, frames);
+        }
+    }
+
+    fn is_write(&self) -> bool {
+        self.touch.write && self.map.writes_through
+    }
+
+    /// Marks the page of `place`, and those that follow in order, and lets them be written to; `None` where it is not in memory.
+    fn let_write(&mut self, place: &Place<'_>, frames: &Frames) -> Option<FaultOutcome> {
+        let map = self.map;
         self.account.tally.shared_atomics += 2;
         let section = map.mapping.begin(&frames.sections, self.account.cpu);
         if !place.object.mark(frames, place.page, &mut self.account) {
@@ -163,16 +205,12 @@ impl Fault<'_> {
             Ok(Progress::Hole) => FaultOutcome::Failed(reason::NO_MEMORY),
             Err(ref error) => FaultOutcome::Failed(reason::of_errno(error.raw_os_error())),
         };
-        self.account.tally.soft += u64::from(matches!(outcome, FaultOutcome::Mapped(..)));
         self.account.tally.pages_mapped += match let_through {
             Ok(Progress::Done) => run.len(),
             Ok(Progress::Part(bytes)) => bytes / PAGE_SIZE,
             _ => 0,
         };
         map.vm.writer.call_for(place.object);
-        if frames.pages.take_mark(place.page) {
-            self.ask_to_read_on(place, frames);
-        }
         Some(outcome)
     }
 

@@ -110,6 +110,28 @@ fn writes_go_on_where_memory_is_short() {
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
 
+/// Who brings a page in to write to it lets it be written to as well.
+#[test]
+fn a_first_write_to_a_page_that_is_not_in_memory_is_one_fault() {
+    let (file, vm) = (file(64 * PAGE_SIZE), Vm::new(by_hand()).unwrap());
+    let (of_file, memory) = (vm.file_writable(file.path()).unwrap(), vm.memory(64 * PAGE_SIZE).unwrap());
+    for (object, is_memory) in [(&of_file, false), (&memory, true)] {
+        let map = vm.map(object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
+        let before = vm.statistics().counted;
+        // In no order: none is opened ahead.
+        for page in (0..64).step_by(7) {
+            store(&map, page * PAGE + 8, page as u64 + 1);
+            let first = if is_memory { 0 } else { word(page as u64 * PAGE_SIZE) };
+            assert_eq!([0, 8].map(|at| load(&map, page * PAGE + at)), [first, page as u64 + 1]);
+        }
+        let now = vm.statistics().counted;
+        assert_eq!((now.hard - before.hard, now.soft - before.soft), (10, 0), "memory: {is_memory}");
+        assert_eq!(object.dirty_pages(), 10);
+    }
+    of_file.flush(of_file.pages()).unwrap();
+    assert!((0..64).step_by(7).all(|page| in_file(&file, page * PAGE + 8) == page as u64 + 1));
+}
+
 #[test]
 fn dirty_pages_stay_in_memory_until_they_are_written() {
     let file = file(64 * PAGE_SIZE);
