@@ -44,6 +44,13 @@ impl Budget {
         Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), tasks::to_spare(memberships)) }
     }
 
+    /// The same for a prefetch that begins now, on this thread: what waited for memory before counts no more. What takes long to find out, control
+    /// groups and how many tasks they leave, is kept.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        Self { node: Node::of_cpu(), stalled_us: stalls(&self.cgroups), ..self }
+    }
+
     /// The same for what is wanted in memory whichever program uses it: other nodes take what has no room on this one.
     #[must_use]
     pub fn of_all_nodes(self) -> Self {
@@ -140,6 +147,10 @@ mod tests {
         assert!(!budget.is_short_for(4 << 20));
         waited(40_000);
         assert!(budget.is_short_for(4 << 20), "tasks wait");
+        let next = budget.clone().renewed();
+        assert!(!next.is_short_for(4 << 20), "they waited before it began");
+        waited(80_000);
+        assert!(next.is_short_for(4 << 20), "tasks wait again");
         waited(1_000);
         write("memory.current", "980000000");
         assert!(budget.is_short_for(4 << 20), "20 MB are left");

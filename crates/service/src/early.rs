@@ -158,6 +158,7 @@ pub fn wait_for_proc() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs::{create_dir_all, remove_file};
+    use std::io::Write;
     use std::os::unix::fs::symlink;
 
     use prepage_testing::{Need, has};
@@ -172,6 +173,7 @@ mod tests {
     #[test]
     fn a_root_that_moves_meanwhile_is_entered() {
         if let Some(root) = std::env::var_os(ROOT) {
+            let mut entered = File::create(Path::new(&root).join("entered")).unwrap();
             let [before, after] = ["before", "after"].map(|name| Path::new(&root).join(name));
             mount("none", &before, "tmpfs", MountFlags::empty(), None).unwrap();
             std::fs::write(before.join("of-the-root"), "").unwrap();
@@ -181,6 +183,7 @@ mod tests {
             };
             Early::enter(&before, moves).unwrap();
             assert!(Path::new("/of-the-root").exists());
+            entered.write_all(b"yes").unwrap();
             return;
         }
         if !has(Need::Root) || !has(Need::Mounts) {
@@ -189,13 +192,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         ["before", "after"].iter().for_each(|name| create_dir_all(root.path().join(name)).unwrap());
         // The root directory and the mounts of a process of its own.
-        let entered = std::process::Command::new("unshare")
+        let status = std::process::Command::new("unshare")
             .arg("--mount")
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "early::tests::a_root_that_moves_meanwhile_is_entered"])
             .env(ROOT, root.path())
             .status();
-        assert!(entered.unwrap().success());
+        assert!(status.unwrap().success());
+        // A process that finds no test of this name succeeds as well.
+        assert_eq!(std::fs::read(root.path().join("entered")).unwrap(), b"yes");
     }
 
     #[test]

@@ -38,7 +38,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
-/// A budget may be so old: what waited for memory since it was made counts against a prefetch.
+/// The control groups of a budget, and how many tasks they leave, may be so old.
 const BUDGET_AGE_MAX: Duration = Duration::from_secs(4);
 /// Another one is made this often, so that no prefetch has to.
 const BUDGET_EVERY: Duration = Duration::from_secs(2);
@@ -85,7 +85,7 @@ pub struct Fetches {
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// What is done for a program has come to be known, in `recent`.
     is_done: Condvar,
-    /// For the next prefetches, and when it was made: to make one takes longer than all else before the first read.
+    /// For the next prefetches, each of which [renews](Budget::renewed) it, and when it was made: to make one takes longer than all else before the first read.
     budget: Mutex<Option<(Instant, Budget)>>,
     /// The control groups of this process, and when they were looked up: that reads all mounts.
     groups: Mutex<Option<(Instant, Memberships)>>,
@@ -254,7 +254,9 @@ impl Fetches {
             }
         }
         let mut engine = Engine::new(planned.clone(), &known.figures);
-        let budget = self.budget_since(BUDGET_AGE_MAX).unwrap_or_else(Budget::of_process);
+        // Made by another thread, a while ago: a moment's wait for memory since then is not to cut short each prefetch of a burst.
+        let made = self.budget_since(BUDGET_AGE_MAX).map(Budget::renewed);
+        let budget = made.unwrap_or_else(Budget::of_process);
         let wanted_bytes = engine.planned_bytes();
         engine.keep_within(budget);
         let is_cut_short = engine.planned_bytes() < wanted_bytes;

@@ -4,6 +4,7 @@
 //! done for it, and the program waits for the event to be made.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
@@ -37,6 +38,51 @@ impl Needless {
             Self::ForNow => 16,
             Self::Loader => 64,
         }
+    }
+}
+
+/// What [`Hot`] is to forget: other threads find that out, and the one that watches takes it. Lock order: none, there is one lock.
+#[derive(Debug, Default)]
+pub struct ToForget(Mutex<Forgotten>);
+
+/// What is to be forgotten.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// These files: a start of each has needed something.
+    Files(HashSet<FileHandle>),
+    /// All of it: what is wanted has changed, or more files than are counted have needed something.
+    All,
+}
+
+impl Default for Forgotten {
+    fn default() -> Self {
+        Self::Files(HashSet::new())
+    }
+}
+
+impl ToForget {
+    /// A start of the program in `file` has needed something.
+    pub fn note(&self, file: FileHandle) {
+        self.change(|forgotten| match forgotten {
+            Forgotten::Files(files) if files.len() < COUNTED_MAX => _ = files.insert(file),
+            other => *other = Forgotten::All,
+        });
+    }
+
+    /// What is wanted has changed.
+    pub fn note_all(&self) {
+        self.change(|forgotten| *forgotten = Forgotten::All);
+    }
+
+    /// What was noted since the last call.
+    pub fn take(&self) -> Forgotten {
+        let mut taken = Forgotten::default();
+        self.change(|forgotten| taken = std::mem::take(forgotten));
+        taken
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Forgotten)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -77,6 +123,14 @@ impl Hot {
             self.passed_over += 1;
         }
         is_hot
+    }
+
+    /// A start of the program in `file` has needed something: its executions are counted anew, as those of a file that was not hot before. Where the
+    /// kernel passes over the file already, it does so until the period ends.
+    pub fn forget(&mut self, file: &FileHandle) {
+        self.before.remove(file);
+        // A mark that the kernel has still counts among those that it may have.
+        self.counts.remove(file);
     }
 
     /// Begins another period where it is time for one. Returns whether it has: from then on no file is to be passed over, also where none was in
@@ -125,6 +179,33 @@ mod tests {
             hot.tick(began + 3 * PERIOD),
             "what the kernel was asked for late ends with a period without hot files"
         );
+    }
+
+    #[test]
+    fn a_start_that_needs_something_begins_the_count_anew() {
+        let began = Instant::now();
+        let (mut hot, what) = (Hot::new(began), Needless::ForNow);
+        let see = |hot: &mut Hot, number, count| (0..count).filter(|_| hot.see(&file(number), what)).count();
+        assert_eq!([1, 2].map(|number| see(&mut hot, number, what.times())), [1, 1]);
+        assert!(hot.tick(began + PERIOD));
+        hot.forget(&file(1));
+        assert_eq!([1, 2].map(|number| see(&mut hot, number, what.times() / FEWER)), [0, 1]);
+        assert_eq!(see(&mut hot, 3, what.times() - 1), 0);
+        hot.forget(&file(3));
+        assert_eq!([what.times() - 1, 1].map(|count| see(&mut hot, 3, count)), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_to_be_forgotten_is_taken_once_and_bounded() {
+        let to_forget = ToForget::default();
+        to_forget.note(file(1));
+        assert_eq!(to_forget.take(), Forgotten::Files([file(1)].into()));
+        assert_eq!(to_forget.take(), Forgotten::default());
+        to_forget.note_all();
+        to_forget.note(file(1));
+        assert_eq!(to_forget.take(), Forgotten::All);
+        (0..2 * COUNTED_MAX as u32).for_each(|number| to_forget.note(file(number)));
+        assert_eq!(to_forget.take(), Forgotten::All);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::fair_crew::FairCrew;
 use crate::fetches::{Done, Fetches, Start};
 use crate::files::{Files, Resting};
 use crate::gains::{FOLLOWED_MAX, Followed, Gains};
-use crate::hot::{Hot, Needless};
+use crate::hot::{Forgotten, Hot, Needless, ToForget};
 use crate::idle::Idle;
 use crate::known::Known;
 use crate::last_starts::LastStarts;
@@ -112,6 +112,8 @@ pub struct Service {
     pub(crate) last_starts: LastStarts,
     files: Files,
     streaks: Streaks,
+    /// For [`Hot`], which is the watching thread's.
+    to_forget: ToForget,
 }
 
 /// What is done by [`Service::upkeep`] once it was asked for, however busy that is. Protected by `Service::due`.
@@ -193,6 +195,7 @@ impl Service {
             last_starts: LastStarts::default(),
             files: Files::default(),
             streaks: Streaks::default(),
+            to_forget: ToForget::default(),
         });
         let _socket = match &options.socket {
             Some(path) => {
@@ -241,6 +244,13 @@ impl Service {
                 Err(error) => return Err(io::Error::from(error).into()),
             }
             let [has_execs, has_others, has_mounts, has_signals] = ready.map(|fd| !fd.revents().is_empty());
+            match self.to_forget.take() {
+                Forgotten::Files(files) => files.iter().for_each(|file| hot.forget(file)),
+                Forgotten::All => {
+                    hot = Hot::new(Instant::now());
+                    self.watch.pass_over_none()?;
+                }
+            }
             if has_execs || has_others {
                 // Anything that is executed from now on is in the queue.
                 let now = boot_ticks();
@@ -364,6 +374,7 @@ impl Service {
                 service.library.reload();
                 service.files.end_rests();
                 service.streaks.forget();
+                service.to_forget.note_all();
                 service.names.want();
             }
             missed_since.into_iter().for_each(|since_ticks| service.rescan(since_ticks));
@@ -439,8 +450,8 @@ impl Service {
             }
         }
         let begun = self.await_start(pid, file, is_known, awaited);
-        // One that is over before it is looked at needs nothing either.
-        (begun == Begun::Gone).then_some(Needless::Always)
+        // One that is over before it is looked at needs nothing either. Of a known program that says nothing: its next start may.
+        (begun == Begun::Gone && !is_known).then_some(Needless::Always)
     }
 
     /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
@@ -700,11 +711,17 @@ impl Service {
             None => may_come_again,
         };
         let is_observed = part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(uid);
+        if let Some(file) = &file
+            && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
+        {
+            self.to_forget.note(file.clone());
+        }
         if let (Some(_), Some(file), false) = (&found, file, is_observed)
             && self.library.only_role(&file, process.rights.uid).is_some()
         {
-            // Once there is time to observe it, that is soon seen.
-            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_due);
+            // Once there is time to observe it, that is soon seen. Where nothing is learned there never is.
+            let is_owed = is_due && self.learns;
+            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_owed);
         }
         if is_observed {
             return Next::Observe(process);

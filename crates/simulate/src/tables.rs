@@ -30,12 +30,19 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
     if cost.is_some() {
         headings.push("cost ms".to_owned());
     }
-    for (device, _) in rows.first().into_iter().flat_map(|row| &row.timed) {
+    let mut kinds = headings.clone();
+    let timed = rows.first().map_or(&[][..], |row| &row.timed);
+    for (device, _) in timed {
         headings.push(format!("{device} ms"));
-        headings.extend(["faults ms", "waits ms", "late"].map(str::to_owned));
+        kinds.push(String::new());
+        for kind in ["faults ms", "waits ms", "late"] {
+            // Of several devices each says which one's it is.
+            headings.push(if timed.len() > 1 { format!("{device} {kind}") } else { kind.to_owned() });
+            kinds.push(kind.to_owned());
+        }
     }
-    let named_so = |name: &str| headings.iter().rposition(|heading| heading == name);
-    let spare: Vec<usize> = SPARE.into_iter().filter_map(named_so).collect();
+    let of_kind = |name: &str| (0..kinds.len()).rev().filter(|at| kinds[*at] == name).collect::<Vec<_>>();
+    let spare: Vec<usize> = SPARE.into_iter().flat_map(of_kind).collect();
     // Policies differ in the ends of their names.
     let mut table = named(&headings).whole(0).spare(&spare);
     let base = rows.first().map_or(0, |row| row.plain.outcome.hard);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hdrhistogram::Histogram;
 use prepage_core::{Fault, FaultClass, Object, PageIndex, PageRange, Permissions};
+use prepage_trace::AGENT_LIBRARY;
 use prepage_trace::parquet::{Names, TraceFile, Wanted};
 
 use crate::input::{InputError, Unseen};
@@ -164,7 +165,9 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
 
 /// Whether an object is what `record --exact` had the loader map beside the program's own libraries.
 fn is_agent(object: &Object) -> bool {
-    object.path.ends_with("/libprepage-agent.so")
+    // It may have been replaced while it was mapped.
+    let path = object.path.strip_suffix(" (deleted)").unwrap_or(&object.path);
+    Path::new(path).file_name() == Some(AGENT_LIBRARY.as_ref())
 }
 
 /// Whether an object is memory or a device, not a file: memfd_create, shmget, MAP_SHARED|MAP_ANONYMOUS, shm_open, huge pages,
@@ -187,6 +190,8 @@ mod tests {
     fn what_observes_a_program_is_no_file_of_it() {
         let object = |path: &str| Object::new(path, Some((0xfe << 20, 7)));
         assert!(is_agent(&object("/usr/local/lib/prepage/libprepage-agent.so")));
+        assert!(is_agent(&object("/usr/lib/prepage/libprepage-agent.so (deleted)")));
+        assert!(!is_agent(&object("/usr/lib/my-libprepage-agent.so")));
         assert!(!is_agent(&object("/usr/lib/libc.so.6")));
     }
 

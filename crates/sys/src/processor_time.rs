@@ -16,31 +16,38 @@ pub fn processor_time(pid: u32) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Child, Command};
     use std::time::Instant;
 
     use super::*;
 
+    /// Ends with the test, however that ends.
+    struct Spinning(Child);
+
+    impl Drop for Spinning {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
     #[test]
     fn what_a_process_computes_is_seen_while_it_computes() {
-        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let child = Spinning(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+        let pid = child.0.id();
         let until = Instant::now() + Duration::from_secs(60);
-        let mut last = processor_time(child.id()).unwrap();
+        let mut last = processor_time(pid).unwrap();
         // More often than the kernel's tick comes.
         let mut steps = 0;
         while steps < 100 && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
-            let now = processor_time(child.id()).unwrap();
+            let now = processor_time(pid).unwrap();
             assert!(now >= last);
             steps += u32::from(now > last && now - last < Duration::from_millis(1));
             last = now;
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         assert_eq!(steps, 100);
-        assert_eq!(
-            (processor_time(child.id()), processor_time(0), processor_time(u32::MAX)),
-            (None, None, None)
-        );
+        assert_eq!((processor_time(pid), processor_time(0), processor_time(u32::MAX)), (None, None, None));
     }
 }

@@ -60,6 +60,7 @@ pub use calibrate::ProbeCost;
 pub use event::{Event, EventKind, Mapped};
 pub use filter::{Filters, NotARange};
 pub use pairing::Pairing;
+pub use prepage_sys::agent::LIBRARY as AGENT_LIBRARY;
 pub use prepage_sys::perf::PerfError;
 pub use probe::{FaultEvents, PageCacheEvents, Probe, Target};
 pub use recorder::{

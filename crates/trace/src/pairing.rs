@@ -46,8 +46,9 @@ const RUNNING_MIN: usize = 1 << 14;
 ///   faults by being written to; in any other file mapping, shared memory and the vdso: [`FaultClass::Cached`];
 /// - in anonymous memory: [`FaultClass::ZeroFill`] when the page is touched for the first time. The next fault on it is
 ///   [`FaultClass::CopyOnWrite`], and so is the next one of either process behind a fork: a write to what was only read, or to what both
-///   have. Faults behind that are [`FaultClass::ZeroFill`], since a page that is the process's own has none unless it was given
-///   back (MADV_DONTNEED); the first fault behind that counts as a copy. A huge page counts as touched only where it was touched first.
+///   have. So is the next one behind a swap-in. Faults behind that are [`FaultClass::ZeroFill`], since a page that is the process's own mostly has none
+///   unless it was given back (MADV_DONTNEED); the first fault behind that counts as a copy. What was swapped out and is still in memory, and pages that
+///   NUMA balancing or mprotect(2) had the kernel look at again, have faults too, which count as new pages. vfork(2) counts as a fork. A huge page counts as touched only where it was touched first.
 #[derive(Debug)]
 pub struct Pairing {
     /// Faults' starts are counted from this time of CLOCK_MONOTONIC.
@@ -324,7 +325,14 @@ impl Pairing {
         if let Over::Ended { cost_ns, disk } = *over {
             let memory = Memory::at(place);
             // To be noted also for faults that are read from disk or left out: later ones depend on it.
-            let is_copied = memory == Memory::Anonymous && self.spaces.touch(pid, begun.address);
+            let is_copied = match (memory, disk) {
+                (Memory::Anonymous, false) => self.spaces.touch(pid, begun.address),
+                (Memory::Anonymous, true) => {
+                    self.spaces.read_back(pid, begun.address);
+                    false
+                }
+                (Memory::PrivateFile | Memory::SharedFile, _) => false,
+            };
             fault.cost_ns = cost_ns;
             let at = (PageIndex::containing(begun.address), begun.ip);
             fault.class = match disk {

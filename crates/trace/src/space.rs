@@ -240,6 +240,11 @@ impl AddressSpaces {
         self.processes.entry(pid).or_default().touched.touch(PageIndex::containing(address))
     }
 
+    /// Notes that the page of `address` in anonymous memory of `pid` was read back from swap.
+    pub(crate) fn read_back(&mut self, pid: u32, address: u64) {
+        self.processes.entry(pid).or_default().touched.read_back(PageIndex::containing(address));
+    }
+
     fn map(&mut self, pid: u32, mapped: &Mapped) {
         if mapped.end <= mapped.start {
             return;

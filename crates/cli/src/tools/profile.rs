@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Show a profile: what it gains, how often it is right, and its files
     Show {
-        /// A file name or role of `list`, or a program's name, which stands for all its roles (for one of them with --json)
+        /// A file name or role of `list`, or a program's name, which stands for all its roles; with --json it must name one
         #[arg(required_unless_present = "command", value_name = "PROFILE", value_parser = name())]
         profile: Option<String>,
         /// Print JSON
@@ -110,12 +110,7 @@ pub fn run(command: &Command) -> Result<ExitCode> {
             show::show(&stores, &only(find(&stores, name)?)?, true, &mut out)?
         }
         Command::Show { profile: Some(name), json: false, .. } => {
-            for (at, entry) in find(&stores, name)?.iter().enumerate() {
-                if at > 0 {
-                    writeln!(out)?;
-                }
-                show::show(&stores, entry, false, &mut out)?;
-            }
+            return show_all(&stores, name, &mut out);
         }
         Command::Show { json, command, .. } => {
             show::show(&stores, &of_call(&stores, command)?, *json, &mut out)?
@@ -130,6 +125,28 @@ pub fn run(command: &Command) -> Result<ExitCode> {
         Command::Merge(args) => return carry::merge(args, &mut out),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows all profiles that are called `name`, and reports those that are damaged.
+fn show_all(stores: &Stores, name: &str, out: &mut impl Write) -> Result<ExitCode> {
+    let found = find(stores, name)?;
+    let (whole, damaged): (Vec<_>, Vec<_>) = found.iter().partition(|(_, loaded)| loaded.is_ok());
+    if let ([], [entry]) = (&*whole, &*damaged) {
+        show::show(stores, entry, false, out)?;
+    }
+    for (at, entry) in whole.into_iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        show::show(stores, entry, false, out)?;
+    }
+    out.flush()?;
+    for entry in &damaged {
+        if let Err(error) = show::show(stores, entry, false, out) {
+            say_failed(name, "not shown", &error);
+        }
+    }
+    Ok(if damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[derive(Serialize)]

@@ -219,7 +219,9 @@ fn tell_inexact(exact: &ExactFacts) {
     };
     let top = top.collect::<Vec<_>>().join(", ");
     let pages = counted(sum as usize, "page");
-    say!("prepage: not exact: {pages} could be touched before fault-around was off for them: {top}{more}");
+    say!(
+        "prepage: not exact: {pages} could be touched while fault-around was not, or not yet, off for them: {top}{more}"
+    );
 }
 
 fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::Result<()> {

@@ -200,18 +200,19 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     }
     let names = policies(args);
     let devices = args.device.iter().map(Device::model).collect::<Result<Vec<_>>>()?;
-    let mut input = input(args)?;
-    advise(&mut input, &args.advise, args.max_readahead)?;
     let contenders = contenders(&names, &devices, args.max_readahead)?;
-    let profile = profile(args)?;
-    if profile.is_empty()
-        && contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)))
-    {
+    let predicts = contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)));
+    // A trace can be long: this is said before it is read.
+    if predicts && args.train.is_empty() {
         let what = "policy `predicted` needs --train FILE\n";
         usage::refuse(clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, what));
     }
+    let mut input = input(args)?;
+    advise(&mut input, &args.advise, args.max_readahead)?;
+    let profile = profile(args)?;
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
-    if !profile.is_empty() && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
+    let is_needed = !profile.is_empty() || predicts;
+    if is_needed && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
         bail!("--train FILE contains none of the files that are touched");
     }
     let options =

@@ -70,15 +70,15 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "starts: {} seen, {} fetched ({:.1} MB), {} in memory already, {} passed over, {} unknown, {} elsewhere, {} left alone",
+        "starts: {} looked at, {} fetched ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone; {} more passed over",
         count("starts"),
         count("fetched"),
         megabytes(count("fetched_bytes") as f64),
         count("warm"),
-        count("passed"),
         count("unknown"),
         count("elsewhere"),
         count("left_alone"),
+        count("passed"),
     )?;
     let (observed, learned) = (count("observed"), count("learned"));
     writeln!(

@@ -103,7 +103,7 @@ fn tell_stopped(warmed: &Warmed<'_>, files: usize) {
         Some(Stopped::Limit { limit_bytes }) => {
             let limit = match limit_bytes % PAGE_SIZE {
                 0 => pages_as_size(limit_bytes / PAGE_SIZE),
-                _ => format!("{limit_bytes} bytes"),
+                _ => counted(limit_bytes as usize, "byte"),
             };
             say!("prepage: {at}: more than {limit} would be read");
             say!("  try: --limit SIZE, with memory for it");

@@ -420,4 +420,8 @@ fn a_policy_that_has_learned_nothing_is_a_wrong_command_line() {
     let refused = simulate(dir.path(), &[&trace("python"), "-p", "predicted"]);
     let said = text(&refused.stderr);
     assert!(refused.status.code() == Some(2) && said.contains("needs --train FILE"), "{said}");
+    // A trace that is there may take long to read.
+    let refused = simulate(dir.path(), &["no-such-trace", "-p", "predicted"]);
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("needs --train FILE"), "{said}");
 }

@@ -239,6 +239,31 @@ fn show_prints_all_roles_of_a_program() {
 }
 
 #[test]
+fn show_goes_on_behind_a_damaged_profile() {
+    let sandbox = Sandbox::new();
+    let (key, profile) = profile_of(&["sleep"]);
+    let stores = Stores::at(sandbox.store());
+    stores.update(&key, Layer::User, |_| Some(profile)).unwrap();
+    let (of_user, _) = stores.list(Layer::User).unwrap().remove(0);
+    let machine = sandbox.path().join("machine");
+    fs::create_dir(&machine).unwrap();
+    let of_machine = machine.join(of_user.file_name().unwrap());
+    let good = fs::read(&of_user).unwrap();
+    let mut bad = good.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    for (first, second) in [(&good, &bad), (&bad, &good)] {
+        fs::write(&of_user, first).unwrap();
+        fs::write(&of_machine, second).unwrap();
+        let name = of_user.file_stem().unwrap().to_str().unwrap();
+        let mut command = sandbox.prepage(&["profile", "show", name]);
+        let shown = command.env("PREPAGE_LAYERS", &machine).output().unwrap();
+        let (said, reported) = (text(&shown.stdout), text(&shown.stderr));
+        assert!(said.starts_with("sleep\n") && reported.contains("not shown"), "{said}{reported}");
+        assert_eq!(shown.status.code(), Some(1));
+    }
+}
+
+#[test]
 fn an_import_goes_on_behind_a_profile_that_cannot_be_written() {
     let sandbox = Sandbox::new();
     let stores = Stores::at(sandbox.store());

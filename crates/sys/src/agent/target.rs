@@ -13,7 +13,8 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use super::Carrying;
 
-const LIBRARY: &str = "libprepage-agent.so";
+/// The agent's file name.
+pub const LIBRARY: &str = "libprepage-agent.so";
 const LOG: &str = "PREPAGE_AGENT";
 /// Set only to make two variables: the agent takes out two, see `clean` in crates/sys/agent/audit.c.
 const EVEN: &str = "PREPAGE_AGENT_EVEN";

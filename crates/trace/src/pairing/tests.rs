@@ -234,6 +234,22 @@ fn after_a_fork_both_copy_what_was_touched_before_it_once() {
 }
 
 #[test]
+fn what_was_read_back_from_swap_may_be_copied() {
+    let disk = |address| EventKind::FaultEnd { address, ip: 8, disk: true };
+    let events = vec![
+        (1, 1, map(0x1000, 0x9000, false, 3, 2)),
+        (2, 1, end(0x1000)),
+        (3, 1, end(0x1000)),
+        (4, 1, disk(0x1000)),
+        (5, 1, end(0x1000)),
+        (6, 1, end(0x1000)),
+    ];
+    let classes: Vec<_> = feed(&mut Pairing::new(0), events).iter().map(|fault| fault.class).collect();
+    use FaultClass::{CopyOnWrite, Disk, ZeroFill};
+    assert_eq!(classes, [ZeroFill, CopyOnWrite, Disk, CopyOnWrite, ZeroFill]);
+}
+
+#[test]
 fn a_thread_appears_once_for_each_name_it_faulted_under() {
     let name = |name: &str| EventKind::Name { name: name.into(), exec: false };
     let mut pairing = Pairing::new(0);

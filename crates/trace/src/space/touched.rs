@@ -16,13 +16,24 @@ pub(super) struct TouchedPages {
 
 impl TouchedPages {
     /// Notes a fault on `page` and says whether it gave the process a copy: of a page that a fork has shared, or, by a write behind
-    /// a read, of the kernel's page of zeros. Else the page is new: what is the process's own has no fault again unless it was given back.
+    /// a read, of the kernel's page of zeros. Else the page is taken for new: what is
+    /// the process's own mostly has no fault again unless it was given back.
     pub(super) fn touch(&mut self, page: PageIndex) -> bool {
         if !self.touched.contains(page.0) {
             Arc::make_mut(&mut self.touched).insert(page.0);
             return false;
         }
         !self.own.contains(page.0) && Arc::make_mut(&mut self.own).insert(page.0)
+    }
+
+    /// Notes that `page` was read back from swap: the kernel may have kept its copy there, and the process may have to make the page its own again.
+    pub(super) fn read_back(&mut self, page: PageIndex) {
+        if !self.touched.contains(page.0) {
+            Arc::make_mut(&mut self.touched).insert(page.0);
+        }
+        if self.own.contains(page.0) {
+            Arc::make_mut(&mut self.own).remove(page.0);
+        }
     }
 
     /// Forks: what was touched is both processes' from now on.
@@ -80,6 +91,11 @@ mod tests {
                     let range = pages(start, start + next(300) + 1);
                     processes[who].forget(range);
                     plain[who].retain(|&page, _| !range.contains(PageIndex(page)));
+                }
+                2 => {
+                    let page = next(1200);
+                    processes[who].read_back(PageIndex(page));
+                    plain[who].insert(page, false);
                 }
                 _ => {
                     let page = next(1200);
