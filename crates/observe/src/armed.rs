@@ -136,8 +136,9 @@ impl ArmedRanges {
             .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
     }
 
-    /// Process `pid` ended before it was seen what it had touched of a mapping that was armed just now: that is not known as armed then.
-    pub(crate) fn armed_too_late(&mut self, pid: u32, mapped: &Mapped) {
+    /// A mapping of process `pid` is not known as armed: it took the place of one that was, or the process ended before it was seen what had
+    /// been touched of it.
+    pub(crate) fn forget(&mut self, pid: u32, mapped: &Mapped) {
         if let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) {
             program.ranges.remove(&mapped.start);
         }

@@ -86,8 +86,9 @@ pub struct Armer {
     mapped_at: HashMap<u32, Vec<(u64, u64, u64)>>,
     /// Whether it is told when something is mapped.
     knows_times: bool,
-    /// By process, the mappings that [`Self::go_on`] has read and armed last: whoever wants them right after it need not do either again.
-    read_last: HashMap<u32, Vec<Mapped>>,
+    /// By process, the mappings that [`Self::go_on`] has read and armed last, and when: whoever wants them right after it need not do either
+    /// again.
+    read_last: HashMap<u32, (u64, Vec<Mapped>)>,
     unjudged: Vec<Unjudged>,
     /// Programs whose agent has not sent its descriptor yet, and when they were executed.
     expected: HashMap<u32, Instant>,
@@ -311,7 +312,7 @@ impl Armer {
             match present {
                 Ok(present) => ranges.mapped_before(mapped, &present, by == By::Agent),
                 Err(_) if by == By::Agent => {}
-                Err(_) => ranges.armed_too_late(pid, mapped),
+                Err(_) => ranges.forget(pid, mapped),
             }
         }
         by == Some(By::Observer)
@@ -393,7 +394,7 @@ impl Armer {
                     true
                 } else {
                     if self.knows_times && present.is_none() {
-                        self.ranges.now().armed_too_late(pid, mapped);
+                        self.ranges.now().forget(pid, mapped);
                     }
                     false
                 };
@@ -449,7 +450,7 @@ impl Armer {
                     for (mapped, _) in &mapped {
                         match &present {
                             Ok(present) => ranges.mapped_before(mapped, present, false),
-                            Err(_) => ranges.armed_too_late(pid, mapped),
+                            Err(_) => ranges.forget(pid, mapped),
                         }
                     }
                 }
@@ -496,10 +497,10 @@ impl Armer {
 
     /// Arms what a process has mapped by now. Returns what is armed, and by whom.
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
-        let mapped = mappings(pid);
+        let (read_ns, mapped) = (now_ns(), mappings(pid));
         let of_files: Vec<&Mapped> = mapped.iter().filter(|mapped| self.is_of_a_file(pid, mapped)).collect();
         let armed = self.arm_each(pid, &of_files);
-        self.read_last.insert(pid, mapped);
+        self.read_last.insert(pid, (read_ns, mapped));
         armed
     }
 
@@ -531,8 +532,8 @@ impl Armer {
         self.spaces.contains_key(&pid)
     }
 
-    /// The mappings of process `pid`, where [`Self::go_on`] has read and armed them last.
-    pub(crate) fn take_read_last(&mut self, pid: u32) -> Option<Vec<Mapped>> {
+    /// The mappings of process `pid`, where [`Self::go_on`] has read and armed them last, and when.
+    pub(crate) fn take_read_last(&mut self, pid: u32) -> Option<(u64, Vec<Mapped>)> {
         self.read_last.remove(&pid)
     }
 

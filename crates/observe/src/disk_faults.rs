@@ -3,7 +3,7 @@
 //! They are few, and the others cost nothing: a perf event for all faults adds 0.7 to 1.2 µs to each, where one that is armed takes 1.3.
 
 use prepage_sys::perf::PerfError;
-use prepage_trace::{EventKind, FaultEvents, Mapped, Probe, Stream, Target};
+use prepage_trace::{EventKind, FaultEvents, Mapped, Probe, Stream, Target, now_ns};
 
 use crate::faults::Places;
 use crate::sightings::Sightings;
@@ -11,24 +11,43 @@ use crate::sightings::Sightings;
 /// Holds the faults of 50 ms, and the mappings that they lie in. What is dropped is dated by the next look at page tables.
 const RING_BYTES: usize = 128 << 10;
 
+/// How often the kernel is asked for how many records it had no room: to read an event's count interrupts each processor that runs a thread of
+/// the program.
+const ASKED_NS: u64 = 200_000_000;
+
 /// Faults that waited for a device.
 #[derive(Debug)]
 pub struct DiskFaults {
     stream: Stream,
     places: Places,
     /// What processes have mapped since that was taken last.
-    mapped: Vec<(u32, Mapped)>,
+    mapped: Vec<MappedAt>,
     /// Whether a process was started or has ended since that was taken last.
     has_changed: bool,
     /// Whether the kernel has had no room for records since.
     has_lost: bool,
+    /// For how many it had no room when that was asked for last.
+    lost: u64,
+    /// When that was.
+    asked_ns: u64,
+}
+
+/// What a process has mapped.
+#[derive(Debug)]
+pub struct MappedAt {
+    /// When it was mapped.
+    pub time_ns: u64,
+    /// By which process.
+    pub pid: u32,
+    /// What.
+    pub mapped: Mapped,
 }
 
 /// What perf tells besides.
 #[derive(Debug)]
 pub struct Changes {
     /// What processes have mapped; `None` where the kernel had no room to tell it.
-    pub mapped: Option<Vec<(u32, Mapped)>>,
+    pub mapped: Option<Vec<MappedAt>>,
     /// Whether a process was started or has ended.
     pub of_processes: bool,
 }
@@ -41,7 +60,16 @@ impl DiskFaults {
     pub fn attach(pids: &[u32]) -> Result<Self, PerfError> {
         let probe = Probe { faults: FaultEvents::DiskOnly, ring_bytes: RING_BYTES, ..Probe::default() };
         let stream = Stream::attach_to(&Target::Processes(pids.to_vec()), &probe)?;
-        Ok(Self { stream, places: Places::of(pids), mapped: Vec::new(), has_changed: false, has_lost: false })
+        let (places, asked_ns) = (Places::of(pids), now_ns());
+        Ok(Self {
+            stream,
+            places,
+            mapped: Vec::new(),
+            has_changed: false,
+            has_lost: false,
+            lost: 0,
+            asked_ns,
+        })
     }
 
     /// What has changed since this was called last, as far as [`Self::look`] has seen it.
@@ -52,14 +80,15 @@ impl DiskFaults {
         Changes { mapped: (!has_lost).then_some(mapped), of_processes }
     }
 
-    /// Notes the faults that came since the last look. `last_touch_ns` becomes the time of the last one on a page of a file.
-    pub fn look(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
+    /// Notes the faults that came since the `last` look, or another. `last_touch_ns` becomes the time of the last one on a page of a file.
+    pub fn look(&mut self, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         for event in self.stream.finish() {
             self.places.apply(&event);
             let address = match event.kind {
                 EventKind::FaultEnd { address, .. } => address,
                 EventKind::Map(mapped) => {
-                    self.mapped.push((event.pid, *mapped));
+                    let (time_ns, pid) = (event.time_ns, event.pid);
+                    self.mapped.push(MappedAt { time_ns, pid, mapped: *mapped });
                     continue;
                 }
                 EventKind::Fork { parent_pid, .. } if parent_pid != event.pid => {
@@ -70,7 +99,6 @@ impl DiskFaults {
                     self.has_changed = true;
                     continue;
                 }
-                // Not asked for: to read an event's count interrupts each processor that runs a thread of the program.
                 EventKind::Lost { .. } => {
                     self.has_lost = true;
                     continue;
@@ -82,6 +110,12 @@ impl DiskFaults {
             if let Some(place) = place {
                 sightings.touch(event.time_ns, place, page);
             }
+        }
+        // The kernel tells of a loss in front of the next record that finds room: of the last one never.
+        if last || now_ns().saturating_sub(self.asked_ns) >= ASKED_NS {
+            self.asked_ns = now_ns();
+            let lost = self.stream.counts().map_or(self.lost, |counts| counts.lost);
+            self.has_lost |= lost != std::mem::replace(&mut self.lost, lost);
         }
     }
 }

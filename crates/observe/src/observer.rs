@@ -292,8 +292,8 @@ impl Observer {
             Pages::Tables(tables, primer, disk_faults) => {
                 tables.take_in(&told, sightings, last_touch_ns);
                 if let Some(disk_faults) = disk_faults {
-                    disk_faults.look(sightings, last_touch_ns);
-                    tables.tell(disk_faults.take_changes(), sightings);
+                    disk_faults.look(last, sightings, last_touch_ns);
+                    tables.tell(disk_faults.take_changes(), sightings, last_touch_ns);
                 }
                 tables.look(last, sightings, last_touch_ns);
                 if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
@@ -304,7 +304,11 @@ impl Observer {
                         Ok(_kept) if with_agent => DiskFaults::attach(&tables.pids()).map(|begun| {
                             *disk_faults = Some(Box::new(begun));
                             // Nobody says what they had mapped before.
-                            tables.tell(Changes { mapped: None, of_processes: true }, sightings);
+                            tables.tell(
+                                Changes { mapped: None, of_processes: true },
+                                sightings,
+                                last_touch_ns,
+                            );
                         }),
                         Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
                             self.pages = Pages::Faults(Box::new(faults));

@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, By, PAUSE};
 use crate::arming::Entry;
-use crate::disk_faults::Changes;
+use crate::disk_faults::{Changes, MappedAt};
 use crate::endings::Endings;
 use crate::faults::as_stat_shows;
 use crate::loading::has_vector;
@@ -40,8 +40,10 @@ const INTERVAL_MAX: Duration = Duration::from_millis(50);
 /// map anything while its page table is walked. Where perf tells what is mapped, and what waited for the device, the looks only date the rest.
 const REST_A_LOOK: u32 = 10;
 const REST_A_LOOK_TOLD: u32 = 50;
-/// No longer than this all the same: a start ends with a second in which nothing is touched.
-const REST_MAX: Duration = Duration::from_millis(250);
+/// No longer than this all the same: nobody else tells what is mapped ...
+const REST_MAX: Duration = Duration::from_millis(50);
+/// ... or perf does, but a start ends with a second in which nothing is touched.
+const REST_MAX_TOLD: Duration = Duration::from_millis(250);
 
 /// Page tables, and what was seen in them.
 #[derive(Debug)]
@@ -188,41 +190,52 @@ impl PageTables {
             is_due = false;
         }
         if let Some(began) = began {
-            let rest = if self.tells_mapped { REST_A_LOOK_TOLD } else { REST_A_LOOK };
+            let (rest, most) = match self.tells_mapped {
+                true => (REST_A_LOOK_TOLD, REST_MAX_TOLD),
+                false => (REST_A_LOOK, REST_MAX),
+            };
             let took = processor_time().saturating_sub(began);
-            self.rests_until = Instant::now() + (rest * took).min(REST_MAX);
+            self.rests_until = Instant::now() + (rest * took).min(most);
         }
     }
 
     /// Perf tells from now on what changes: up to now, this. Has what was mapped armed.
-    pub fn tell(&mut self, changes: Changes, sightings: &mut Sightings) {
+    pub fn tell(&mut self, changes: Changes, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         self.tells_mapped = true;
         self.tree.tell_changed(changes.of_processes);
         let Some(mapped) = changes.mapped else {
             return self.processes.values_mut().for_each(Process::may_have_mapped);
         };
         let mut new: HashMap<u32, Vec<Run>> = HashMap::new();
-        for (pid, mapped) in mapped {
-            // Its mappings are still to be read, or it has executed another program since.
-            let is_known = |process: &&mut Process| !process.is_unread() && process.map.is_alive();
-            let Some(process) = self.processes.get_mut(&pid).filter(is_known) else { continue };
+        for MappedAt { time_ns, pid, mapped } in mapped {
+            // Its mappings are still to be read, were read since, or it has executed another program since. The kernel tells of a mapping once it
+            // is in place: over one that was read, older news would lay what is gone by now.
+            let is_news = |process: &&mut Process| {
+                !process.is_unread() && !process.knows(time_ns) && process.map.is_alive()
+            };
+            let Some(process) = self.processes.get_mut(&pid).filter(is_news) else { continue };
             let run = (mapped.start, mapped.end);
             let file = self.armer.is_of_a_file(pid, &mapped).then(|| {
                 let place = sightings.place(Path::new(&*mapped.path), mapped.inode.map(as_stat_shows));
                 Mapping { mapped, place }
             });
-            if process.has_mapped(run, file) {
+            let is_armed = file.is_some() && process.map.is_armed(run.0..run.1).unwrap_or(false);
+            if let Some(file) = file.as_ref().filter(|_| !is_armed) {
+                // What was armed there is gone.
+                self.armer.ranges().now().forget(pid, &file.mapped);
+            }
+            if process.has_mapped(run, file, is_armed) {
                 let new = new.entry(pid).or_default();
                 *new = joined(new, &[run]);
             }
         }
         for (pid, new) in new {
-            self.arm(pid, &new, sightings);
+            self.arm(pid, &new, sightings, last_touch_ns);
         }
     }
 
     /// Arms what process `pid` has mapped at `new`, and notes what may have been touched there before.
-    fn arm(&mut self, pid: u32, new: &[Run], sightings: &mut Sightings) {
+    fn arm(&mut self, pid: u32, new: &[Run], sightings: &mut Sightings, last_touch_ns: &mut u64) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let is_new = |one: &&Mapping| within(new, (one.mapped.start, one.mapped.end)).next().is_some();
         let mappings: Vec<&Mapping> = process.mappings.iter().filter(is_new).collect();
@@ -234,13 +247,15 @@ impl PageTables {
         for (mapped, _) in armed {
             match process.map.present_in(mapped.start..mapped.end) {
                 Ok(present) => noted.extend(present),
-                Err(_) => self.armer.ranges().now().armed_too_late(pid, &mapped),
+                Err(_) => self.armer.ranges().now().forget(pid, &mapped),
             }
         }
         for (mapping, place) in mappings.iter().filter_map(|one| Some((one, one.place?))) {
             for run in within(&noted, (mapping.mapped.start, mapping.mapped.end)) {
                 self.has_windows = true;
-                sightings.window(now, place, mapping.pages(run));
+                if sightings.window(now, place, mapping.pages(run)) {
+                    *last_touch_ns = now.max(*last_touch_ns);
+                }
             }
         }
         process.noted = joined(&process.noted, &noted);

@@ -12,7 +12,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
-use prepage_testing::{Need, assert_passed, child, has, is_child, this_test, unless_refused};
+use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
 /// that executes nothing does the last two.
@@ -150,15 +150,22 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
     let data = data(dir.path(), 64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { is_patient: false, ..with_agent };
-    let program = format!("import time\ntime.sleep(0.3)\n{MAP_AND_TOUCH}");
-    let command = ["/usr/bin/python3", "-c", &program, data.to_str().unwrap(), "40", "3", "4", "17", "63"];
-    let (observation, code) = observe(&command, &options);
-    assert_eq!(code, 0, "{:?}", observation.unseen);
-    let used = &file(&observation, &data).pages;
-    let seen: Vec<_> =
-        used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
-    assert_eq!(seen, [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)]);
-    assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
+    // The second mapping lies where the first one was, and shows the same.
+    for again in [String::new(), format!("mapped.close()\n{MAP_AND_TOUCH}")] {
+        let program = format!("import time\ntime.sleep(0.3)\n{MAP_AND_TOUCH}{again}");
+        let command =
+            ["/usr/bin/python3", "-c", &program, data.to_str().unwrap(), "40", "3", "4", "17", "63"];
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{:?}", observation.unseen);
+        if let Some(refused) = observation.unseen.iter().find(|why| why.starts_with("the order of pages")) {
+            return skip(Need::Doctor(Doctor::Faults), refused);
+        }
+        let used = &file(&observation, &data).pages;
+        let seen: Vec<_> =
+            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
+        assert_eq!(seen, [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)]);
+        assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
+    }
 }
 
 /// A fork inherits no registration.
@@ -598,31 +605,47 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     }
 }
 
-/// Writes down for how many microseconds at most it stood still.
+/// Writes down for how many microseconds at most it stood still, but for what it has waited for a processor (schedstat).
 const STAND_STILL: &str = r"
-import sys, time
-last, longest = time.monotonic(), 0
-end = last + 0.15
-while last < end:
-    now = time.monotonic()
-    longest, last = max(longest, now - last), now
+import os, sys, time
+schedstat = os.open('/proc/thread-self/schedstat', os.O_RDONLY)
+def now():
+    return time.monotonic() - int(os.pread(schedstat, 99, 0).split()[1]) / 1e9
+last, longest = now(), 0
+end = time.monotonic() + 0.15
+while time.monotonic() < end:
+    at = now()
+    longest, last = max(longest, at - last), at
 print(int(longest * 1e6), file=open(sys.argv[1], 'a'))
 ";
+
+/// For how many microseconds this thread has waited for a processor.
+fn waited_us() -> u64 {
+    let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    schedstat.split(' ').nth(1).unwrap().parse::<u64>().unwrap() / 1000
+}
 
 /// A while after the beginning, page tables are looked at each 50 ms.
 #[test]
 fn a_visited_program_does_not_stand_still_until_page_tables_are_looked_at_again() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    // Where the kernel does not count that, a busy machine could not be told from a defect.
+    if !has(Need::Path("/proc/thread-self/schedstat".into())) {
+        return;
+    }
     let times = dir.path().join("times");
     let script = "sleep 0.6; for i in 0 1 2 3 4 5 6 7 8 9; do /usr/bin/python3 -c \"$0\" \"$1\"; done";
     let [.., by_visits] = ways("/bin/sh");
+    let before_us = waited_us();
     let (_, code) = observe(&["/bin/sh", "-c", script, STAND_STILL, times.to_str().unwrap()], &by_visits);
+    let waited_us = waited_us() - before_us;
     assert_eq!(code, 0);
     let times: Vec<u64> =
         fs::read_to_string(times).unwrap().lines().map(|line| line.parse().unwrap()).collect();
-    // About every second visit cannot end at once. On a busy machine another program may be in its place for a while.
-    let long = times.iter().filter(|&&time_us| time_us > 40_000).count();
-    assert!(times.len() == 10 && long < 3, "{times:?} µs");
+    // About every second visit cannot end at once. On a busy machine the observer may have to wait before it ends one.
+    const LONG_US: u64 = 40_000;
+    let long = times.iter().filter(|&&time_us| time_us > LONG_US).count() as u64;
+    assert!(times.len() == 10 && long < 3 + waited_us / LONG_US, "{times:?} µs, the observer {waited_us} µs");
 }
 
 /// Touches a page at once and others a while later, when perf is ready.

@@ -18,6 +18,7 @@ use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
 use prepage_sys::open_files;
 use prepage_sys::signals::{ENDING, Signals};
+use rustix::io::Errno;
 
 use crate::account::{Listener, account, left_out, observed, with_left_out};
 use crate::choose::Choice;
@@ -202,10 +203,15 @@ impl Beside<'_> {
     /// Until the start is over, its time is up, or somebody ends what the program's service, container or session has left
     /// running: what was seen until then is written before this process ends, too.
     fn until(&self) -> Option<Until> {
-        let Ok(until) = Until::ended_or(self.context.pid, WINDOW) else {
-            // A program that has all in memory may take less time than the look at its profile.
-            self.listener.say("nothing prefetched: the program has ended already");
-            return None;
+        let until = match Until::ended_or(self.context.pid, WINDOW) {
+            Ok(until) => until,
+            Err(error) => {
+                // A program that has all in memory may take less time than the look at its profile.
+                let has_ended = error.raw_os_error() == Some(Errno::SRCH.raw_os_error());
+                let why = if has_ended { "the program has ended already".into() } else { chain(&error) };
+                self.listener.say(&format!("nothing prefetched: {why}"));
+                return None;
+            }
         };
         Some(match Signals::take_over(&ENDING) {
             Ok(signals) => until.or_readable(signals.into_fd()),

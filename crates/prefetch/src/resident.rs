@@ -33,8 +33,9 @@ const WITH_PAGES: [u32; 14] = [
 ];
 
 /// Whether `page` is in memory. The kernel's count is believed where it counts the page. It says nothing of files that the
-/// caller neither owns nor may write (EPERM, since Linux 6.16), and counts nothing in those of some file systems: there a read of one byte tells. A page found
-/// missing in such a file is in memory or on its way afterwards.
+/// caller neither owns nor may write (EPERM, since Linux 6.16), and counts nothing in those of some file systems. There a read of one byte tells
+/// that the kernel ends before it would wait, in an overlay mincore(2), and where neither does, the time that an ordinary read takes. A page that a
+/// read found missing is in memory or on its way afterwards.
 pub(crate) fn is_resident(file: &File, page: PageIndex) -> bool {
     let told = counted(file, page).or_else(|| answers_without_waiting(file, page));
     told.unwrap_or_else(|| answers_at_once(file, page))
@@ -83,7 +84,7 @@ fn has_pages(file: &File) -> bool {
 fn answers_without_waiting(file: &File, page: PageIndex) -> Option<bool> {
     let began = Instant::now();
     match read(file, page, ReadWriteFlags::NOWAIT) {
-        // Overlayfs. Whoever owns a file may ask of the pages of the one below.
+        // Overlayfs. Whoever counts as the owner may ask of the pages of the file below.
         Err(Errno::OPNOTSUPP) => are_resident(file.as_fd(), one(page)),
         answer => Some(answer.is_ok() && began.elapsed() < AT_ONCE),
     }

@@ -57,16 +57,17 @@ fn is_in_memory(glance: &Glance<'_>, random: u64) -> bool {
 /// Whether the file of `sample` still holds what was learned, with these pages in memory.
 fn are_there(sample: &Sample<'_>) -> bool {
     let Ok(found) = at_hand(Path::new(sample.path)) else { return false };
-    let identity = found.identity();
+    let (identity, size_bytes) = (found.identity(), found.size_bytes());
     let Ok(file) = found.open() else { return false };
-    (sample.identity.is_same(&identity) || holds(&file, sample)) && are_at_hand(&file, &sample.pages)
+    (sample.identity.is_same(&identity) || holds(&file, size_bytes, sample))
+        && are_at_hand(&file, &sample.pages)
 }
 
 /// Whether `file` holds what was learned: one that was installed again, linked or given other rights since, or came with an image, is another file.
 // By itself: its two pages would be on the stack of every start.
 #[inline(never)]
-fn holds(file: &File, sample: &Sample<'_>) -> bool {
+fn holds(file: &File, size_bytes: u64, sample: &Sample<'_>) -> bool {
     // A page that is looked for is all that is ever read.
     let _ = fadvise(file, 0, None, Advice::Random);
-    content_of(&InMemory(file)).is_ok_and(|found| Some(found) == sample.fingerprint())
+    content_of(&InMemory { file, size_bytes }).is_ok_and(|found| Some(found) == sample.fingerprint())
 }

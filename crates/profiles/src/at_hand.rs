@@ -3,7 +3,7 @@
 //!
 //! Only file systems of the machine's own are asked: those on a device (a device number other than 0:…), and of the others those that keep their
 //! files in memory or on devices below them. What FUSE and network file systems know may be out of date, and asking them may take
-//! for ever.
+//! for ever. An overlay over one of those counts as the machine's own: to open a file in it opens the file below, which is waited for.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -151,10 +151,15 @@ impl<'a> AtHand<'a> {
         identity_in(&self.statx)
     }
 
-    /// Opens it to read from. Another file may have come into its place since it was looked at.
+    /// How many bytes it holds.
+    pub fn size_bytes(&self) -> u64 {
+        self.statx.stx_size
+    }
+
+    /// Opens it to read from.
     ///
     /// # Errors
-    /// Where it is no regular file, or may not be read.
+    /// Where it is no regular file, or may not be read, and where another file has come into its place since it was looked at.
     pub fn open(self) -> Result<File, Errno> {
         if !self.is(FileType::RegularFile) {
             return Err(Errno::INVAL);
@@ -163,35 +168,41 @@ impl<'a> AtHand<'a> {
             return Ok(File::from(self.place));
         }
         let flags = TO_READ | OFlags::CLOEXEC;
-        Ok(File::from(openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?))
+        let file = openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?;
+        if identity_in(&statx(&file)?) != self.identity() {
+            return Err(Errno::AGAIN);
+        }
+        Ok(File::from(file))
     }
 
     /// All that it holds, if that is no more than `limit_bytes`.
     ///
     /// # Errors
-    /// As [`Self::open`], where a page of it is not in memory, and where it is another file by now.
+    /// As [`Self::open`], and where a page of it is not in memory.
     pub fn read(self, limit_bytes: u64) -> Result<Vec<u8>, Errno> {
-        let (size_bytes, identity, is_open) = (self.statx.stx_size, self.identity(), self.is_open);
+        let size_bytes = self.size_bytes();
         if size_bytes > limit_bytes {
             return Err(Errno::FBIG);
         }
         let file = self.open()?;
-        if !is_open && identity_in(&statx(&file)?) != identity {
-            return Err(Errno::AGAIN);
-        }
         let mut bytes = vec![0; size_bytes as usize];
-        let count = InMemory(&file).read_at(0, &mut bytes);
+        let count = InMemory { file: &file, size_bytes }.read_at(0, &mut bytes);
         if count.is_ok_and(|count| count == bytes.len()) { Ok(bytes) } else { Err(Errno::AGAIN) }
     }
 }
 
 /// An open file, as far as it is in memory.
 #[derive(Debug)]
-pub struct InMemory<'a>(pub &'a File);
+pub struct InMemory<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// How many bytes it holds, as was found before: whoever asks an overlay asks the file system below.
+    pub size_bytes: u64,
+}
 
 impl Bytes for InMemory<'_> {
     fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
+        self.size_bytes
     }
 
     /// WouldBlock where memory does not answer.
@@ -200,7 +211,7 @@ impl Bytes for InMemory<'_> {
         while filled < into.len() {
             let at = offset_bytes + filled as u64;
             let mut rest = [IoSliceMut::new(&mut into[filled..])];
-            match preadv2(self.0, &mut rest, at, ReadWriteFlags::NOWAIT) {
+            match preadv2(self.file, &mut rest, at, ReadWriteFlags::NOWAIT) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 // Overlayfs and tmpfs know no such reads, but what is in memory.
@@ -208,9 +219,9 @@ impl Bytes for InMemory<'_> {
                     let end = (offset_bytes + into.len() as u64).min(self.len_bytes());
                     let first = PageIndex::containing(at);
                     let pages = PageRange::new(first, PageIndex(end.div_ceil(PAGE_SIZE)).max(first));
-                    let is_there = pages.is_empty() || are_resident(self.0.as_fd(), pages) == Some(true);
+                    let is_there = pages.is_empty() || are_resident(self.file.as_fd(), pages) == Some(true);
                     return match is_there {
-                        true => self.0.read_at(offset_bytes, into),
+                        true => self.file.read_at(offset_bytes, into),
                         false => Err(Errno::AGAIN.into()),
                     };
                 }

@@ -213,23 +213,34 @@ impl Drop for FileMapping {
     }
 }
 
-/// Whether the kernel tells this process which pages of `file` are in memory: to its owner, to those who may write it,
-/// and to CAP_FOWNER (`can_do_mincore` in mm/mincore.c).
-pub fn may_know_residency(file: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(is_as_owner(file)? || may_write(file))
-}
+/// How far behind a file's last page one lies that no folio of the file reaches: these have 2 MiB at most.
+const BEHIND_PAGES: u64 = 512;
 
-/// Whether this process counts as the owner of `file`.
-fn is_as_owner(file: BorrowedFd<'_>) -> io::Result<bool> {
-    let owner = rustix::fs::fstat(file)?.st_uid;
-    Ok(owner == rustix::process::geteuid().as_raw()
-        || rustix::thread::capabilities(None)?.effective.contains(rustix::thread::CapabilitySet::FOWNER))
+/// Whether the kernel tells this process which pages of the regular file `file` are in memory: to its owner, to those who may write it, and to
+/// CAP_FOWNER (`can_do_mincore` in mm/mincore.c). Which owner counts, and for which user namespace, only the kernel knows. To others
+/// mincore(2) says that all is in memory, what lies behind the end as well: that is what is asked for here. A file that grows meanwhile may
+/// count as one of which nothing is told.
+///
+/// # Errors
+/// EACCES for files not open to read.
+pub fn may_know_residency(file: BorrowedFd<'_>) -> io::Result<bool> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    // What FUSE and network file systems know is enough, and others know it by themselves.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let end = statx(file, "", flags, StatxFlags::SIZE)?.stx_size.div_ceil(PAGE_SIZE);
+    let behind = PageRange::new(PageIndex(end + BEHIND_PAGES), PageIndex(end + BEHIND_PAGES + 1));
+    match FileMapping::new(file, behind) {
+        Ok(mapping) => Ok(mapping.resident()? == [false]),
+        // What cannot be mapped has no pages of which mincore(2) could tell.
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether all of `pages` are in memory (mincore(2)); of a file in an overlay, those of the file below. `None` where the kernel does not tell this
-/// process, which must count as the owner: who may write a file of an overlay may not write the file below.
+/// process.
 pub fn are_resident(file: BorrowedFd<'_>, pages: PageRange) -> Option<bool> {
-    if !is_as_owner(file).ok()? {
+    if !may_know_residency(file).ok()? {
         return None;
     }
     let there = FileMapping::new(file, pages).ok()?.resident().ok()?;
@@ -250,7 +261,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use prepage_core::PageIndex;
-    use prepage_testing::{Need, has};
+    use prepage_testing::{Need, assert_passed, child_command, child_output, has, is_child, this_test};
 
     use super::*;
 
@@ -274,6 +285,30 @@ mod tests {
         let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(4))).unwrap();
         assert!(may_know_residency(file.as_fd()).unwrap() && may_write(file.as_fd()));
         assert_eq!(mapping.resident().unwrap(), [true, true, false, false]);
+    }
+
+    /// CAP_FOWNER counts for owners alone whom the user namespace knows.
+    #[test]
+    fn a_users_own_namespace_is_not_told_which_pages_of_others_files_are_in_memory() {
+        const FILE: &str = "PREPAGE_TEST_FILE";
+        let name = this_test();
+        if is_child(&name) {
+            let file = std::fs::File::open(std::env::var_os(FILE).unwrap()).unwrap();
+            let pages = PageRange::new(PageIndex(0), PageIndex(1));
+            assert!(!may_know_residency(file.as_fd()).unwrap());
+            assert_eq!(are_resident(file.as_fd(), pages), None);
+            return;
+        }
+        if !has(Need::Root) || !has(Need::UserNamespace) {
+            return;
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[7; PAGE_SIZE as usize]).unwrap();
+        std::os::unix::fs::fchown(&file, Some(65_533), Some(65_533)).unwrap();
+        std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(may_know_residency(file.as_fd()).unwrap(), "outside, root counts as the owner");
+        let namespace = ["unshare", "-U", "--map-root-user"];
+        assert_passed(&child_output(child_command(&name, &namespace).env(FILE, file.path())));
     }
 
     #[test]

@@ -168,6 +168,19 @@ impl PageMap {
         self.scan(addresses, Scan { category_mask: IS_PRESENT, ..Scan::default() })
     }
 
+    /// Whether all of `addresses` is registered for first touches, whatever is in memory there.
+    ///
+    /// # Errors
+    /// As [`Self::present`].
+    pub fn is_armed(&self, addresses: Range<u64>) -> io::Result<bool> {
+        let mut end = addresses.start;
+        let what = Scan { category_mask: IS_ARMED, return_mask: IS_ARMED, ..Scan::default() };
+        self.scan_each(addresses.clone(), what, |region| {
+            end = if region.start == end { region.end } else { end };
+        })?;
+        Ok(end == addresses.end)
+    }
+
     /// The runs of `addresses` whose pages are no file's or memfd's: private copies, and marks that the kernel keeps of
     /// pages that were there.
     ///

@@ -135,7 +135,9 @@ fn hand_over(args: &[OsString]) -> u8 {
 fn tools_places() -> Vec<PathBuf> {
     // Without a /proc, what was executed: mostly no link, and better than nothing.
     let me = std::env::current_exe().unwrap_or_else(|_| OsStr::from_bytes(linux_execfn().to_bytes()).into());
-    let Some(directory) = me.parent() else { return Vec::new() };
+    // What was found without a directory says nothing of where: least of all in the working directory.
+    let directory = me.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let Some(directory) = directory else { return Vec::new() };
     vec![directory.join("prepage-tools"), directory.join("../libexec/prepage/prepage-tools")]
 }
 

@@ -106,9 +106,14 @@ impl Process {
         self.is_remapped = true;
     }
 
+    /// Whether its mappings at `time_ns` are known: they were read later.
+    pub(super) fn knows(&self, time_ns: u64) -> bool {
+        time_ns <= self.read_ns
+    }
+
     /// It has mapped something at `run` since its mappings were read, as perf tells: this `file`, or what is none. Returns whether a file is to be
-    /// seen there that was not.
-    pub(super) fn has_mapped(&mut self, run: Run, file: Option<Mapping>) -> bool {
+    /// seen there that was not, or that was mapped once more: a new mapping is not armed (`is_armed`), and has none of the pages of the old one.
+    pub(super) fn has_mapped(&mut self, run: Run, file: Option<Mapping>, is_armed: bool) -> bool {
         let first = self.mappings.partition_point(|known| known.mapped.end <= run.0);
         let end = first + self.mappings[first..].partition_point(|known| known.mapped.start < run.1);
         let lies_over = &self.mappings[first..end];
@@ -116,7 +121,7 @@ impl Process {
         let is_same =
             |known: &&Mapping| file.as_ref().is_some_and(|file| shows_same(&file.mapped, &known.mapped));
         let same = lies_over.iter().filter(is_same).filter_map(|known| known.part(run));
-        if same.map(|part| part.mapped.end - part.mapped.start).sum::<u64>() == run.1 - run.0 {
+        if is_armed && same.map(|part| part.mapped.end - part.mapped.start).sum::<u64>() == run.1 - run.0 {
             return false;
         }
         // Most that is told is memory of its own, and what was that before.
@@ -135,13 +140,14 @@ impl Process {
 
     /// Reads its mappings, and has those armed that are new.
     pub(super) fn read_mappings(&mut self, pid: u32, now: u64, armer: &mut Armer, sightings: &mut Sightings) {
-        (self.read_ns, self.is_remapped) = (now, false);
         let known = std::mem::take(&mut self.mappings);
         self.mapped.clear();
         let mut new = Vec::new();
         let read = armer.take_read_last(pid);
         let is_armed = read.is_some();
-        for mapped in read.unwrap_or_else(|| mappings(pid)) {
+        let (read_ns, read) = read.unwrap_or_else(|| (now, mappings(pid)));
+        (self.read_ns, self.is_remapped) = (read_ns, false);
+        for mapped in read {
             self.mapped.push((mapped.start, mapped.end));
             if !armer.is_of_a_file(pid, &mapped) {
                 continue;
@@ -203,33 +209,42 @@ mod tests {
     #[test]
     fn what_a_process_is_told_to_have_mapped_takes_the_place_of_what_was_there() {
         let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
-        let mut is_new = |line: &str, is_file: bool| {
+        let mut is_new = |line: &str, is_file: bool, is_armed: bool| {
             let mapped = parse_maps_line(line).unwrap();
             let run = (mapped.start, mapped.end);
             process.noted = joined(&process.noted, &[run]);
-            let is_new = process.has_mapped(run, is_file.then_some(Mapping { mapped, place: None }));
+            let is_new =
+                process.has_mapped(run, is_file.then_some(Mapping { mapped, place: None }), is_armed);
             (is_new, process.noted.clone())
         };
         // As ld.so maps a library: a page for what follows, and the parts over that.
-        assert_eq!(is_new("10000-20000 r--p 00000000 fe:00 7 /usr/lib/one.so", true), (true, vec![]));
-        assert!(!is_new("14000-18000 r-xp 00004000 fe:00 7 /usr/lib/one.so", true).0, "the same");
-        assert!(is_new("18000-1c000 rw-p 00007000 fe:00 7 /usr/lib/one.so", true).0);
-        assert!(!is_new("1e000-20000 rw-p 00000000 00:00 0 ", false).0, "memory of its own");
-        let protected = is_new("16000-18000 r--p 00006000 00:2d 9 /usr/lib/one.so", true);
+        let whole = "10000-20000 r--p 00000000 fe:00 7 /usr/lib/one.so";
+        assert_eq!(is_new(whole, true, false), (true, vec![]));
+        assert!(!is_new("14000-18000 r-xp 00004000 fe:00 7 /usr/lib/one.so", true, true).0, "the same");
+        assert!(is_new("18000-1c000 rw-p 00007000 fe:00 7 /usr/lib/one.so", true, false).0);
+        assert!(!is_new("1e000-20000 rw-p 00000000 00:00 0 ", false, false).0, "memory of its own");
+        let protected = is_new("16000-18000 r--p 00006000 00:2d 9 /usr/lib/one.so", true, true);
         assert!(!protected.0, "in an overlay the file's number is another");
         assert_eq!(protected.1, [(0x14000, 0x18000)], "and its pages are noted still");
-        assert!(is_new("1a000-1b000 r--p 00000000 fe:00 8 /usr/lib/two.so", true).0);
+        let again = is_new("16000-18000 r--p 00006000 fe:00 7 /usr/lib/one.so", true, false);
+        assert_eq!(
+            again,
+            (true, vec![(0x14000, 0x16000)]),
+            "the same once more, of which nothing is mapped yet"
+        );
+        assert!(is_new("1a000-1b000 r--p 00000000 fe:00 8 /usr/lib/two.so", true, false).0);
         let mappings: Vec<_> = process.mappings.iter().map(|one| &one.mapped).collect();
         let shown: Vec<_> = mappings.iter().map(|one| (one.start, one.end, one.offset_bytes)).collect();
-        let one: [(u64, u64, u64); 5] = [
-            (0x10000, 0x18000, 0),
+        let one: [(u64, u64, u64); 6] = [
+            (0x10000, 0x16000, 0),
+            (0x16000, 0x18000, 0x6000),
             (0x18000, 0x1a000, 0x7000),
             (0x1a000, 0x1b000, 0),
             (0x1b000, 0x1c000, 0xa000),
             (0x1c000, 0x1e000, 0xc000),
         ];
         assert_eq!(shown, one);
-        assert_eq!(&*mappings[2].path, "/usr/lib/two.so");
+        assert_eq!(&*mappings[3].path, "/usr/lib/two.so");
         assert_eq!(process.mapped, [(0x10000, 0x20000)]);
     }
 }

@@ -196,11 +196,14 @@ mod tests {
         assert!(has(&mut tree, shell.id()));
         let sleep: u32 = go_on().trim().parse().unwrap();
         tree.tell_changed(false);
+        // However long this thread has had no processor.
+        tree.walked = Instant::now();
         assert!(!has(&mut tree, sleep), "nobody told");
         tree.tell_changed(true);
         tree.tell_changed(false);
         assert!(has(&mut tree, sleep));
         assert_eq!(go_on(), "over\n");
+        tree.walked = Instant::now();
         assert!(has(&mut tree, sleep), "nobody told");
         std::thread::sleep(2 * BELIEVED_TOLD);
         assert!(!has(&mut tree, sleep), "it is not believed for ever");
