@@ -135,7 +135,8 @@ impl Span {
     }
 
     /// As [`Self::unmap_shared`], of many ranges, each an offset and a length. Since Linux 6.16 that interrupts other CPUs once
-    /// for all of them; kernels before 6.13 are asked one by one.
+    /// for all of them, but for pages that a userfaultfd mapped: they pass for written to, and each is an interrupt of its own. Kernels before 6.13 are asked one by
+    /// one.
     ///
     /// # Errors
     /// As `unmap_shared`.

@@ -17,6 +17,7 @@ use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::fill::{PART_PAGES, Wanted, commit_first};
 use crate::object::{Bytes, Frames, ObjectCore};
 use crate::pages::{Claim, Seen, Waiters};
+use crate::pin::Pins;
 use crate::reason;
 use crate::source::LocalFile;
 use crate::statistics::Account;
@@ -28,10 +29,31 @@ pub(crate) const LEAST_IN_BLOCKS: u64 = 8 * BLOCK_PAGES;
 
 impl ObjectCore {
     /// Whether whole blocks of it are read as one. Not where frames are reclaimed: they go one by one, and each time a block would be split.
-    fn has_blocks(&self) -> bool {
+    pub(crate) fn has_blocks(&self) -> bool {
         self.frames().is_some_and(|frames| {
             matches!(frames.bytes, Bytes::Local(_)) && frames.memfd.has_blocks() && frames.dirty.is_none()
         }) && !self.vm.pool.core().reclaims()
+    }
+
+    /// Says of pages whether they share a block with a pinned one: to take them out of a map, or their frames away, would take that out of the map, too.
+    /// MADV_DONTNEED of a part clears the entry of the whole block, and where a hole is punched the kernel unmaps the huge page that it splits.
+    pub(crate) fn are_beside_a_pin(&self, pins: &Pins) -> impl FnMut(PageIndex) -> bool {
+        let has_blocks = self.has_blocks();
+        let mut last = None;
+        move |page| {
+            let number = page.0 / BLOCK_PAGES;
+            has_blocks
+                && match last {
+                    Some((of, is_pinned)) if of == number => is_pinned,
+                    _ => {
+                        let start = number * BLOCK_PAGES;
+                        let block = PageRange::new(PageIndex(start), PageIndex(start + BLOCK_PAGES));
+                        let is_pinned = pins.any_in(block);
+                        last = Some((number, is_pinned));
+                        is_pinned
+                    }
+                }
+        }
     }
 
     /// Pages of one step of a run that is read ahead or for a range: the most that is claimed at once.
@@ -100,7 +122,9 @@ pub(crate) fn fill(
         return Err((claim, waiters));
     };
     // A direct read is one request, and a map shows a whole block by one entry of the page table.
-    let is_one = file.direct || wanted.in_order_for.is_some() && !wanted.marks_in(range);
+    let is_in_order =
+        || wanted.in_order_for.and_then(|at| at.enter(account.cpu)).is_some_and(|map| map.is_in_order());
+    let is_one = file.direct || !wanted.marks_in(range) && is_in_order();
     let part_pages = if is_one { BLOCK_PAGES } else { PART_PAGES };
     if !file.direct {
         file.begin_huge(range);
@@ -110,7 +134,7 @@ pub(crate) fn fill(
         let part = PageRange::new(start, PageIndex(start.0 + part_pages));
         let read = read_part(file, &block, range, part).and_then(|()| verify(frames, part, buffer));
         if read.is_err() {
-            frames.abandon(claim.range());
+            abandon_rest(frames, range, claim.range());
             return Err((claim, waiters));
         }
         if let Some(at) = wanted.in_order_for
@@ -122,6 +146,15 @@ pub(crate) fn fill(
     }
     account.tally.blocks_read += 1;
     Ok(waiters)
+}
+
+/// Gives back what was made of `rest`, unless a page of the block is pinned: the kernel would take that out of its maps, too. Then the next fill of a page overwrites it.
+fn abandon_rest(frames: &Frames, block: PageRange, rest: PageRange) {
+    // A fault may do this, in the place of a thread that holds the lock.
+    let Ok(pins) = frames.pins.try_lock() else { return };
+    if !pins.any_in(block) {
+        frames.abandon(rest);
+    }
 }
 
 fn read_part(file: &LocalFile, block: &Block, range: PageRange, part: PageRange) -> Result<(), u16> {

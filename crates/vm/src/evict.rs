@@ -1,12 +1,15 @@
 //! Frames are taken away, while others map and touch them.
 
 use std::io;
+use std::sync::PoisonError;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 
+use crate::blocks::BLOCK_PAGES;
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::error::AccessError;
+use crate::install::block;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::{Claim, Stamp};
 use crate::refill::Sums;
@@ -16,7 +19,8 @@ use crate::statistics::{Account, Tally};
 const BATCH_PAGES: u64 = 1024;
 
 impl Object {
-    /// Takes the frames of resident pages in `range` away, except pinned and dirty ones. Returns how many pages these were. The next
+    /// Takes the frames of resident pages in `range` away, except pinned and dirty ones, and those of a local file that share an aligned block of 2 MiB with a
+    /// pinned one. Returns how many pages these were. The next
     /// touch reads a page again. Private copies stay. A page that comes back with other bytes fails.
     ///
     /// # Errors
@@ -53,9 +57,17 @@ pub(crate) fn take(object: &ObjectCore, range: PageRange) -> Result<u64, AccessE
 
 fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: &mut u64) -> io::Result<()> {
     let mut claimed = Claimed::room_for(object, frames, range.len() as usize)?;
+    // What is pinned from here on is mapped after these have gone.
+    let pins = object.has_blocks().then(|| frames.pins.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut is_beside_a_pin = pins.as_deref().map(|pins| object.are_beside_a_pin(pins));
     let mut page = range.start();
     while page < range.end() {
-        match frames.pages.claim_resident(page, range.end()) {
+        let end = if pins.is_some() { block(page, BLOCK_PAGES, range).end() } else { range.end() };
+        if is_beside_a_pin.as_mut().is_some_and(|is_beside| is_beside(page)) {
+            page = end;
+            continue;
+        }
+        match frames.pages.claim_resident(page, end) {
             Some((claim, unwired)) => {
                 object.rewires(frames, unwired);
                 page = claim.range().end();

@@ -36,7 +36,10 @@ pub(crate) struct Touch {
     pub(crate) page: PageIndex,
     pub(crate) address: u64,
     pub(crate) ip: u64,
+    /// Where it is not known every touch passes for a write.
     pub(crate) write: bool,
+    /// It is known to be one.
+    pub(crate) surely_write: bool,
     /// A page was there, which may not be written to.
     pub(crate) protected: bool,
     pub(crate) tid: u32,
@@ -102,6 +105,13 @@ impl Fault<'_> {
             },
         };
         self.finish(&place, outcome);
+        let pool = map.vm.pool.core();
+        if matches!(outcome, FaultOutcome::Mapped(FaultClass::Disk, _))
+            && pool.reclaims()
+            && pool.hiding.help(map, self.account.cpu)
+        {
+            pool.frames.end_rest();
+        }
         outcome
     }
 
@@ -243,7 +253,7 @@ impl Fault<'_> {
         if filled.waiters.listed {
             vm.jobs.serve_listed_soon();
         }
-        let outcome = match filled.outcome {
+        match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
                 self.map.showed(read.len(), &mut self.account);
@@ -251,12 +261,7 @@ impl Fault<'_> {
             }
             Ok(read) => self.show_hard(place, frames, read),
             Err(code) => FaultOutcome::Failed(code),
-        };
-        let pool = vm.pool.core();
-        if pool.reclaims() && pool.hiding.help(self.map, self.account.cpu) {
-            pool.frames.end_rest();
         }
-        outcome
     }
 
     /// Has a thread read what is claimed, and end this fault.
@@ -267,7 +272,7 @@ impl Fault<'_> {
     }
 
     fn show_hard(&mut self, place: &Place<'_>, frames: &Frames, read: PageRange) -> FaultOutcome {
-        if let Some(outcome) = self.write_alone(place, frames, read) {
+        if let Some(outcome) = self.write_first(place, frames, read) {
             return outcome;
         }
         match self.map.show_read(place, frames, read, &mut self.account) {

@@ -213,7 +213,7 @@ pub(crate) fn after_failure(
 }
 
 /// Brings in the pages of `claim` of a local file, or of what is left of it after failures, for a fault of `by` if there is one.
-/// Nothing here allocates or takes a lock.
+/// Nothing here allocates, or waits for a lock that others hold.
 pub(crate) fn fill_local(
     object: &ObjectCore,
     frames: &Frames,
@@ -350,8 +350,7 @@ fn read_part(
     }
 }
 
-/// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back, and
-/// the kernel begins to read.
+/// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back.
 pub(crate) fn fill_cached(
     object: &ObjectCore,
     frames: &Frames,

@@ -78,7 +78,8 @@ pub(crate) struct FrameCount {
     calls: AtomicU32,
     /// (a) Whether the reclaimer sleeps on `calls`.
     asleep: AtomicU32,
-    /// (f) 1 while the reclaimer rests. Set back by who waits for a frame.
+    /// (f) 1 while the reclaimer rests. Set back by who waits for a frame, or for what the reclaimer holds, and by the fault that has done the last that was left to
+    /// faults.
     resting: AtomicU32,
 }
 
@@ -203,8 +204,9 @@ impl FrameCount {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.asked.fetch_sub(least, Ordering::SeqCst);
         // Others may sleep who left this one frames that are free still.
-        if self.is_waited_for() && self.reserved() < self.limit() {
-            self.wake_waiters(u64::MAX);
+        let free = self.limit().saturating_sub(self.reserved());
+        if self.is_waited_for() && free > 0 {
+            self.wake_for(free);
         }
         (outcome, true)
     }
@@ -287,10 +289,15 @@ impl FrameCount {
         self.reserved.fetch_sub(pages, Ordering::SeqCst);
         if self.is_waited_for() {
             self.moved.fetch_add(1, Ordering::SeqCst);
-            // Each takes one at least, and those that need more may sleep again: then all look.
-            let is_one_each = self.asked() <= self.waiting.load(Ordering::SeqCst).into();
-            self.wake_waiters(if is_one_each { pages } else { u64::MAX });
+            self.wake_for(pages);
         }
+    }
+
+    /// Wakes who may have the `pages` frames that are free.
+    fn wake_for(&self, pages: u64) {
+        // Each takes one at least, and those that need more may sleep again: then all look.
+        let is_one_each = self.asked() <= self.waiting.load(Ordering::SeqCst).into();
+        self.wake_waiters(if is_one_each { pages } else { u64::MAX });
     }
 
     /// So many more frames hold a page.
@@ -451,10 +458,14 @@ impl FrameCount {
 
     /// Leaves the processor to others for so long, in the middle of reclaim: not while a read waits for a frame, or few are free.
     pub(crate) fn rest(&self, limit: Duration) {
-        let free = self.limit().saturating_sub(self.reserved());
-        if free >= self.low().div_ceil(2) {
+        if self.may_rest() {
             self.rest_until(limit, || false);
         }
+    }
+
+    /// Whether so much is free that the reclaimer may leave the processor to others.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.limit().saturating_sub(self.reserved()) >= self.low().div_ceil(2)
     }
 
     /// Rests until it `is_over`, for `limit` at most: not while a read waits for a frame.

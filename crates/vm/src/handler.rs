@@ -138,6 +138,7 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
         address: message.address,
         ip: 0,
         write: message.write,
+        surely_write: message.write,
         protected: message.protected,
         tid: message.tid,
         start_ns,

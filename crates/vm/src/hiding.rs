@@ -12,6 +12,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::map::MapCore;
+use crate::pool::PoolCore;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wake};
 
 /// Places that are offered at once at most.
@@ -21,22 +22,29 @@ const PLACES_A_FAULT: usize = 8;
 /// Others are interrupted where a place takes longer; then so many offers are left out.
 const DEAR: Duration = Duration::from_micros(4);
 const DEAR_OFFERS: u32 = 16;
-/// From one offer to the next, which are some hundred faults, a single thread changes its CPU so often at most; several do all the time.
+/// From one round to the next, which are some hundred faults, a single thread changes its CPU so often at most; several do all the time.
 const MOST_MOVES: u32 = 8;
 /// The reclaimer waits so long for faults to take some before it goes on by itself.
 pub(crate) const MOST_WAIT: Duration = Duration::from_millis(1);
 
 /// What is to be taken out of a map.
 ///
-/// Lock legend: (a) atomic; (f) atomic, slept on; (o) atomic, written by who offers while nothing is on offer.
+/// Lock legend: (a) atomic; (f) atomic, slept on; (o) atomic, written by who offers while nothing is on offer. A fault may read what is of an older offer: then it
+/// fails to take the place.
 #[derive(Debug)]
 pub(crate) struct Hiding {
     /// (a) The map of the last fault that read a page, and its CPU.
     faulted: AtomicU64,
     cpu: AtomicU32,
-    /// (a) How many such faults since the last offer were on another CPU than the one before, up to one more than [`MOST_MOVES`]: then the faults of several threads
+    /// (a) How many such faults since the last round were on another CPU than the one before, up to one more than [`MOST_MOVES`]: then the faults of several threads
     /// write here no more. A hint: what two threads count at once may be lost.
     moves: AtomicU32,
+    /// (a) Whether the round that is under way has pages of a map with such faults.
+    asked: AtomicU32,
+    /// (a) So many threads wait, or are about to, for what the reclaimer holds while it rests.
+    hurried: AtomicU32,
+    /// (a) Places that faults took out.
+    taken: AtomicU64,
     /// (a) Offers to be left out.
     dear: AtomicU32,
     /// (a) The number of the offer, how many places it has, and the first of them that nobody took.
@@ -50,6 +58,8 @@ pub(crate) struct Hiding {
     error: AtomicU32,
 }
 
+/// The number of none.
+const NO_MAP: u64 = 0;
 /// Bits of `turn`.
 const NEXT: u64 = 0xffff;
 const COUNT: u32 = 16;
@@ -58,9 +68,12 @@ const NUMBER: u32 = 32;
 impl Hiding {
     pub(crate) fn new() -> Self {
         Self {
-            faulted: AtomicU64::new(0),
+            faulted: AtomicU64::new(NO_MAP),
             cpu: AtomicU32::new(0),
             moves: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            hurried: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
             dear: AtomicU32::new(0),
             turn: AtomicU64::new(0),
             map: AtomicU64::new(0),
@@ -85,16 +98,28 @@ impl Hiding {
 
     /// Whether faults of `map` are likely to come, from one thread, on another CPU than `here`.
     pub(crate) fn is_worth(&self, map: &MapCore, here: usize) -> bool {
-        let is_alone = self.moves.swap(0, Ordering::Relaxed) <= MOST_MOVES;
-        if !is_alone
-            || self.cpu.load(Ordering::Relaxed) == here as u32
-            || self.faulted.load(Ordering::Relaxed) != map.id()
-        {
+        if self.faulted.load(Ordering::Relaxed) != map.id() {
+            return false;
+        }
+        self.asked.store(1, Ordering::Relaxed);
+        let is_alone = self.moves.load(Ordering::Relaxed) <= MOST_MOVES;
+        if !is_alone || self.cpu.load(Ordering::Relaxed) == here as u32 {
             return false;
         }
         let left_out = self.dear.load(Ordering::Relaxed);
         self.dear.store(left_out.saturating_sub(1), Ordering::Relaxed);
         left_out == 0
+    }
+
+    /// The reclaimer has taken out all that it wanted to at a time: from here on faults show anew whether they are of one thread.
+    pub(crate) fn end_round(&self) {
+        if self.asked.swap(0, Ordering::Relaxed) != 0 {
+            self.moves.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::SeqCst) != 0
     }
 
     /// Takes `places` of `map`, each an offset and a length, out of its page table; faults may do so while the caller has a `rest`, which ends early when what it is
@@ -105,6 +130,7 @@ impl Hiding {
         places: &[(u64, u64)],
         rest: impl Fn(&dyn Fn() -> bool),
     ) -> io::Result<()> {
+        let taken_before = self.taken.load(Ordering::Relaxed);
         for places in places.chunks(MOST_PLACES) {
             for (into, &(at, len)) in self.places.iter().zip(places) {
                 into.0.store(at, Ordering::Relaxed);
@@ -119,9 +145,9 @@ impl Hiding {
             // As long as faults take some.
             let mut left = places.len() as u32;
             loop {
-                rest(&|| self.left.load(Ordering::SeqCst) == 0);
+                rest(&|| self.left.load(Ordering::SeqCst) == 0 || self.is_hurried());
                 let now = self.left.load(Ordering::SeqCst);
-                if now == 0 || now == left {
+                if now == 0 || now == left || self.is_hurried() {
                     break;
                 }
                 left = now;
@@ -129,7 +155,9 @@ impl Hiding {
             // No fault takes another one: two CPUs that do so interrupt each other.
             let closed = |turn: u64| Some(turn & !NEXT | places.len() as u64);
             let turn = self.turn.fetch_update(Ordering::SeqCst, Ordering::SeqCst, closed);
-            let rest = &places[(turn.expect("it is closed whatever it is") & NEXT) as usize..];
+            let by_faults = turn.expect("it is closed whatever it is") & NEXT;
+            self.taken.fetch_add(by_faults, Ordering::Relaxed);
+            let rest = &places[by_faults as usize..];
             let taken = if rest.is_empty() { Ok(()) } else { map.span.unmap_shared_ranges(rest) };
             self.left.fetch_sub(rest.len() as u32, Ordering::SeqCst);
             loop {
@@ -143,6 +171,10 @@ impl Hiding {
                 0 => {}
                 number => return Err(io::Error::from_raw_os_error(number as i32)),
             }
+        }
+        // The map is touched no longer, or its pages are all there: nothing is offered until another fault reads one.
+        if self.taken.load(Ordering::Relaxed) == taken_before {
+            self.faulted.store(NO_MAP, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -191,6 +223,25 @@ impl Hiding {
         }
         let (at, len) = &self.places[(turn & NEXT) as usize];
         Some((at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)))
+    }
+}
+
+/// While this lives the reclaimer does not rest over an offer.
+pub(crate) struct Hurry<'a>(&'a Hiding);
+
+impl PoolCore {
+    /// For who is about to wait for what the reclaimer holds while it takes pages out of maps: pins, poison, and the maps.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        // Who rests says so before it looks for this.
+        self.hiding.hurried.fetch_add(1, Ordering::SeqCst);
+        self.frames.end_rest();
+        Hurry(&self.hiding)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -249,6 +300,49 @@ mod tests {
     }
 
     #[test]
+    fn nobody_rests_while_others_wait_for_what_is_held() {
+        let (_object, map) = whole();
+        let pool = map.core.vm.pool.core();
+        let rests = AtomicU32::new(0);
+        let rest = |is_over: &dyn Fn() -> bool| {
+            rests.fetch_add(1, Ordering::SeqCst);
+            assert!(!is_over());
+            let hurry = pool.hurry();
+            assert!(is_over());
+            std::mem::forget(hurry);
+            pool.hiding.help(&map.core, 0);
+        };
+        let places: Vec<(u64, u64)> = (0..PAGES).map(|page| (page * PAGE_SIZE, PAGE_SIZE)).collect();
+        pool.hiding.hide(&map.core, &places, rest).unwrap();
+        assert_eq!(rests.load(Ordering::SeqCst), 1, "faults took some, so there would be another");
+        pool.hiding.hurried.store(0, Ordering::SeqCst);
+    }
+
+    /// The whole way: a thread that touches more than the pool holds takes out what the reclaimer offers.
+    #[test]
+    fn faults_of_one_thread_take_places_of_the_reclaimer_of_their_pool() {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        if allowed.count() < 2 {
+            eprintln!("skipped: one CPU alone");
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let pages = 8192;
+        file.as_file().set_len(pages * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().frame_limit_bytes(pages / 2 * PAGE_SIZE)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let began = Instant::now();
+        // On a machine that is busy the reclaimer may have the CPU of the thread for a while.
+        while vm.core.pool.core().hiding.taken.load(Ordering::Relaxed) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "faults took nothing");
+            (0..pages).for_each(|page| {
+                std::hint::black_box(map.as_slice()[(page * PAGE_SIZE) as usize]);
+            });
+        }
+    }
+
+    #[test]
     fn threads_that_help_beside_each_other_take_each_place_once() {
         let (_object, map) = whole();
         let hiding = Hiding::new();
@@ -281,13 +375,25 @@ mod tests {
         assert!(!hiding.is_worth(&map.core, 0), "none came");
         let after = |faults: &[(&Map, usize)], here| {
             faults.iter().for_each(|(map, cpu)| _ = hiding.help(&map.core, *cpu));
-            hiding.is_worth(&map.core, here)
+            let is_worth = hiding.is_worth(&map.core, here);
+            // Each is a round of its own.
+            hiding.end_round();
+            is_worth
         };
         assert!(after(&[(&map, 1), (&map, 1)], 0));
         assert!(!after(&[(&map, 1)], 1), "it is the CPU of who asks");
         assert!(after(&[(&map, 2); 8], 0), "it has changed its CPU");
         assert!(!after(&[(&map, 1), (&map, 2)].repeat(8), 0), "each interrupts the other");
         assert!(!after(&[(&map, 1), (&other, 1)], 0), "another map is touched");
+        assert!(after(&[(&map, 1)], 0));
+        // Whatever other maps there are, and however many batches a round has.
+        [1, 2].repeat(8).iter().for_each(|&cpu| _ = hiding.help(&map.core, cpu));
+        [&other, &map, &map].iter().for_each(|map| assert!(!hiding.is_worth(&map.core, 0)));
+        hiding.end_round();
+        assert!(after(&[(&map, 1)], 0));
+        // What nobody took is not offered again.
+        hiding.hide(&map.core, &[(0, PAGE_SIZE)], |_| ()).unwrap();
+        assert!(!after(&[], 0));
         assert!(after(&[(&map, 1)], 0));
         // Where it took too long, for so many offers.
         hiding.dear.store(DEAR_OFFERS, Ordering::Relaxed);

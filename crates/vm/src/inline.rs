@@ -21,6 +21,7 @@ pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict 
         address: fault.address,
         ip: fault.ip,
         write: fault.write.unwrap_or(true),
+        surely_write: fault.write == Some(true),
         protected: fault.protected,
         // Asking takes a system call, which records alone are worth.
         tid: if map.vm.records.is_some() {

@@ -220,6 +220,34 @@ impl MapCore {
         read: PageRange,
         account: &mut Account,
     ) -> io::Result<Shown> {
+        self.show_and_remember(place, frames, self.around_read(place, read), account)
+    }
+
+    /// Maps what [`Self::show_read`] would, but for the page of `place`; gives how many pages that are.
+    pub(crate) fn show_beside(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        read: PageRange,
+        account: &mut Account,
+    ) -> u64 {
+        let exactly = matches!(self.around(), Around::Exactly(_));
+        account.tally.shared_atomics += 2;
+        let _section = self.mapping.begin(&frames.sections, account.cpu);
+        let around = self.around_read(place, read);
+        let Some(run) = frames.pages.resident_run(place.page, around) else { return 0 };
+        let before = PageRange::new(run.start(), place.page);
+        let behind = PageRange::new(PageIndex(place.page.0 + 1), run.end());
+        let show = |part: PageRange| {
+            let shown = self.map_beside(place, part, exactly, account);
+            self.forget_poisoned(place, PageRange::new(part.start(), PageIndex(part.start().0 + shown)));
+            shown
+        };
+        [before, behind].map(show).iter().sum()
+    }
+
+    /// What is mapped with the page of `place` once `read` was read.
+    fn around_read(&self, place: &Place<'_>, read: PageRange) -> PageRange {
         let around = match self.around() {
             Around::Exactly(Neighbours::Spiral(_)) => read,
             Around::Exactly(Neighbours::Block(pages)) => block(place.page, pages, place.window),
@@ -228,7 +256,7 @@ impl MapCore {
                 PageRange::new(near.start().min(read.start()), near.end().max(read.end()))
             }
         };
-        self.show_and_remember(place, frames, clip(around, place.window), account)
+        clip(around, place.window)
     }
 
     /// Maps the page of a fault, which is resident, and neighbours.
@@ -377,8 +405,15 @@ impl MapCore {
                         break;
                     }
                 }
-                // The program split the mapping by an advice of its own: the page alone is in one.
+                // The program split the mapping by an advice of its own, or the VM does at this moment (`whole::map_at_once`): the page alone is in one.
                 Progress::Split if from == run.start() && end.0 - from.0 > 1 => end.0 = from.0 + 1,
+                // And in the one that the VM has left to the kernel, which shows it.
+                Progress::Split if from == run.start() => {
+                    if self.space.mode == Mode::Handler {
+                        self.wake_at(place.offset_of(from));
+                    }
+                    from = end;
+                }
                 other if from == run.start() => {
                     return match other {
                         Progress::Changing => Ok(Reached::No(Shown::Changing)),

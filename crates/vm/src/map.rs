@@ -344,7 +344,9 @@ impl Drop for Map {
         }
         let _masked = Masked::asynchronous();
         // Faults and work in the background end before the region goes.
+        let hurry = core.vm.pool.core().hurry();
         self.at.remove(core);
+        drop(hurry);
         for (number, segment) in (0..).zip(&core.laid[..]) {
             segment.object.backings.remove(core.id, number);
         }

@@ -18,6 +18,13 @@ pub(crate) struct Pins {
     ranges: Vec<PageRange>,
 }
 
+impl Pins {
+    /// Whether a page of `range` is pinned.
+    pub(crate) fn any_in(&self, range: PageRange) -> bool {
+        self.ranges.iter().any(|pinned| pinned.start() < range.end() && range.start() < pinned.end())
+    }
+}
+
 /// Pages that stay in memory and in the map until this is dropped: touching them takes no fault, and they can be given to system calls.
 ///
 /// ```
@@ -99,6 +106,7 @@ impl Drop for Pinned<'_> {
 
 impl ObjectCore {
     fn pin(&self, frames: &Frames, run: PageRange) {
+        let _hurry = self.vm.pool.core().hurry();
         // Nobody unwires a page meanwhile: what is mapped from now on stays mapped.
         let mut pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
         pins.ranges.push(run);
@@ -107,6 +115,7 @@ impl ObjectCore {
     }
 
     fn unpin(&self, frames: &Frames, run: PageRange) {
+        let _hurry = self.vm.pool.core().hurry();
         let mut pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
         let at = pins.ranges.iter().position(|range| *range == run).expect("pinned before");
         pins.ranges.swap_remove(at);

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// The poisoned pages of a map.
 ///
-/// Lock legend: (a) atomic; `pages` is held while poison is laid or taken away, never in signal handlers.
+/// Lock legend: (a) atomic; `pages` is held while poison is laid or taken away, and while pages are unmapped, with which it would go, never in signal handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
     pages: Mutex<Vec<PageIndex>>,
@@ -33,7 +33,7 @@ impl Poison {
         Held { pages, count: &self.count }
     }
 
-    fn is_nowhere(&self) -> bool {
+    pub(crate) fn is_nowhere(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
 }
@@ -72,6 +72,7 @@ impl Map {
 impl MapCore {
     /// Lets threads that wait for `page`, and those that touch it, get SIGBUS, until it is tried again.
     pub(crate) fn poison(&self, page: PageIndex) {
+        let _hurry = self.vm.pool.core().hurry();
         let mut poisoned = self.poison.hold();
         // Known before the poison is laid: whoever maps over it looks here afterwards.
         poisoned.count.store(poisoned.pages.len() as u32 + 1, Ordering::SeqCst);

@@ -5,7 +5,7 @@
 //! ```
 //! A page that is mapped between the look and the call would be lost, with what was written to it. All pages of a map come by calls of
 //! the VM, in sections; where the kernel maps some by itself ([`crate::whole`]) nothing is pruned. Only frames of shared maps that are
-//! mapped as they are made are in no section: such a page stays in its object, and costs one fault more.
+//! mapped as they are made, or ahead of touches in order, are in no section: such a page stays in its object, and costs one fault more.
 
 use std::collections::HashSet;
 use std::io;

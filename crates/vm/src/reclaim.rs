@@ -347,6 +347,7 @@ impl Reclaim {
             }
             search.rest(pool);
         }
+        pool.hiding.end_round();
         let now = self.now();
         let (order, left) = (&mut self.orders[class], &sorted[done..]);
         let (asked, rest): (Vec<_>, Vec<_>) =

@@ -28,7 +28,8 @@ const BATCH_PAGES: u64 = 1024;
 
 impl Object {
     /// Says that resident pages in `range` will not be needed soon. They are taken out of all maps, and stay in memory until reclaim
-    /// takes them. Returns how many pages these were. Pinned and dirty pages, and pages that a map with snapshots may show, stay wired.
+    /// takes them. Returns how many pages these were. Pinned and dirty pages, pages of a local file that share an aligned block of 2 MiB with a pinned one, and pages
+    /// that a map with snapshots may show, stay wired.
     ///
     /// # Errors
     /// When the kernel cannot unmap pages; they stay wired. In a child of fork(2).
@@ -66,18 +67,24 @@ impl ObjectCore {
         pages: &[PageIndex],
         is_patient: bool,
     ) -> io::Result<Vec<Option<Unwire>>> {
-        let _pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pool = self.vm.pool.core();
+        let _hurry = (!is_patient).then(|| pool.hurry());
+        let pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
         let _taking = frames.whole.take_from_kernel()?;
         let mut account = Account::here();
         let (shared, private) = self.showers(account.cpu);
         let private: Vec<PrivateMap<'_>> = PrivateMap::all(&private).collect();
+        let mut is_beside_a_pin = self.are_beside_a_pin(&pins);
         let came: Vec<Option<Unwire>> = pages
             .iter()
             .map(|&page| {
                 let is_kept = private.iter().any(|map| map.keeps(page));
-                (!is_kept).then(|| {
-                    frames.pages.unwire(page, || self.unwires(frames, 1), || self.rewires(frames, 1))
+                (!is_kept).then(|| match is_beside_a_pin(page) {
+                    true => Unwire::No,
+                    false => {
+                        frames.pages.unwire(page, || self.unwires(frames, 1), || self.rewires(frames, 1))
+                    }
                 })
             })
             .collect();
@@ -92,7 +99,9 @@ impl ObjectCore {
         }
         frames.sections.wait();
         let runs: Vec<PageRange> = runs(&done).collect();
-        let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, is_patient));
+        // Who writes to a private map, or takes a snapshot of it, waits for what is held of it here.
+        let may_offer = is_patient && private.is_empty();
+        let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, may_offer));
         let outcome = outcome.and_then(|()| private.iter().try_for_each(|map| map.hide(&runs)));
         if let Err(error) = outcome {
             let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
@@ -125,7 +134,7 @@ impl Shower {
     }
 
     /// Takes the object's pages `runs` out of a shared map, as far as it shows them.
-    fn hide(&self, runs: &[PageRange], is_patient: bool) -> io::Result<()> {
+    fn hide(&self, runs: &[PageRange], may_offer: bool) -> io::Result<()> {
         let here = self.places(runs);
         if here.is_empty() {
             return Ok(());
@@ -133,8 +142,15 @@ impl Shower {
         // Poison goes with what is unmapped.
         let mut poisoned = self.map.poison.hold();
         let pool = self.map.vm.pool.core();
-        if is_patient && pool.hiding.is_worth(&self.map, Account::here().cpu) {
-            pool.hiding.hide(&self.map, &here, |is_over| pool.frames.rest_until(MOST_WAIT, is_over))?;
+        // Who maps a page where there is poison waits for what is held here.
+        let may_offer = may_offer && self.map.poison.is_nowhere() && pool.frames.may_rest();
+        if may_offer && pool.hiding.is_worth(&self.map, Account::here().cpu) {
+            let rest = |is_over: &dyn Fn() -> bool| {
+                if pool.frames.may_rest() {
+                    pool.frames.rest_until(MOST_WAIT, is_over);
+                }
+            };
+            pool.hiding.hide(&self.map, &here, rest)?;
         } else {
             self.map.span.unmap_shared_ranges(&here)?;
         }

@@ -132,6 +132,10 @@ impl Watch {
         let read = self.read.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let is_due = looks.is_due() || self.does[index].load(Ordering::Relaxed) == ASKED;
         let cpu = if is_due && self.threads() > 1 { looks.cpus.of(tid) } else { None };
+        if is_due && cpu.is_none() {
+            // Who cannot be known now is not asked about at each message.
+            looks.left = LOOK;
+        }
         cpu.is_some_and(|cpu| self.looked(index, cpu, read, looks))
     }
 
@@ -299,6 +303,13 @@ mod tests {
         watch.does[1].store(ASKED, Ordering::SeqCst);
         assert_eq!(reads(&watch, 1, &mut looks[1], 5, 1), 0);
         assert_eq!(watch.does[1].load(Ordering::SeqCst), WAITS);
+    }
+
+    #[test]
+    fn who_cannot_be_known_is_not_looked_for_at_each_message() {
+        let (watch, mut looks) = (two(), Looks::default());
+        assert!(!watch.has_read(0, u32::MAX, &mut looks));
+        assert_eq!(looks.left, LOOK);
     }
 
     #[test]

@@ -177,3 +177,49 @@ impl Given {
         object.vm.figures.add(0, &Tally { maps_given: 1, ..Tally::default() });
     }
 }
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+
+    use crate::{MapOptions, Vm, VmOptions};
+
+    const PAGES: u64 = 64;
+
+    /// As a block of which the registration failed.
+    #[test]
+    fn a_part_that_was_left_to_the_kernel_is_served_before_a_page_goes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        // Left to the kernel as a whole it would be served again for that.
+        let options = MapOptions::shared().policy("none".parse().unwrap()).every_fault();
+        let map = vm.map(&object, &options).unwrap();
+        map.populate(map.window()).unwrap();
+        let frames = object.core.frames().unwrap();
+        map.core.space.uffd.unregister_part(&map.core.span, 16 * PAGE_SIZE, 32 * PAGE_SIZE).unwrap();
+        frames.whole.lock().parts.push(map.at);
+        assert_eq!(object.evict(PageRange::new(PageIndex(20), PageIndex(24))).unwrap(), 4);
+        assert!(frames.whole.lock().parts.is_empty());
+        let hard = || vm.statistics().counted.hard;
+        let before = hard();
+        assert!(map.as_slice().iter().all(|&byte| byte == 7));
+        assert_eq!(hard() - before, 4, "the kernel showed pages that were gone");
+    }
+
+    /// While a block is mapped at once it is registered nowhere.
+    #[test]
+    fn what_the_kernel_shows_for_a_moment_does_not_end_a_populate() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        vm.map(&object, &MapOptions::shared()).unwrap().populate(object.pages()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().every_fault()).unwrap();
+        map.core.space.uffd.unregister_part(&map.core.span, 16 * PAGE_SIZE, 16 * PAGE_SIZE).unwrap();
+        map.populate(map.window()).unwrap();
+        let is_shown = |page| prepage_sys::region::is_present(map.address() + page * PAGE_SIZE).unwrap();
+        assert!((0..16).chain(32..PAGES).all(is_shown));
+    }
+}

@@ -149,28 +149,41 @@ impl Fault<'_> {
         Some(outcome)
     }
 
-    /// Maps the page that was brought in for a write, alone, so that it can be written to; `None` for other touches, and where more was read or is to be
-    /// mapped.
-    pub(crate) fn write_alone(
+    /// Maps the page that was brought in for a write so that it can be written to, and what is to be mapped around it; `None` for other touches, and inline, where
+    /// more was read or is to be mapped: there one call maps all of it, and the thread waits until [the page is let be written to](Self::write_to_what_came). In
+    /// handler mode the thread would go on before, and write in vain.
+    pub(crate) fn write_first(
         &mut self,
         place: &Place<'_>,
         frames: &Frames,
         read: PageRange,
     ) -> Option<FaultOutcome> {
-        let is_alone = read.len() == 1 && self.map.neighbours.is_none() && !self.map.neighbours_of_policy;
-        if !is_alone || !self.is_write() {
+        let map = self.map;
+        let has_neighbours = map.neighbours.is_some() || map.neighbours_of_policy;
+        let is_alone = read.len() == 1 && !has_neighbours;
+        if !is_alone && map.space.mode == Mode::Inline || !self.touch.surely_write || !self.is_write() {
             return None;
         }
+        let mut shown = 1;
+        // Where figures have to be exact, all else is there before the thread goes on.
+        if has_neighbours {
+            shown += map.show_beside(place, frames, read, &mut self.account);
+        }
         let outcome = self.let_write(place, frames)?;
-        Some(match outcome {
-            FaultOutcome::Mapped(_, pages) => FaultOutcome::Mapped(FaultClass::Disk, pages),
-            other => other,
-        })
+        if !matches!(outcome, FaultOutcome::Mapped(..)) {
+            return Some(outcome);
+        }
+        if !is_alone && !has_neighbours {
+            shown += map.show_beside(place, frames, read, &mut self.account);
+        }
+        let (policy, memory) = map.policy();
+        memory.with(&mut self.account.tally, |state| policy.mapped(state, shown));
+        Some(FaultOutcome::Mapped(FaultClass::Disk, read.len()))
     }
 
     /// Lets the write happen for which the page was brought in, which the map shows by now: else it would be a fault of its own.
     pub(crate) fn write_to_what_came(&mut self, place: &Place<'_>, frames: &Frames) {
-        if self.is_write() {
+        if self.touch.surely_write && self.is_write() {
             self.touch.protected = true;
             // What fails here is told by the touch, which is repeated.
             let _ = self.let_write(place, frames);

@@ -4,13 +4,15 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_sys::cachestat;
+use prepage_sys::region::is_present;
 use prepage_testing::{Need, has};
 use prepage_vm::{AccessError, Advice, Map, MapOptions, Object, Reason, Vm, VmOptions};
 use support::{memfd_pages, modes, pages, touch, until, vm, word};
@@ -34,6 +36,13 @@ fn pages_shown_by_blocks(map: &Map) -> u64 {
         }
     }
     kib * 1024 / PAGE_SIZE
+}
+
+/// How often a file system in memory asked for a huge page and got none, of all processes.
+fn without_huge_pages() -> u64 {
+    let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let counts = counts.lines().filter_map(|line| line.strip_prefix("thp_file_fallback")?.split_once(' '));
+    counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
 }
 
 fn open(vm: &Vm, path: &Path, direct: bool) -> Object {
@@ -64,6 +73,7 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
             map.advise(Advice::Sequential).unwrap();
             let before = vm.statistics().counted;
+            let without_before = without_huge_pages();
             (first..PAGES - 1)
                 .for_each(|page| assert_eq!(touch(&map, page), word(page * PAGE_SIZE), "{what}: {page}"));
             let counted = vm.statistics().counted;
@@ -78,9 +88,11 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             assert!(map.as_slice() == bytes, "{what}");
             // All but those with a mark, of which the touch has to be a fault, if memory is not too scattered.
             let shown = pages_shown_by_blocks(&map);
-            let has_memory = has(Need::MemoryBytes(1 << 30));
+            let has_memory = has(Need::MemoryBytes(1 << 30)) && without_huge_pages() == without_before;
             assert!(!is_known || !has_memory || shown >= BLOCK, "{what}: {shown} pages of {blocks} blocks");
-            until(|| object.resident_pages() == PAGES && memfd_pages() == PAGES);
+            // Whoever reads ahead counts and shows pages before others may take them.
+            let are_all_there = || object.pages().iter().all(|page| object.is_resident(page));
+            until(|| are_all_there() && object.resident_pages() == PAGES && memfd_pages() == PAGES);
 
             // Pages of blocks go one by one, and come back.
             for page in [BLOCK, 5 * BLOCK + 7, 9 * BLOCK - 1] {
@@ -99,6 +111,24 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             // Whoever reads a block counts it after all its pages have come.
             until(|| !is_known || blocks_read(&vm) - before == 3);
             assert!(map.as_slice() == bytes, "{what}, after an eviction");
+            // A pinned page stays in the map, whatever else goes of its block: else a call could not read it inline.
+            until(are_all_there);
+            let page = 4 * BLOCK + 9;
+            let pinned = map.pin(pages(page, page + 1)).unwrap();
+            let is_in_map = || is_present(map.address() + page * PAGE_SIZE).unwrap();
+            for take in [Object::unwire as fn(&_, _) -> _, Object::evict] {
+                let taken = take(&object, object.pages()).unwrap();
+                assert!((PAGES - BLOCK..PAGES).contains(&taken), "{what}: {taken}");
+                assert!(is_in_map(), "{what}");
+                let mut received = [0; PAGE_SIZE as usize];
+                let (mut to, mut from) = UnixStream::pair().unwrap();
+                let at = (page * PAGE_SIZE) as usize;
+                to.write_all(&map.as_slice()[at..][..received.len()]).unwrap();
+                from.read_exact(&mut received).unwrap();
+                assert!(received == bytes[at..][..received.len()], "{what}");
+            }
+            drop(pinned);
+            assert!(map.as_slice() == bytes, "{what}, after a pin");
             drop((map, object));
             until(|| memfd_pages() == 0);
         }
