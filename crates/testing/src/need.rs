@@ -92,6 +92,8 @@ pub enum Need {
     SmallPages,
     /// So many bytes of available memory.
     MemoryBytes(u64),
+    /// So many processors that the test may run on.
+    Processors(usize),
     /// This version of Linux, or a later one.
     Linux(u32, u32),
     /// Pages of files in this directory can be evicted.
@@ -175,6 +177,10 @@ impl Need {
                 let available = available_bytes();
                 is(available >= *wanted, || format!("{available} bytes are available, {wanted} are needed"))
             }
+            Self::Processors(wanted) => {
+                let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+                is(allowed >= *wanted, || format!("{allowed} of them"))
+            }
             Self::Eviction(directory) => {
                 evicts(directory).map_err(|error| error.to_string()).and_then(|evicted| {
                     is(evicted, || format!("files in {} stay in memory", directory.display()))
@@ -212,6 +218,7 @@ impl fmt::Display for Need {
             Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),
+            Self::Processors(count) => write!(f, "{count} processors"),
             Self::Linux(major, minor) => write!(f, "Linux {major}.{minor}"),
             Self::Eviction(directory) => write!(f, "files in {} that can be evicted", directory.display()),
             Self::DirectReads(directory) => write!(f, "O_DIRECT in {}", directory.display()),
@@ -326,6 +333,7 @@ mod tests {
             Need::Path(here.join("none")),
             Need::Tool("no-such-program".into()),
             Need::MemoryBytes(1 << 60),
+            Need::Processors(1 << 20),
             Need::Linux(1000, 0),
             Need::Eviction("/nonexistent".into()),
             Need::DirectReads("/proc".into()),

@@ -252,6 +252,7 @@ const EIO: i32 = 5;
 mod tests {
     use prepage_core::PAGE_SIZE;
     use prepage_sys::region::is_present;
+    use prepage_testing::{Need, has};
 
     use super::*;
     use crate::{Map, MapOptions, Object, Vm, VmOptions};
@@ -321,9 +322,7 @@ mod tests {
     /// The whole way: a thread that touches more than the pool holds takes out what the reclaimer offers.
     #[test]
     fn faults_of_one_thread_take_places_of_the_reclaimer_of_their_pool() {
-        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-        if allowed.count() < 2 {
-            eprintln!("skipped: one CPU alone");
+        if !has(Need::Processors(2)) {
             return;
         }
         let file = tempfile::NamedTempFile::new().unwrap();
