@@ -137,7 +137,7 @@ impl PageTables {
     pub fn look(&mut self, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         let mut is_due = last || self.next <= Instant::now();
         let looks = is_due && (last || self.rests_until <= Instant::now());
-        let began = looks.then(processor_time);
+        let began = looks.then(own_processor_time);
         loop {
             self.sent.extend(self.armer.receive());
             let sent = std::mem::take(&mut self.sent);
@@ -194,7 +194,7 @@ impl PageTables {
                 true => (REST_A_LOOK_TOLD, REST_MAX_TOLD),
                 false => (REST_A_LOOK, REST_MAX),
             };
-            let took = processor_time().saturating_sub(began);
+            let took = own_processor_time().saturating_sub(began);
             self.rests_until = Instant::now() + (rest * took).min(most);
         }
     }
@@ -442,6 +442,6 @@ impl PageTables {
 }
 
 /// How long this thread has had a processor.
-fn processor_time() -> Duration {
+fn own_processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

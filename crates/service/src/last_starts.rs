@@ -38,38 +38,28 @@ pub struct LastStart {
     is_early: bool,
 }
 
+impl LastStart {
+    /// A start now, by process `pid` of user `uid`, told at `executed_at`, and what was `done` for it. Its arguments are known.
+    pub fn new(
+        uid: u32,
+        pid: u32,
+        executed_at: Instant,
+        key: &ProgramKey,
+        done: Done,
+        account: Option<Arc<Account>>,
+    ) -> Self {
+        Self { unix_s: unix_s(), uid, pid, executed_at, key: key.clone(), done, account, is_early: false }
+    }
+
+    /// The same, of which the arguments are not known yet.
+    pub fn early(self) -> Self {
+        Self { is_early: true, ..self }
+    }
+}
+
 impl LastStarts {
-    /// Notes what was `done` for a start by process `pid` of user `uid` that was told at `executed_at`, and whose arguments are not known yet.
-    pub fn note_early(
-        &self,
-        uid: u32,
-        pid: u32,
-        executed_at: Instant,
-        key: &ProgramKey,
-        done: Done,
-        account: Option<Arc<Account>>,
-    ) {
-        let key = key.clone();
-        let (unix_s, is_early) = (unix_s(), true);
-        self.put(LastStart { unix_s, uid, pid, executed_at, key, done, account, is_early });
-    }
-
-    /// The same of one whose arguments are known: it takes the place of what was noted of it early.
-    pub fn note(
-        &self,
-        uid: u32,
-        pid: u32,
-        executed_at: Instant,
-        key: &ProgramKey,
-        done: Done,
-        account: Option<Arc<Account>>,
-    ) {
-        let key = key.clone();
-        let (unix_s, is_early) = (unix_s(), false);
-        self.put(LastStart { unix_s, uid, pid, executed_at, key, done, account, is_early });
-    }
-
-    fn put(&self, start: LastStart) {
+    /// Notes a start. One whose arguments are known takes the place of what was noted of it early.
+    pub fn note(&self, start: LastStart) {
         let mut starts = self.lock();
         let is_same = |one: &&mut LastStart| {
             // Either may be noted first.
@@ -123,23 +113,24 @@ mod tests {
         let then = Instant::now();
         let again = then + Duration::from_millis(1);
         let account = || Some(Arc::new(Account::begin(then, Arc::default())));
-        starts.note_early(7, 1, then, &shell, Done::Fetched, account());
-        starts.note(7, 1, then, &program, Done::Recent, None);
-        starts.note(7, 1, then, &shell, Done::Fetched, None);
-        starts.note(8, 2, then, &shell, Done::Warm, None);
-        starts.note_early(8, 2, then, &shell, Done::Warm, None);
+        starts.note(LastStart::new(7, 1, then, &shell, Done::Fetched, account()).early());
+        starts.note(LastStart::new(7, 1, then, &program, Done::Recent, None));
+        starts.note(LastStart::new(7, 1, then, &shell, Done::Fetched, None));
+        starts.note(LastStart::new(8, 2, then, &shell, Done::Warm, None));
+        starts.note(LastStart::new(8, 2, then, &shell, Done::Warm, None).early());
         let of =
             |uid| starts.of(uid).into_iter().map(|one| (one.done, one.account.is_some())).collect::<Vec<_>>();
         assert_eq!(of(7), [(Done::Fetched, true), (Done::Recent, false)]);
         assert_eq!((of(8), of(0).len()), (vec![(Done::Warm, false)], 3));
-        starts.note_early(8, 2, then, &program, Done::Fetched, account());
+        starts.note(LastStart::new(8, 2, then, &program, Done::Fetched, account()).early());
         (1..3).for_each(|pid| starts.take_back(pid));
         assert_eq!((of(7).len(), of(8).len()), (2, 1), "what is certain stays");
-        starts.note_early(7, 1, again, &shell, Done::Recent, None);
-        starts.note(7, 1, again, &shell, Done::Recent, None);
+        starts.note(LastStart::new(7, 1, again, &shell, Done::Recent, None).early());
+        starts.note(LastStart::new(7, 1, again, &shell, Done::Recent, None));
         let both = [(Done::Fetched, true), (Done::Recent, false), (Done::Recent, false)];
         assert_eq!(of(7), both, "a program that executes itself again has started twice");
-        (0..2 * STARTS_MAX as u32).for_each(|pid| starts.note(7, pid, then, &shell, Done::Warm, None));
+        (0..2 * STARTS_MAX as u32)
+            .for_each(|pid| starts.note(LastStart::new(7, pid, then, &shell, Done::Warm, None)));
         assert_eq!(starts.of(0).len(), STARTS_MAX);
     }
 }

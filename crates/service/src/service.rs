@@ -35,7 +35,7 @@ use crate::gains::{FOLLOWED_MAX, Followed, Gains};
 use crate::hot::{Forgotten, Hot, Needless, ToForget};
 use crate::idle::Idle;
 use crate::known::Known;
-use crate::last_starts::LastStarts;
+use crate::last_starts::{LastStart, LastStarts};
 use crate::learner::Learner;
 use crate::library::Library;
 use crate::moment::Moment;
@@ -524,7 +524,7 @@ impl Service {
             let start = Start { uid, pid, seen_at: moment.at, executed_at: moment.at, parents: &parents };
             let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
-            self.last_starts.note_early(uid, pid, moment.at, &known.key, done, account);
+            self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
             if self.learner.owes(&known.key) && self.may_observe() {
                 self.learner.expect(pid, moment);
             }
@@ -700,7 +700,7 @@ impl Service {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let account = self.fetches.account_of(pid, key);
-        self.last_starts.note(uid, pid, executed_at, key, done, account.clone());
+        self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
         let is_due = match &found {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {

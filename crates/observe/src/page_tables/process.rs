@@ -14,8 +14,8 @@ use crate::sightings::{FileIndex, Sightings};
 /// How often the mappings of a process are read again that seem to be the same, where nobody tells what it maps.
 const READ_NS: u64 = 10_000_000;
 
-/// How often a page table is looked at as a whole where perf tells what is mapped. Else only armed mappings are: what others show is told
-/// by the process at its end.
+/// How often a page table is looked at as a whole, where perf tells what is mapped. The looks between pass over mappings that are not armed: what
+/// those show, the process tells at its end.
 const WHOLE_NS: u64 = 200_000_000;
 
 /// A process that is looked at.
@@ -83,7 +83,7 @@ impl Process {
         }
     }
 
-    /// Whether its mappings are to be read: they never were, or not since something was mapped that nobody told.
+    /// Whether its mappings are to be read: they have not been read yet, or perf has missed a change of them since.
     pub(super) fn is_unread(&self) -> bool {
         self.read_ns == 0 || self.is_remapped
     }
@@ -111,8 +111,8 @@ impl Process {
         time_ns <= self.read_ns
     }
 
-    /// It has mapped something at `run` since its mappings were read, as perf tells: this `file`, or what is none. Returns whether a file is to be
-    /// seen there that was not, or that was mapped once more: a new mapping is not armed (`is_armed`), and has none of the pages of the old one.
+    /// Perf tells that the process has mapped `file` at `run`, or, if that is `None`, something else than a file. Returns whether this is a new mapping of a
+    /// file, to be armed and looked at. If the same file was known there already, it is new if it is not armed (`is_armed`).
     pub(super) fn has_mapped(&mut self, run: Run, file: Option<Mapping>, is_armed: bool) -> bool {
         let first = self.mappings.partition_point(|known| known.mapped.end <= run.0);
         let end = first + self.mappings[first..].partition_point(|known| known.mapped.start < run.1);
@@ -124,7 +124,7 @@ impl Process {
         if is_armed && same.map(|part| part.mapped.end - part.mapped.start).sum::<u64>() == run.1 - run.0 {
             return false;
         }
-        // Most that is told is memory of its own, and what was that before.
+        // Mostly this is memory of the process's own where there was such memory before, and nothing changes.
         if within(&self.mapped, run).next() != Some(run) {
             self.mapped = joined(&self.mapped, &[run]);
         }

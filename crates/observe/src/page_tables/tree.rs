@@ -60,7 +60,8 @@ impl Tree {
         &self.members
     }
 
-    /// Whether a process of it was started, or has ended, is told from now on: up to now, this. The machine starts others, and threads.
+    /// Says whether a process of the tree was started or has ended. From the first call on only this counts: without it, whatever the machine starts
+    /// makes the tree be walked again.
     pub(crate) fn tell_changed(&mut self, has_changed: bool) {
         self.has_changed = Some(self.has_changed.unwrap_or(true) || has_changed);
     }
@@ -198,13 +199,13 @@ mod tests {
         tree.tell_changed(false);
         // However long this thread has had no processor.
         tree.walked = Instant::now();
-        assert!(!has(&mut tree, sleep), "nobody told");
+        assert!(!has(&mut tree, sleep), "it was walked without being told of a start");
         tree.tell_changed(true);
         tree.tell_changed(false);
         assert!(has(&mut tree, sleep));
         assert_eq!(go_on(), "over\n");
         tree.walked = Instant::now();
-        assert!(has(&mut tree, sleep), "nobody told");
+        assert!(has(&mut tree, sleep), "it was walked without being told of an end");
         std::thread::sleep(2 * BELIEVED_TOLD);
         assert!(!has(&mut tree, sleep), "it is not believed for ever");
         drop(input);
