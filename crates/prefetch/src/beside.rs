@@ -21,6 +21,7 @@ use prepage_sys::signals::{ENDING, Signals};
 use rustix::io::Errno;
 
 use crate::account::{Listener, account, left_out, observed, with_left_out};
+use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
 use crate::engine::{Engine, Prefetched, Residency};
@@ -132,7 +133,11 @@ impl Beside<'_> {
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
         open_files::allow_many();
-        let mut fetch = Fetch { is_to_guess: self.options.prefetch, ..Fetch::default() };
+        let is_to_guess = self.options.prefetch;
+        let program = self.context.key.program.as_ref();
+        let dense =
+            (is_to_guess && word.is_some()).then(|| DenseReads::begin(program, Cache::of_user)).flatten();
+        let mut fetch = Fetch { is_to_guess, dense, ..Fetch::default() };
         let mut persisting = self.persisting();
         match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch)) {
             Some(observation) => {
@@ -140,6 +145,7 @@ impl Beside<'_> {
                 self.persist(&mut persisting, &shown);
             }
             None => {
+                fetch.dense = None;
                 self.guess(&mut fetch, false);
                 until.wait();
             }
@@ -157,7 +163,7 @@ impl Beside<'_> {
             // Where the start is observed, what was seen is told as well.
             let listener = if is_observed { self.listener.kept() } else { self.listener.clone() };
             let key = &self.context.key;
-            fetch.guessing = Some(Guessing::begin(self.stores, key, &listener, is_observed));
+            fetch.guessing = Some(Guessing::begin(self.stores, key, &listener));
         }
     }
 
@@ -181,8 +187,7 @@ impl Beside<'_> {
                 word.observed(&variables);
                 // Not before: on a busy machine, threads that begin keep this one from its processor.
                 self.guess(fetch, true);
-                let mut following =
-                    Following { beside: self, persisting, fetch, early: Vec::new(), dense_bytes: 0 };
+                let mut following = Following { beside: self, persisting, fetch, dense_bytes: 0 };
                 let observation = observer.follow_with(until, &mut following);
                 following.end_dense();
                 let bytes = following.dense_bytes;
@@ -274,8 +279,10 @@ impl Fetch {
         let Some(guess) = self.guessing.as_ref().and_then(Guessing::take) else { return };
         self.guessing = None;
         match guess {
-            Guess::Roles(profile, engine) => (self.guess, self.engine) = (Some(profile), Some(engine)),
-            Guess::Maps(maps, dense) => (self.maps, self.dense) = (Some(maps), dense),
+            Guess::Roles(profile, engine) => {
+                (self.guess, self.engine, self.dense) = (Some(profile), Some(engine), None);
+            }
+            Guess::Maps(maps) => self.maps = Some(maps),
         }
     }
 
@@ -301,8 +308,6 @@ struct Following<'a, 'b> {
     beside: &'a Beside<'a>,
     persisting: &'a mut Persisting<'b>,
     fetch: &'a mut Fetch,
-    /// Pages used while it was not known yet whether others are read by their density.
-    early: Vec<(FileIndex, Seen, PageIndex)>,
     /// What was asked for by density, once that has ended.
     dense_bytes: u64,
 }
@@ -317,25 +322,17 @@ impl Following<'_, '_> {
 
 impl Follower for Following<'_, '_> {
     fn wants_pages(&self) -> bool {
-        self.fetch.guessing.is_some() || self.fetch.dense.as_ref().is_some_and(|dense| !dense.is_over())
+        self.fetch.dense.as_ref().is_some_and(|dense| !dense.is_over())
     }
 
     fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
         if let Some(dense) = &mut self.fetch.dense {
             dense.used(place, file, page);
-        } else if self.fetch.guessing.is_some() {
-            self.early.push((place, file.clone(), page));
         }
     }
 
     fn look(&mut self, _last: bool, _: &mut Sightings) {
-        let is_guessing = self.fetch.guessing.is_some();
         self.fetch.take_guess();
-        if is_guessing && self.fetch.guessing.is_none() {
-            for (place, file, page) in std::mem::take(&mut self.early) {
-                self.used(place, &file, page);
-            }
-        }
     }
 
     fn so_far(&mut self, seen: &Observation) {

@@ -21,6 +21,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::sightings::{FileIndex, Seen};
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::cachestat::cached_pages;
+use prepage_sys::proc_file;
 use rustix::fs::Advice;
 
 use crate::calibrate::cache::Cache;
@@ -38,6 +39,8 @@ const QUICK_PROBES: u32 = 2;
 const READERS: u32 = 3;
 /// A program that is larger is one with much that few starts use.
 const WHOLE_BYTES_MAX: u64 = 32 << 20;
+/// Of that the beginning, to try how long a read takes.
+const TRIED_PAGES: u64 = 8 * CHUNK_PAGES;
 /// What a start is read ahead of at most. Beyond that, a program works on its data.
 const BYTES_MAX: u64 = 256 << 20;
 const STACK_BYTES: usize = 128 << 10;
@@ -88,14 +91,12 @@ impl Drop for DenseReads {
 }
 
 impl DenseReads {
-    /// Begins with the file of `program`. `None` where `measured` figures say that its device is quick.
-    pub(crate) fn begin(program: &Path, measured: Option<&Cache>) -> Option<Self> {
-        let (file, pages, device) = open(program, None)?;
-        let figures = measured.and_then(|cache| cache.figures(device));
-        let is_known_slow = figures.map(|figures| Duration::from_nanos(figures.latency_ns) >= SLOW);
-        if is_known_slow == Some(false) {
-            return None;
-        }
+    /// Begins with the file of `program`, in a thread of its own. Nothing comes of it where figures that were `measured` say that its device is
+    /// quick, or a few reads show that: to be called before the program and others keep the device busy. `None` where there is no thread to spare.
+    pub(crate) fn begin(
+        program: &Path,
+        measured: impl FnOnce() -> Option<Cache> + Send + 'static,
+    ) -> Option<Self> {
         let queue = Arc::new(Queue {
             limits: OnceLock::new(),
             chunks: Mutex::default(),
@@ -103,18 +104,16 @@ impl DenseReads {
             over: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
         });
-        if pages * PAGE_SIZE <= WHOLE_BYTES_MAX {
-            queue.ask(&file, (0..pages.div_ceil(CHUNK_PAGES)).map(pages_of));
-        }
-        let is_slow = is_known_slow == Some(true);
+        let program = program.to_owned();
         let begun = queue.begin(move |queue| {
-            if is_slow || queue.is_slow() {
-                let Some(limits) = Limits::of_process() else { return queue.end() };
-                queue.limits.set(limits).expect("it is set once");
-                // One that cannot be started is one fewer at work.
-                (1..READERS).for_each(|_| drop(queue.begin(|queue| queue.read())));
-                queue.read();
+            if !queue.is_wanted(&program, measured) {
+                return queue.end();
             }
+            let Some(limits) = Limits::of_process() else { return queue.end() };
+            queue.limits.set(limits).expect("it is set once");
+            // One that cannot be started is one fewer at work.
+            (1..READERS).for_each(|_| drop(queue.begin(|queue| queue.read())));
+            queue.read();
         });
         begun.is_ok().then(|| Self { queue, files: HashMap::new() })
     }
@@ -199,7 +198,20 @@ impl Queue {
         }
     }
 
-    /// Whether the device takes long to read a page, tried with pages of chunks that are asked for; if not, all is over.
+    /// Whether the device of `program` is slow. Asks for the program.
+    fn is_wanted(&self, program: &Path, measured: impl FnOnce() -> Option<Cache>) -> bool {
+        let Some((file, pages, device)) = open(program, None) else { return false };
+        let figures = measured().and_then(|cache| cache.figures(device));
+        let is_known_slow = figures.map(|figures| Duration::from_nanos(figures.latency_ns) >= SLOW);
+        if is_known_slow == Some(false) {
+            return false;
+        }
+        let wanted = if pages * PAGE_SIZE <= WHOLE_BYTES_MAX { pages } else { pages.min(TRIED_PAGES) };
+        self.ask(&file, (0..wanted.div_ceil(CHUNK_PAGES)).map(pages_of));
+        is_known_slow == Some(true) || self.is_slow()
+    }
+
+    /// Whether the device takes long to read a page, tried with pages of chunks that are asked for.
     fn is_slow(&self) -> bool {
         let (mut tried, mut slow, mut quick) = (Vec::new(), 0, 0);
         while slow < SLOW_PROBES {
@@ -210,7 +222,6 @@ impl Queue {
                 None => {}
             }
             if quick == QUICK_PROBES {
-                self.end();
                 return false;
             }
             tried.push((file, chunk));
@@ -234,14 +245,22 @@ impl Queue {
     }
 }
 
-/// How long the device takes to read `page`; `None` where the page was in memory, or on its way.
+/// How long the device takes to read `page`; `None` where the page was in memory, or on its way. What this thread waits for a processor
+/// afterwards does not count, where the kernel tells.
 fn time_to_read(file: &File, page: PageIndex) -> Option<Duration> {
     let is_cached = cached_pages(file.as_fd(), PageRange::new(page, PageIndex(page.0 + 1)))
         .is_ok_and(|cached| cached > 0);
-    let began = Instant::now();
+    let (began, queued) = (Instant::now(), queued());
     let read = rustix::io::pread(file, &mut [0u8; 1], page.offset_bytes());
-    let time = began.elapsed();
+    let time = began.elapsed().saturating_sub(self::queued().saturating_sub(queued));
     (read.is_ok() && !is_cached && time > AT_ONCE).then_some(time)
+}
+
+/// For how long this thread has waited for a processor so far, as far as the kernel tells.
+fn queued() -> Duration {
+    let told = proc_file::read_text("/proc/thread-self/schedstat").ok();
+    let field = told.and_then(|told| told.split(' ').nth(1)?.parse().ok());
+    field.map_or(Duration::ZERO, Duration::from_nanos)
 }
 
 #[cfg(test)]
@@ -286,7 +305,8 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let (program, library) = (dir.path().join("program"), dir.path().join("library"));
         let (of_program, of_library) = (cold(&program, 5), cold(&library, 70));
-        let mut reads = DenseReads::begin(&program, Some(&measured(dir.path(), 1_000_000))).unwrap();
+        let figures = measured(dir.path(), 1_000_000);
+        let mut reads = DenseReads::begin(&program, || Some(figures)).unwrap();
         let place = Sightings::default().place(&library, None).unwrap();
         let seen = Seen { path: library, inode: None };
         for chunk in [64, 67, 65] {
@@ -306,6 +326,13 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let program = dir.path().join("program");
         std::fs::write(&program, [1]).unwrap();
-        assert!(DenseReads::begin(&program, Some(&measured(dir.path(), 100_000))).is_none());
+        let figures = measured(dir.path(), 100_000);
+        let reads = DenseReads::begin(&program, || Some(figures)).unwrap();
+        let since = Instant::now();
+        while !reads.is_over() {
+            assert!(since.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(reads.bytes(), 0);
     }
 }

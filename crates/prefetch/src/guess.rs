@@ -11,8 +11,6 @@ use prepage_core::profile::merge::shared;
 use prepage_profiles::{ProgramKey, Stores};
 
 use crate::account::Listener;
-use crate::calibrate::cache::Cache;
-use crate::dense::DenseReads;
 use crate::engine::{Engine, device_of};
 use crate::first_start::{self, FirstStart};
 use crate::memory::Budget;
@@ -26,8 +24,8 @@ const RELATIVES_MAX: usize = 8;
 pub(crate) enum Guess {
     /// What the executable's other roles have in common.
     Roles(Profile, Engine),
-    /// The page maps that came with the program's files, if any did, and what is likely by what the start has used.
-    Maps(FirstStart, Option<DenseReads>),
+    /// The page maps that came with the program's files, if any did.
+    Maps(FirstStart),
 }
 
 /// A guess that is being made by a thread of its own. Dropped before it was [taken](Self::take), it comes to nothing.
@@ -43,18 +41,17 @@ enum State {
 }
 
 impl Guessing {
-    /// Begins to look up what the program of `key` is likely to use. Page maps are told to `listener`. What it uses is known where it
-    /// `is_observed`.
-    pub(crate) fn begin(stores: &Stores, key: &ProgramKey, listener: &Listener, is_observed: bool) -> Self {
+    /// Begins to look up what the program of `key` is likely to use. Page maps are told to `listener`.
+    pub(crate) fn begin(stores: &Stores, key: &ProgramKey, listener: &Listener) -> Self {
         let state = Arc::new(Mutex::new(State::UnderWay));
         let work = {
             let (state, stores, key, listener) =
                 (state.clone(), stores.clone(), key.clone(), listener.clone());
-            move || make(&state, &stores, &key, &listener, is_observed)
+            move || make(&state, &stores, &key, &listener)
         };
         // A user without a thread to spare waits.
         if Builder::new().spawn(work).is_err() {
-            make(&state, stores, key, listener, is_observed);
+            make(&state, stores, key, listener);
         }
         Self(state)
     }
@@ -80,13 +77,11 @@ impl Drop for Guessing {
     }
 }
 
-fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, listener: &Listener, is_observed: bool) {
+fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, listener: &Listener) {
     let profile = shared(&stores.relatives(key, RELATIVES_MAX));
     if profile.files.is_empty() {
-        let begin_dense = || DenseReads::begin(key.program.as_ref(), Cache::of_user().as_ref());
         let maps = first_start::begin(&key.program, stores, listener);
-        let dense = is_observed.then(begin_dense).flatten();
-        made(state, || Guess::Maps(maps, dense));
+        made(state, || Guess::Maps(maps));
         return;
     }
     let mut engine = Engine::new(profile.clone(), &device_of(&profile));

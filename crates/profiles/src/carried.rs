@@ -5,23 +5,21 @@
 //! of that file alone with one bit a page. A file that others could have written is not looked into at all.
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.
-//! Of a file without a map, what the loader is sure to need is asked for ([`crate::elf::Dynamic::loaded`]). Requests are few: a program that starts waits
-//! for its own behind these.
+//! What the loader is sure to need of each is asked for on the way ([`Elf::linked_pages`]). Nobody waits for that but who looks on,
+//! and libraries named by a library are looked at as soon as they are known: the loader is at the search's heels.
 
-use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use prepage_core::PageRange;
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::file::{self, HEADER_BYTES, ProfileFileError, encoded_bytes};
 use prepage_core::profile::{FileIdentity, Fingerprint, Profile, ProfiledFile};
+use prepage_core::{PageIndex, PageRange};
 use rustix::fs::Advice;
 
 use crate::bytes::Bytes;
@@ -48,10 +46,11 @@ const LIBRARIES_MAX: usize = 512;
 const THREADS: usize = 8;
 /// The piece at the end of a file that is read at once.
 const TAIL_BYTES: u64 = 8 << 10;
-/// A smaller file is read as a whole: the kernel's read-ahead brings no less of it to the loader.
-const SMALL_BYTES_MAX: u64 = 256 << 10;
-/// From the dynamic table to the end of a larger one, all is read by one request where it is no more: linkers put the data between.
-const END_BYTES_MAX: u64 = 128 << 10;
+/// The head of a file, which no more is known of: as much as the kernel's read-ahead brings to the loader.
+const HEAD_BYTES: u64 = 128 << 10;
+/// What one request asks for.
+const PIECE_PAGES: usize = 32;
+const STACK_BYTES: usize = 128 << 10;
 
 /// Why the map of a file is not followed.
 #[derive(Debug, thiserror::Error)]
@@ -108,16 +107,29 @@ impl FoundMaps {
 }
 
 /// The search for maps of one program.
+///
+/// Lock legend: `progress` is the one lock, held to take or to add, and slept on with `more`; never over a read.
 #[derive(Debug)]
 pub struct Search {
     sidecars: Sidecars,
-    cache: OnceCell<Cache>,
-    seen: HashSet<PathBuf>,
-    /// All that was ever in `next`: a library that many are linked to is looked at once.
-    asked: HashSet<Vec<PathBuf>>,
-    /// Libraries to look at: the files that may be meant by each, best first.
-    next: Vec<Vec<PathBuf>>,
+    cache: OnceLock<Cache>,
     machine: u16,
+    progress: Mutex<Progress>,
+    more: Condvar,
+}
+
+/// How far a search has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Libraries to look at: the files that may be meant by each, best first.
+    next: VecDeque<Vec<PathBuf>>,
+    /// All that was ever in `next`: a library that many are linked to is looked for once.
+    asked: HashSet<Vec<PathBuf>>,
+    /// Files that were looked at.
+    seen: HashSet<PathBuf>,
+    /// Threads that look at a library, and may add more.
+    at_work: usize,
+    found: FoundMaps,
 }
 
 impl Search {
@@ -125,11 +137,10 @@ impl Search {
     pub fn of_program(program: &Path, sidecars: Sidecars) -> (Self, FoundMaps) {
         let mut search = Self {
             sidecars,
-            cache: OnceCell::new(),
-            seen: HashSet::from([program.to_owned()]),
-            asked: HashSet::new(),
-            next: Vec::new(),
+            cache: OnceLock::new(),
             machine: 0,
+            progress: Mutex::default(),
+            more: Condvar::new(),
         };
         let mut found = FoundMaps::default();
         let looked = match Looked::at(program, &search.sidecars) {
@@ -142,10 +153,11 @@ impl Search {
         };
         match looked {
             Ok(looked) => {
-                search.machine = looked.machine;
+                search.machine = looked.elf.machine;
+                search.progress().seen.extend([program.to_owned(), looked.path.clone()]);
                 search.follow(&looked);
-                search.seen.insert(looked.path.clone());
-                found.add(&looked.path, looked.map);
+                let (path, map) = looked.map(&search.sidecars);
+                found.add(&path, map);
             }
             // A script that a script runs: the kernel follows that further than is worth while here.
             Err(MapError::Elf(ElfError::Foreign)) => {}
@@ -154,53 +166,90 @@ impl Search {
         (search, found)
     }
 
-    /// The libraries, and the libraries of these.
-    pub fn libraries(mut self) -> FoundMaps {
-        let mut found = FoundMaps::default();
-        while !self.next.is_empty() && self.seen.len() <= LIBRARIES_MAX {
-            let level = std::mem::take(&mut self.next);
-            for looked in self.look_at_all(&level) {
-                match looked {
-                    Ok(looked) if self.seen.insert(looked.path.clone()) => {
-                        self.follow(&looked);
-                        found.add(&looked.path, looked.map);
-                    }
-                    Ok(_) => {}
-                    Err((path, error)) => found.left.push((path, error)),
+    /// The libraries, and the libraries of these, several at once: each costs a few reads one after the other, and the loader is at its heels.
+    pub fn libraries(self) -> FoundMaps {
+        if !self.progress().next.is_empty() {
+            std::thread::scope(|scope| {
+                for _ in 1..THREADS {
+                    // One that cannot be started is one fewer at work.
+                    let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+                    let _ = builder.spawn_scoped(scope, || self.look_at_all());
                 }
-            }
+                self.look_at_all();
+            });
         }
+        let progress = self.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut found = progress.found;
         for (rank, file) in found.files.iter_mut().enumerate() {
             file.extents.iter_mut().for_each(|extent| extent.rank = rank as u32);
         }
         found
     }
 
-    fn follow(&mut self, looked: &Looked) {
-        let directory = looked.path.parent().unwrap_or(Path::new("/"));
-        let cache = self.cache.get_or_init(Cache::read);
-        let new = candidates(&looked.links, directory, cache);
-        self.next.extend(new.into_iter().filter(|one| self.asked.insert(one.clone())));
+    fn look_at_all(&self) {
+        while let Some(places) = self.next() {
+            let looked = places.iter().find_map(|path| self.look_at_library(path));
+            let found = looked.flatten().map(|looked| match looked {
+                Ok(looked) => {
+                    // Others can go on while this one looks for a map.
+                    self.follow(&looked);
+                    looked.map(&self.sidecars)
+                }
+                Err((path, error)) => (path, Err(error)),
+            });
+            let mut progress = self.progress();
+            found.into_iter().for_each(|(path, map)| progress.found.add(&path, map));
+            progress.at_work -= 1;
+            if progress.at_work == 0 && progress.next.is_empty() {
+                self.more.notify_all();
+            }
+        }
     }
 
-    /// Looks at the first file of each list that there is, several at once: each costs a few reads one after the other.
-    fn look_at_all(&self, level: &[Vec<PathBuf>]) -> Vec<Result<Looked, (PathBuf, MapError)>> {
-        let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let (sidecars, machine) = (&self.sidecars, self.machine);
-        let work = || {
-            while let Some(paths) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let at = paths.iter().find_map(|path| look_at_library(path, sidecars, machine));
-                results.lock().expect("no holder of the lock panics").extend(at);
+    /// The next library to look at, once there is one; `None` when nobody is at work that could still name one.
+    fn next(&self) -> Option<Vec<PathBuf>> {
+        let mut progress = self.progress();
+        loop {
+            let is_over = progress.seen.len() > LIBRARIES_MAX;
+            if let Some(next) = progress.next.pop_front().filter(|_| !is_over) {
+                progress.at_work += 1;
+                return Some(next);
             }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..THREADS.min(level.len()) {
-                // One that cannot be started is one fewer at work.
-                let _ = std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, work);
+            if is_over || progress.at_work == 0 {
+                self.more.notify_all();
+                return None;
             }
-            work();
-        });
-        results.into_inner().expect("no holder of the lock panics")
+            progress = self.more.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn follow(&self, looked: &Looked) {
+        let directory = looked.path.parent().unwrap_or(Path::new("/"));
+        let links = candidates(&looked.links, directory, self.cache.get_or_init(Cache::read));
+        let mut progress = self.progress();
+        for one in links {
+            if progress.asked.insert(one.clone()) {
+                progress.next.push_back(one);
+                self.more.notify_one();
+            }
+        }
+    }
+
+    /// `None` where there is no such library for this machine; nothing in it where that was looked at already, by another name.
+    fn look_at_library(&self, path: &Path) -> Option<Option<Result<Looked, (PathBuf, MapError)>>> {
+        let path = path.canonicalize().ok()?;
+        if !self.progress().seen.insert(path.clone()) {
+            return Some(None);
+        }
+        match Looked::at(&path, &self.sidecars) {
+            Ok(looked) => (looked.elf.machine == self.machine).then_some(Some(Ok(looked))),
+            Err(MapError::Skipped(Skipped::Missing) | MapError::Elf(ElfError::Foreign)) => None,
+            Err(error) => Some(Some(Err((path, error)))),
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -211,30 +260,18 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
     interpreters(&file).pop()?.canonicalize().ok()
 }
 
-/// `None` where there is no such library for this machine.
-fn look_at_library(
-    path: &Path,
-    sidecars: &Sidecars,
-    machine: u16,
-) -> Option<Result<Looked, (PathBuf, MapError)>> {
-    let path = path.canonicalize().ok()?;
-    match Looked::at(&path, sidecars) {
-        Ok(looked) => (looked.machine == machine).then_some(Ok(looked)),
-        Err(MapError::Skipped(Skipped::Missing) | MapError::Elf(ElfError::Foreign)) => None,
-        Err(error) => Some(Err((path, error))),
-    }
-}
-
 /// What one file told.
 #[derive(Debug)]
 struct Looked {
     path: PathBuf,
-    machine: u16,
+    identity: FileIdentity,
+    file: File,
+    elf: Elf,
     links: Links,
-    map: Result<Option<ProfiledFile>, MapError>,
 }
 
 impl Looked {
+    /// Asks for what the loader is sure to read of the file at `path`, and reads what that is linked to.
     fn at(path: &Path, sidecars: &Sidecars) -> Result<Self, MapError> {
         let file = open_to_read(path).map_err(MapError::Skipped)?;
         let identity = identity_of(&file).map_err(MapError::Skipped)?;
@@ -242,49 +279,39 @@ impl Looked {
         is_trusted(file.as_fd(), sidecars.uid())?.map_err(MapError::Untrusted)?;
         // What is read is named exactly: no read-ahead.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        let end = identity.size_bytes;
-        let is_small = end <= SMALL_BYTES_MAX;
-        if is_small {
-            ask_for(&file, PageRange::covering(0, end));
-        }
+        ask_for(&file, PageRange::covering(0, identity.size_bytes.min(HEAD_BYTES)));
         let elf = Elf::parse(&file)?;
-        let dynamic_at = elf.dynamic_offset_bytes().filter(|at| end.saturating_sub(*at) <= END_BYTES_MAX);
-        if let Some(at) = dynamic_at.filter(|_| !is_small) {
-            ask_for(&file, PageRange::covering(at, end.saturating_sub(at)));
+        for pages in elf.linked_pages() {
+            ask_for(&file, pages);
         }
-        let map = mapped_file(path, identity, &file, &elf, sidecars);
         let dynamic = elf.dynamic(&file).unwrap_or_default();
-        if let (Ok(None), false) = (&map, is_small) {
-            // At least the loader will wait for these. They come while the next file is looked at.
-            dynamic.loaded.iter().for_each(|&pages| ask_for(&file, pages));
-        }
         let links = elf.links(&dynamic, &file).unwrap_or_default();
-        Ok(Self { path: path.into(), machine: elf.machine, links, map })
+        Ok(Self { path: path.into(), identity, file, elf, links })
+    }
+
+    /// Its path, and the file with the pages it carries, if any.
+    fn map(self, sidecars: &Sidecars) -> (PathBuf, Result<Option<ProfiledFile>, MapError>) {
+        let carried = carried_by(&self.file, &self.elf, sidecars);
+        let map = carried.map(|carried| {
+            let path = self.path.to_string_lossy().into_owned();
+            let known = ProfiledFile { path, identity: self.identity, ..carried? };
+            let mut profile = Profile { files: vec![known], ..Profile::default() };
+            bound(&mut profile);
+            profile.files.pop()
+        });
+        (self.path, map)
     }
 }
 
 /// Has `pages` of `file` read. Does not wait for them.
 fn ask_for(file: &File, pages: PageRange) {
-    let bytes = NonZeroU64::new(pages.bytes());
-    // No length would mean all.
-    if bytes.is_some() {
-        let _ = rustix::fs::fadvise(file, pages.start().offset_bytes(), bytes, Advice::WillNeed);
+    // No call loads more than the kernel reads at once.
+    for start in (pages.start().0..pages.end().0).step_by(PIECE_PAGES) {
+        let end = pages.end().0.min(start + PIECE_PAGES as u64);
+        let piece = PageRange::new(PageIndex(start), PageIndex(end));
+        let bytes = NonZeroU64::new(piece.bytes());
+        let _ = rustix::fs::fadvise(file, piece.start().offset_bytes(), bytes, Advice::WillNeed);
     }
-}
-
-/// The file at `path` with the pages it carries, if any.
-fn mapped_file(
-    path: &Path,
-    identity: FileIdentity,
-    file: &File,
-    elf: &Elf,
-    sidecars: &Sidecars,
-) -> Result<Option<ProfiledFile>, MapError> {
-    let Some(carried) = carried_by(file, elf, sidecars)? else { return Ok(None) };
-    let known = ProfiledFile { path: path.to_string_lossy().into_owned(), identity, ..carried };
-    let mut profile = Profile { files: vec![known], ..Profile::default() };
-    bound(&mut profile);
-    Ok(profile.files.pop())
 }
 
 /// What an open file, which is trusted, carries: beside it, else in it.
@@ -398,7 +425,7 @@ impl Bytes for Tail<'_> {
 mod tests {
     use std::time::Duration;
 
-    use prepage_sys::cachestat::evict;
+    use prepage_sys::cachestat::{cached_pages, evict};
     use prepage_sys::process_status::ProcessStatus;
     use prepage_testing::{Need, has};
 
@@ -430,8 +457,20 @@ mod tests {
             let before = waits();
             let looked = Looked::at(&path, &Sidecars::none()).unwrap();
             let waited = waits() - before;
-            assert!(matches!(looked.map, Ok(None)) && !looked.links.needed.is_empty(), "{looked:?}");
+            assert!(!looked.links.needed.is_empty(), "{looked:?}");
             assert!(waited <= waits_max, "{name}: {waited} waits");
+            let wanted: u64 = looked.elf.linked_pages().map(|pages| pages.len()).sum();
+            let are_there = |pages| cached_pages(file.as_fd(), pages).unwrap();
+            let mut there = 0;
+            for _ in 0..1000 {
+                there = looked.elf.linked_pages().map(are_there).sum();
+                if there == wanted {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(there, wanted, "{name}: what the loader needs is asked for");
+            assert!(matches!(looked.map(&Sidecars::none()), (_, Ok(None))), "{name}");
         }
     }
 
@@ -440,17 +479,18 @@ mod tests {
         let program = Path::new("/bin/ls").canonicalize().unwrap();
         let (search, own) = Search::of_program(&program, Sidecars::none());
         assert!(own.left.is_empty(), "{own:?}");
-        let level = search.next.clone();
-        let looked: Vec<_> = search.look_at_all(&level).into_iter().map(Result::unwrap).collect();
-        assert!(looked.iter().any(|one| one.path.to_string_lossy().contains("libc.so")), "{looked:?}");
-        // Each of them is linked to libc, which is looked at already.
-        let mut search = search;
-        let known = search.next.len();
-        looked.iter().for_each(|one| search.follow(one));
-        let again = search.next.split_off(known);
-        assert!(again.iter().all(|one| !level.contains(one)), "{again:?} of {level:?}");
-        let found = search.libraries();
-        assert!(found.left.is_empty(), "{found:?}");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| search.look_at_all());
+            }
+        });
+        let progress = search.progress();
+        let names: Vec<_> = progress.seen.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        for name in ["ls", "libc.so", "ld-linux"] {
+            assert!(names.iter().any(|seen| seen.starts_with(name)), "{name}: {names:?}");
+        }
+        assert!(progress.found.left.is_empty() && progress.next.is_empty(), "{progress:?}");
+        assert_eq!(progress.at_work, 0);
     }
 
     #[test]

@@ -7,8 +7,7 @@ use std::io;
 
 use object::Endianness;
 use object::elf::{
-    DT_GNU_HASH, DT_JMPREL, DT_NEEDED, DT_NULL, DT_PLTRELSZ, DT_REL, DT_RELA, DT_RELASZ, DT_RELR, DT_RELRSZ,
-    DT_RELSZ, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, FileHeader32, FileHeader64, PF_W,
+    DT_NEEDED, DT_NULL, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64, PF_W, PF_X,
     PT_DYNAMIC, PT_INTERP, PT_LOAD, SHN_LORESERVE, SHT_NOBITS,
 };
 use object::pod::slice_from_bytes;
@@ -150,8 +149,6 @@ pub struct Links {
 /// The dynamic table of an executable or library. Without one, as in a static program, nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dynamic {
-    /// Pages that the loader needs to link the file: relocations and what they change, symbols and their names.
-    pub loaded: Vec<PageRange>,
     /// Where its names stand: offset and size.
     strings: (u64, u64),
     /// Names of libraries, and of directories to look in first: each where it begins among the names.
@@ -159,9 +156,11 @@ pub struct Dynamic {
     run_path: Option<u64>,
 }
 
-/// Tables of symbols and names that are larger than this are looked into here and there only.
-const SYMBOLS_BYTES_MAX: u64 = 256 << 10;
-/// Data that relocations change, likewise.
+/// Symbols and names; larger tables are looked into here and there only.
+const TABLES_BYTES_MAX: u64 = 256 << 10;
+/// Segments that are written to: linkers make up to three.
+const WRITTEN_MAX: usize = 4;
+/// Data that relocations change; of what is larger, few starts use all.
 const DATA_BYTES_MAX: u64 = 4 << 20;
 
 impl Elf {
@@ -285,11 +284,6 @@ impl Elf {
         Ok(string_at(&path, 0))
     }
 
-    /// Where the dynamic table stands; `None` where there is none.
-    pub fn dynamic_offset_bytes(&self) -> Option<u64> {
-        Some(self.segment(PT_DYNAMIC.0)?.offset_bytes)
-    }
-
     /// Reads the dynamic table.
     ///
     /// # Errors
@@ -317,9 +311,6 @@ impl Elf {
             .map_err(|()| ElfError::Malformed("dynamic table"))?;
         let (mut run_path, mut old_path) = (None, None);
         let (mut strings, mut strings_bytes) = (0, 0);
-        let (mut symbols, mut hash) = (0, 0);
-        // Address and size of the tables of relocations.
-        let mut relocations = [(0, 0); 4];
         for entry in entries {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.d_tag(self.endian) {
@@ -329,32 +320,12 @@ impl Elf {
                 DT_RPATH => old_path = Some(value),
                 DT_STRTAB => strings = value,
                 DT_STRSZ => strings_bytes = value,
-                DT_SYMTAB => symbols = value,
-                DT_GNU_HASH => hash = value,
-                DT_RELA => relocations[0].0 = value,
-                DT_RELASZ => relocations[0].1 = value,
-                DT_REL => relocations[1].0 = value,
-                DT_RELSZ => relocations[1].1 = value,
-                DT_RELR => relocations[2].0 = value,
-                DT_RELRSZ => relocations[2].1 = value,
-                DT_JMPREL => relocations[3].0 = value,
-                DT_PLTRELSZ => relocations[3].1 = value,
                 _ => {}
             }
         }
         let Some(strings_at) = self.offset_of(strings) else { return Ok(Dynamic::default()) };
         found.strings = (strings_at, strings_bytes);
         found.run_path = run_path.or(old_path);
-        let from = if hash > 0 { hash.min(symbols) } else { symbols };
-        let symbols = (from, strings.saturating_add(strings_bytes).saturating_sub(from));
-        let symbols = Some(symbols).filter(|(_, bytes)| *bytes <= SYMBOLS_BYTES_MAX);
-        let tables = relocations.into_iter().chain(symbols);
-        let read = tables.filter_map(|(address, bytes)| Some((self.offset_of(address)?, bytes)));
-        let inside = |&(at, length): &(u64, u64)| {
-            length > 0 && at.checked_add(length).is_some_and(|end| end <= bytes.len_bytes())
-        };
-        let loaded = read.chain(self.written()).filter(inside);
-        found.loaded = loaded.map(|(at, length)| PageRange::covering(at, length)).collect();
         Ok(found)
     }
 
@@ -377,10 +348,20 @@ impl Elf {
         })
     }
 
-    /// Offset and size of what is loaded to be written to.
-    fn written(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// Pages of the file that the loader needs to link it: symbols, names and relocations, which linkers put into a segment of their own at the
+    /// beginning, and what is loaded to be written to, as data, tables of addresses and the dynamic table are.
+    pub fn linked_pages(&self) -> impl Iterator<Item = PageRange> {
+        let loaded = || self.segments.iter().filter(|segment| segment.kind == PT_LOAD.0);
+        let is_table = |segment: &&Segment| segment.flags & (PF_W.0 | PF_X.0) == 0;
         let is_written = |segment: &&Segment| segment.is_written() && segment.file_bytes <= DATA_BYTES_MAX;
-        self.segments.iter().filter(is_written).map(|segment| (segment.offset_bytes, segment.file_bytes))
+        let tables = loaded().take(1).filter(is_table);
+        let pages = |segment: &Segment, bytes| {
+            PageRange::covering(segment.offset_bytes, segment.file_bytes.min(bytes))
+        };
+        let written = self.segments.iter().filter(is_written).take(WRITTEN_MAX);
+        tables
+            .map(move |segment| pages(segment, TABLES_BYTES_MAX))
+            .chain(written.map(move |segment| pages(segment, u64::MAX)))
     }
 
     fn segment(&self, kind: u32) -> Option<&Segment> {
@@ -441,15 +422,12 @@ mod tests {
     fn what_the_loader_needs_is_a_part_of_a_large_file() {
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
         let elf = Elf::parse(&file).unwrap();
-        let loaded = elf.dynamic(&file).unwrap().loaded;
-        let pages: u64 = loaded.iter().map(|range| range.len()).sum();
-        assert!((2..file.len_bytes() / PAGE_SIZE / 2).contains(&pages), "{loaded:?}");
-        let dynamic = elf.segment(PT_DYNAMIC.0).unwrap();
-        let page = PageIndex::containing(dynamic.offset_bytes);
-        assert!(
-            loaded.iter().any(|range| range.contains(page)),
-            "the loader writes to the dynamic table: {loaded:?}"
-        );
+        let linked: Vec<PageRange> = elf.linked_pages().collect();
+        let pages: u64 = linked.iter().map(|range| range.len()).sum();
+        assert!((2..file.len_bytes() / PAGE_SIZE / 2).contains(&pages), "{linked:?}");
+        let page = PageIndex::containing(elf.segment(PT_DYNAMIC.0).unwrap().offset_bytes);
+        let holds_table = linked.iter().any(|range| range.contains(page));
+        assert!(holds_table, "the loader writes to the dynamic table: {linked:?}");
     }
 
     #[test]

@@ -32,6 +32,12 @@ impl Allowance {
         self.left_ns > 0
     }
 
+    /// Whether more than half of what it holds is there at time `now`: enough for work that can wait.
+    pub fn has_plenty(&mut self, now: Duration) -> bool {
+        self.fill(now);
+        self.left_ns > self.held_ns() / 2
+    }
+
     /// So much was spent until `now`.
     pub fn spend(&mut self, spent_ns: u64, now: Duration) {
         self.fill(now);
@@ -59,6 +65,15 @@ impl Allowance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_can_wait_leaves_half_to_what_cannot() {
+        let mut allowance = Allowance::new(2, Duration::ZERO);
+        assert!(allowance.has_plenty(Duration::ZERO), "3.6 s");
+        allowance.spend(1_800_000_000, Duration::ZERO);
+        assert!(!allowance.has_plenty(Duration::ZERO) && allowance.has_some(Duration::ZERO));
+        assert!(allowance.has_plenty(Duration::from_secs(1)));
+    }
 
     /// Whoever learns whenever it may, 50 ms at a time, also after a night in which nothing was learned.
     #[test]

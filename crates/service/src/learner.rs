@@ -242,6 +242,11 @@ impl Learner {
         self.has_time() && self.observed().has_room(Instant::now())
     }
 
+    /// Whether there is so much time left that what is known may be observed once more: that takes none from what is new.
+    pub fn has_plenty(&self) -> bool {
+        self.allowance().has_plenty(self.began.elapsed())
+    }
+
     /// Whether starts are learned from, and there is processor time left for it.
     pub fn has_time(&self) -> bool {
         self.library.learns() && self.allowance().has_some(self.began.elapsed())

@@ -710,7 +710,9 @@ impl Service {
             }
             None => may_come_again,
         };
-        let is_observed = part_of.is_none() && is_due && self.may_observe() && self.library.learns_of(uid);
+        let is_known = found.as_ref().is_some_and(|known| !known.has_changed());
+        let is_affordable = self.may_observe() && (!is_known || self.learner.has_plenty());
+        let is_observed = part_of.is_none() && is_due && is_affordable && self.library.learns_of(uid);
         if let Some(file) = &file
             && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
         {
