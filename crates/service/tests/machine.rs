@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
-use prepage_core::profile::{Lookup, Profile, file as profile_file};
+use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has, unless_caches_dropped};
@@ -611,14 +611,15 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     assert!(resident < 64 << 20, "{resident} bytes after {storm} files");
 }
 
+/// `EXECUTABLES=1000000` tries more, which takes minutes and 4 GiB of the disk.
 #[test]
 fn a_hundred_thousand_executables_take_bounded_memory() {
-    const EXECUTABLES: usize = 100_000;
+    let executables = std::env::var("EXECUTABLES").map_or(100_000, |count| count.parse().unwrap());
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
     place.profile(&program, &[&file]);
-    let scripts = place.scripts(EXECUTABLES);
+    let scripts = place.scripts(executables);
     let service = Prepaged::start(&place, &[]);
     let before = service.status()["resident_bytes"].as_u64().unwrap();
     // Unless others execute so much meanwhile that the kernel has no room.
@@ -630,7 +631,7 @@ fn a_hundred_thousand_executables_take_bounded_memory() {
             service.wait_until("they are seen", || sees(at));
         }
     }
-    service.wait_until("all are seen", || sees(EXECUTABLES));
+    service.wait_until("all are seen", || sees(executables));
     let after = service.status()["resident_bytes"].as_u64().unwrap();
     assert!(after < before + (20 << 20), "{before} bytes before, {after} after");
     let _running = Running::start(&program);
@@ -840,6 +841,51 @@ fn of_a_user_who_has_more_profiles_than_fit_those_that_do_not_fit_are_used_too()
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     let bytes = service.status()["profile_bytes"].as_u64().unwrap();
     assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+}
+
+/// It is followed with the user's rights, and what stands in the place of a file holds up no thread.
+#[test]
+fn a_users_own_profile_that_lies_has_nothing_read_that_its_user_may_not() {
+    const OTHER: u32 = A_USER + 1;
+    let Some(place) = Place::new() else { return };
+    let [lied_about, known] = ["lied-about", "known"].map(|name| place.program(name));
+    let [own, others] = ["own", "others"].map(|name| place.cold_file(name, 0o600));
+    let all = place.cold_file("all", 0o644);
+    place.profile(&known, &[&all]);
+    for (file, uid) in [(&own, A_USER), (&others, OTHER)] {
+        std::os::unix::fs::chown(file, Some(uid), None).unwrap();
+    }
+    let (home, pipe, link, way) =
+        (place.path("home"), place.path("pipe"), place.path("link"), place.path("way"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink(&others, &link).unwrap();
+    std::os::unix::fs::symlink(place.0.path(), &way).unwrap();
+    // Whoever lies knows what tells the files.
+    let directory = home.join(".local/state/prepage");
+    place.profile_in(&directory, &lied_about, &[&others, &own]);
+    let (_, learned) = Stores::at(directory.clone()).list(Layer::User).unwrap().remove(0);
+    let mut profile = learned.unwrap();
+    let mut touches = Touches::default();
+    [8, PAGES - 1, PAGES, PAGES + 100, 1 << 40]
+        .into_iter()
+        .for_each(|page| touches.touch(PageIndex(page), 0));
+    profile.files[1].extents = touches.extents();
+    for path in [pipe, link, way.join("others"), "/dev/zero".into()] {
+        let path = path.to_str().unwrap().into();
+        profile.files.push(ProfiledFile { path, ..profile.files[0].clone() });
+    }
+    write_profile(&directory, &profile);
+    assert!(Command::new("chown").args(["-R", &A_USER.to_string()]).arg(&home).status().unwrap().success());
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let mut start = Command::new(&lied_about);
+    let _running = Running(start.arg("60").uid(A_USER).env("HOME", &home).spawn().unwrap());
+    // That is counted at its end.
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    assert_eq!(service.status()["user_profiles"], 1);
+    assert_eq!((pages_in_memory(&own), pages_in_memory(&others)), (2, 0));
+    assert_eq!((service.count("hung"), &service.status()["hanging_threads"]), (0, &0.into()));
+    let _other = Running::start(&known);
+    service.wait_until("another user's start is fetched", || pages_in_memory(&all) >= 3);
 }
 
 #[test]

@@ -1,0 +1,78 @@
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use prepage_core::profile::{Profile, ProfiledFile, Touches};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_sys::rights::Rights;
+use prepage_testing::{Need, has};
+
+use super::*;
+
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAGES: u64 = 16;
+
+/// A file on the disk, and four pages of it, brought in for user 7 a moment ago.
+fn brought(path: &Path, what: &Launched) -> Entry {
+    std::fs::write(path, [1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let file = open_to_read(path).unwrap();
+    file.sync_all().unwrap();
+    let mut touches = Touches::default();
+    (4..8).for_each(|page| touches.touch(PageIndex(page), page as u32));
+    let profiled = ProfiledFile {
+        path: path.to_str().unwrap().into(),
+        identity: identity_of(&file).unwrap(),
+        fingerprint: content_of(&file).unwrap(),
+        learned_unix_s: 1,
+        extents: touches.extents(),
+    };
+    evict(file.as_fd(), PATIENCE).unwrap();
+    let profile = Profile { files: vec![profiled], ..Profile::default() };
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    let brought = Brought::bring(&profile, &rights, u64::MAX, &Reader::default()).unwrap();
+    Entry { uid: 7, what: what.clone(), brought: brought.unwrap(), is_whole: true, started: None }
+}
+
+/// That memory is short says nothing of the guess, which may still come true.
+#[test]
+fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_as_a_bad_guess() {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Root) || !has(Need::Eviction(place.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(place).unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let layers = vec![directory.path().join("layer")];
+    let (library, counters) = (Arc::new(Library::open(Some(layers)).unwrap()), Arc::<Counters>::default());
+    let idle = Idle::new(library, counters.clone(), directory.path().join("log"), Duration::ZERO);
+    let what = Launched { program: "/bin/program".into(), role: "program".into() };
+    let expected = [(7, Expected { what: what.clone(), probability: 1.0 })];
+    let in_memory = || {
+        let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
+        cached_pages(File::open(&path).unwrap().as_fd(), all).unwrap()
+    };
+    let until = Instant::now() + PATIENCE;
+    // While the kernel is at a page for a reason of its own, it does not drop it.
+    for at in 1.. {
+        lock(&idle.state).brought.push(brought(&path, &what));
+        idle.settle(&expected, false, 100, &Round::default());
+        assert_eq!(lock(&idle.state).brought.len(), 1, "it is expected, and there is room");
+        idle.settle(&expected, true, 100, &Round::default());
+        assert!(lock(&idle.state).brought.is_empty());
+        assert_eq!(counters.predicted_sent_out_bytes.get(), at * 4 * PAGE_SIZE);
+        let worth = lock(&idle.state).worth;
+        assert_eq!((worth.used_share(), worth.is_paused(100)), (None, false));
+        if in_memory() == 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "its pages stay");
+    }
+    // Of one that was started, how much was used is known.
+    let started = Entry { started: Some(Instant::now()), ..brought(&path, &what) };
+    lock(&idle.state).brought.push(started);
+    idle.settle(&expected, true, 100, &Round::default());
+    assert_eq!(lock(&idle.state).worth.used_share(), Some(0.0));
+}
