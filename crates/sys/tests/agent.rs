@@ -199,13 +199,9 @@ fn the_file_of_the_time_zone_is_seen_whatever_time_is_asked_for() {
         );
         built(&["-D_GNU_SOURCE"], &source)
     };
-    for asked in [
-        "gmtime(&now)",
-        "gmtime_r(&now, &to)",
-        "timegm(&to)",
-        "timelocal(&to)",
-        "ctime_r(&now, text)",
-    ] {
+    for asked in
+        ["gmtime(&now)", "gmtime_r(&now, &to)", "timegm(&to)", "timelocal(&to)", "ctime_r(&now, text)"]
+    {
         let Some(program) = calling(asked) else { return };
         let observed = observe(command(program.to_str().unwrap(), &[]).env_remove("TZ"));
         assert!(observed.output.status.success() && observed.has("/etc/localtime", Lookup::Open), "{asked}");
