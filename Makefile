@@ -91,6 +91,11 @@ bench-learning: build setup-bench setup-start setup-programs
 	bench/learning $(PLACES)
 .PHONY: bench-learning
 
+## bench-known: what `run` knows after 1, 2, 5 and 10 cold starts, counted beside the yardstick's profiles (root); PLACES, PROGRAMS, ROUNDS, STARTS settable
+bench-known: build setup-bench setup-start setup-programs
+	bench/known $(PLACES)
+.PHONY: bench-known
+
 ## bench-service: programs that nobody prefixes, with the service running, against plain, `run` and warm (root); PLACES (known itself beside predicted), PROGRAMS, ROUNDS, STARTS settable
 bench-service: build setup-bench setup-start setup-programs
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect

@@ -34,6 +34,9 @@ const OVERLAYFS: u64 = 0x794c_7630;
 /// Subvolumes show a device of their own to stat, while the kernel's events name the file system's.
 const BTRFS: u64 = 0x9123_683e;
 
+/// What ld.so of glibc looks for first, before the agent is there. Hardly any machine has it.
+const LOADER_PRELOAD: &str = "/etc/ld.so.preload";
+
 /// Device (as [`rustix::fs::makedev`] encodes it) and inode, as the kernel's events tell them.
 pub type Inode = (u64, u64);
 
@@ -192,6 +195,7 @@ impl Sightings {
     /// Notes that at `time_ns` the program `path` was set up, with an ld.so that looks libraries up in its cache.
     pub fn started(&mut self, time_ns: u64, path: &Path) {
         self.lookup(time_ns, path, false);
+        self.lookup(time_ns, Path::new(LOADER_PRELOAD), false);
         self.loads.program(time_ns, path);
         if let Some((path, inode, pages)) = loader_cache() {
             self.read(time_ns, path, inode, pages);

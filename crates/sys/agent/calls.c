@@ -135,8 +135,13 @@ static const struct call calls[] = {
     {"tzset", USES, OPENED, ZONE, NONE},
     {"localtime", USES, OPENED, ZONE, NONE},
     {"localtime_r", USES, OPENED, ZONE, NONE},
+    {"gmtime", USES, OPENED, ZONE, NONE},
+    {"gmtime_r", USES, OPENED, ZONE, NONE},
     {"mktime", USES, OPENED, ZONE, NONE},
+    {"timelocal", USES, OPENED, ZONE, NONE},
+    {"timegm", USES, OPENED, ZONE, NONE},
     {"ctime", USES, OPENED, ZONE, NONE},
+    {"ctime_r", USES, OPENED, ZONE, NONE},
     {"strftime", USES, OPENED, ZONE, NONE},
     {"setlocale", USES, OPENED, LOCALES, NONE},
     {"newlocale", USES, OPENED, LOCALES, NONE},
@@ -279,26 +284,32 @@ static int64_t offset_at(const long *pointer)
     return plausible(pointer) ? *pointer : -1;
 }
 
-/* Whether the environment names a locale. */
-static int has_locale(void)
+/* Logs where libc looks for the locales that the environment names and that are not built in. Returns whether there is one. */
+static int looks_for_locales(void)
 {
+    int any = 0;
     for (char *const *variable = program_environ ? *program_environ : NULL; variable && *variable; variable++) {
         const char *value = *variable;
         if (!starts(value, "LANG=") && !starts(value, "LC_"))
             continue;
         while (*value && *value++ != '=') {
         }
-        if (*value && !same(value, "C") && !same(value, "POSIX"))
-            return 1;
+        if (!*value || same(value, "C") || same(value, "POSIX"))
+            continue;
+        if (!any)
+            log_path(LOOKED_UP, 0, NULL, "/usr/lib/locale/locale-archive"); /* what there is of it is mapped */
+        log_path(LOOKED_UP, 0, "/usr/lib/locale", value);
+        any = 1;
     }
-    return 0;
+    return any;
 }
 
 /* Each set once: libc keeps what it read, or has it in memory. */
 static void uses(int set)
 {
     struct raw_stat stat;
-    if (world.sandboxed || (set == LOCALES && !has_locale()) || __atomic_exchange_n(&used[set], 1, __ATOMIC_RELAXED))
+    if (world.sandboxed || __atomic_load_n(&used[set], __ATOMIC_RELAXED) || (set == LOCALES && !looks_for_locales()) ||
+        __atomic_exchange_n(&used[set], 1, __ATOMIC_RELAXED))
         return;
     if (set == ZONE && program_environ)
         for (char *const *variable = *program_environ; variable && *variable; variable++)

@@ -189,6 +189,36 @@ fn files_that_libc_reads_for_its_functions_are_seen() {
     assert!(!observed.has("/etc/localtime", Lookup::Open));
 }
 
+/// Functions that want no time zone have libc read its file, too.
+#[test]
+fn the_file_of_the_time_zone_is_seen_whatever_time_is_asked_for() {
+    let calling = |call: &str| {
+        let source = format!(
+            "#include <time.h>\nint main(void) {{ time_t now = 0; struct tm to = {{.tm_mday = 1}}; char text[64]; \
+             (void)now, (void)to, (void)text; {call}; return 0; }}"
+        );
+        built(&["-D_GNU_SOURCE"], &source)
+    };
+    for asked in
+        ["gmtime(&now)", "gmtime_r(&now, &to)", "timegm(&to)", "timelocal(&to)", "ctime_r(&now, text)"]
+    {
+        let Some(program) = calling(asked) else { return };
+        let observed = observe(command(program.to_str().unwrap(), &[]).env_remove("TZ"));
+        assert!(observed.output.status.success() && observed.has("/etc/localtime", Lookup::Open), "{asked}");
+    }
+}
+
+/// Where locales lie in directories, as Debian's do, it is not there, and may be all that is looked for beside these.
+#[test]
+fn the_archive_of_locales_is_looked_for_where_the_environment_names_a_locale() {
+    for (language, is_looked_for) in [("xx_XX.UTF-8", true), ("C", false)] {
+        let mut command = command("/bin/ls", &["/"]);
+        let observed = observe(command.env_remove("LC_ALL").env("LANG", language));
+        let found = observed.has("/usr/lib/locale/locale-archive", Lookup::Metadata);
+        assert_eq!(found, is_looked_for, "{language}");
+    }
+}
+
 #[test]
 fn a_compiler_and_what_it_starts_are_seen() {
     if !tool("gcc") {

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::record::{Record, SLOT_BYTES, Slots};
+use super::record::{Record, SLOT_BYTES, Slots, slots_of};
 use crate::call_filter::inherited_filters;
 
 /// Changes when agents and observers could no longer read each other.
@@ -22,8 +22,10 @@ const SLOTS_AT: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
 /// Slots read at a time.
 const BATCH: u64 = 4096;
-/// So often a slot whose writer has not finished is found again before it is passed over: its writer was killed.
+/// So often a slot whose writer has not finished is found again before it is passed over: its writer was killed, or waits for a processor.
 const PATIENCE: u32 = 3;
+/// Of slots that were passed over so many are looked at again. Only a program that means harm leaves more.
+const PASSED_OVER_MAX: usize = 256;
 
 /// The log of one observation. Agents find it as long as this process lives and holds it.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub struct Log {
     at: u64,
     /// How often that slot was found unfinished, while later ones were there.
     unfinished: u32,
+    /// Slots without a tag that were passed over, and count as torn until their writers finish.
+    passed_over: Vec<u64>,
     torn: u64,
 }
 
@@ -87,7 +91,7 @@ impl Log {
             let _ = write!(token, "{byte:02x}");
             token
         });
-        Ok(Self { memfd, token, slots, at: 0, unfinished: 0, torn: 0 })
+        Ok(Self { memfd, token, slots, at: 0, unfinished: 0, passed_over: Vec::new(), torn: 0 })
     }
 
     /// The value of the variable by which an agent finds this log in this process, for [`super::variables`].
@@ -121,7 +125,7 @@ impl Log {
         self.memfd.write_all_at(&(last as u32).to_ne_bytes(), LAST_AT)
     }
 
-    /// The records that came since the last call, in the order in which they were begun.
+    /// The records that came since the last call, in the order in which they were begun; what was passed over and is finished now comes first.
     ///
     /// # Errors
     /// Only when the memfd cannot be read.
@@ -135,9 +139,9 @@ impl Log {
     }
 
     fn read_with(&mut self, patience: u32) -> io::Result<Vec<Record>> {
-        let mut records = Vec::new();
         // A program can put anything there.
         let end = self.word(CURSOR_AT)?.min(self.slots);
+        let mut records = self.read_passed_over(end)?;
         while self.at < end {
             let count = (end - self.at).min(BATCH);
             let tags = self.bytes(self.at, count)?;
@@ -156,9 +160,33 @@ impl Log {
                     self.unfinished += 1;
                     break;
                 }
+                if self.passed_over.len() < PASSED_OVER_MAX {
+                    self.passed_over.push(self.at);
+                }
                 // Slots that follow say by their tags where the next record begins.
                 self.at += 1;
                 self.torn += 1;
+            }
+        }
+        Ok(records)
+    }
+
+    /// The records that begin in slots that were passed over and have a tag by now, and end before slot `end`.
+    fn read_passed_over(&mut self, end: u64) -> io::Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for slot in std::mem::take(&mut self.passed_over) {
+            let tags = self.bytes(slot, 1)?;
+            match slots_of(&tags) {
+                None => self.passed_over.push(slot),
+                Some(count) if slot + count <= end => {
+                    let tags = self.bytes(slot, count)?;
+                    if let Some(Some(record)) = Slots::new(&tags, self.bytes(slot, count)?).next() {
+                        records.push(record);
+                        self.torn = self.torn.saturating_sub(self.at.min(slot + count) - slot);
+                        self.at = self.at.max(slot + count);
+                    }
+                }
+                Some(_) => {}
             }
         }
         Ok(records)

@@ -178,11 +178,11 @@ impl<'a> Slots<'a> {
     /// The next record; `Some(None)` where one makes no sense; `None` at the end, or where one is not finished.
     pub(super) fn next(&mut self) -> Option<Option<Record>> {
         let tag = self.tags.get(self.at * SLOT..self.at * SLOT + 4)?;
-        if tag[0] == 0 {
+        let Some(count) = slots_of(tag) else {
             self.stopped = true;
             return None;
-        }
-        let count = usize::from(u16::from_ne_bytes([tag[2], tag[3]])).max(1);
+        };
+        let count = count as usize;
         let (kind, first) = (tag[1], tag[0] == TAG_FIRST);
         // The rest of a record whose beginning was passed over, or bytes that no agent wrote.
         if !first {
@@ -212,6 +212,11 @@ impl<'a> Slots<'a> {
     pub(super) fn stopped(&self) -> bool {
         self.stopped
     }
+}
+
+/// How many slots the record takes that begins with this tag; `None` where it is not finished.
+pub(super) fn slots_of(tag: &[u8]) -> Option<u64> {
+    (tag[0] != 0).then(|| u64::from(u16::from_ne_bytes([tag[2], tag[3]])).max(1))
 }
 
 fn decode(kind: u8, slots: &[u8]) -> Option<Record> {

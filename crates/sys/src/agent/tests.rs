@@ -114,6 +114,19 @@ fn a_record_that_is_finished_late_is_read_then() {
     assert_eq!(log.lost().unwrap().torn, 0);
 }
 
+/// On a busy machine a writer loses its processor for longer than anybody waits.
+#[test]
+fn a_record_that_is_finished_after_it_was_passed_over_is_read_then() {
+    let path = "/late".repeat(20);
+    let late = opened(&path);
+    let mut log = log_of(&[vec![0; late.len()], opened("/after")].concat(), 3);
+    let read: Vec<Record> = (0..8).flat_map(|_| log.read().unwrap()).collect();
+    assert_eq!((read, log.lost().unwrap().torn), (vec![record("/after")], 2));
+    log.write(SLOTS_AT, &late);
+    assert_eq!(log.read().unwrap(), [record(&path)]);
+    assert_eq!((log.read().unwrap(), log.lost().unwrap().torn), (vec![], 0));
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_to_their_end(
