@@ -44,7 +44,6 @@ mod usage;
 mod vm;
 mod warm;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -127,8 +126,7 @@ fn run() -> Result<ExitCode> {
         Ok(command) => command,
         // Help or the version was asked for.
         Err(asked) if !asked.use_stderr() => {
-            asked.print().map_err(|error| output::unwritten(&error))?;
-            output::stdout().flush()?;
+            output::by_others(asked.print())?;
             return Ok(ExitCode::SUCCESS);
         }
         Err(wrong) => usage::refuse(wrong),
