@@ -16,6 +16,7 @@ mod diff;
 mod doctor;
 mod enable;
 mod evict;
+mod examples;
 mod export;
 mod help;
 mod import;
@@ -121,7 +122,7 @@ fn run() -> Result<ExitCode> {
     if completion::answer()? {
         return Ok(ExitCode::SUCCESS);
     }
-    let matches = help::command().try_get_matches();
+    let matches = help::command().try_get_matches_from(help::arguments(std::env::args_os()));
     let command = match matches.and_then(|matches| Command::from_arg_matches(&matches)) {
         Ok(command) => command,
         // Help or the version was asked for.

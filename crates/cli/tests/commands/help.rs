@@ -69,6 +69,7 @@ fn what_is_asked_for_and_cannot_be_printed_is_an_error() {
     let asked = [
         &["--help"][..],
         &["-h"],
+        &["help", "-h"],
         &["--version"],
         &["help", "report"],
         &["run", "--help"],
@@ -128,6 +129,13 @@ fn every_command_in_the_help_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
         assert!(page.contains(".SH OPTIONS") || page.contains(".SH SUBCOMMANDS"), "{command}");
     }
+    for command in ["run", "record", "report", "simulate", "learn", "status", "profile-show", "vm-top"] {
+        let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
+        let words: Vec<&str> = command.split('-').chain(["--help"]).collect();
+        let (before, examples) = page.split_once(".SH EXAMPLES").expect(command);
+        assert!(before.contains(".SH OPTIONS") && examples.contains("prepage"), "{command}: {page}");
+        assert!(text(&sandbox.output(&words).stdout).contains("Examples:"), "{command}");
+    }
     let simulate = std::fs::read_to_string(pages.join("prepage-simulate.1")).unwrap();
     for part in [".SH POLICIES", "aligned:N", ".SH DEVICES", "flash", "map NAME PAGES"] {
         assert!(simulate.contains(part), "options say `see below` of {part}: {simulate}");
@@ -136,7 +144,7 @@ fn every_command_in_the_help_has_a_manual_page() {
     let title = whole.lines().find(|line| line.starts_with(".TH")).unwrap();
     let version = concat!(r#"PREPAGE 1 " " "prepage "#, env!("CARGO_PKG_VERSION"), r#"" "prepage manual""#);
     assert!(title.contains(version), "{title}");
-    for part in [".SH FILES", "/var/lib/prepage"] {
+    for part in [".SH FILES", "/var/lib/prepage", ".SH EXAMPLES"] {
         assert!(whole.contains(part), "{part}: {whole}");
     }
     // The page that the service's units name says what the service is.
