@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use prepage_core::FaultClass;
+use prepage_core::quantity::counted;
 use prepage_sys::spawn::HowEnded;
 use serde::Serialize;
 
@@ -133,10 +134,8 @@ fn record_classes(command: Vec<OsString>) -> Result<Classes, BenchError> {
         return Err(BenchError::Void("the program failed while its faults were recorded".into()));
     }
     if recorded.facts.lost > 0 {
-        return Err(BenchError::Void(format!(
-            "the kernel dropped {} records of faults",
-            recorded.facts.lost
-        )));
+        let lost = counted(recorded.facts.lost as usize, "record");
+        return Err(BenchError::Void(format!("the kernel dropped {lost} of faults")));
     }
     let mut classes = Classes::default();
     for fault in faults {

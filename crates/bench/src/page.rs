@@ -3,12 +3,14 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use prepage_core::quantity::counted;
 use prepage_core::{FaultClass, Tally};
 use prepage_display::html::Document;
 use prepage_display::number::{known, percent};
 use prepage_display::table::table;
 use serde_json::Value;
 
+use crate::STUDY_PAGES;
 use crate::experiment::Run;
 use crate::figure;
 use crate::mapped::MappedPages;
@@ -58,6 +60,9 @@ impl fmt::Display for Facts {
             self.file_system,
             read_ahead.join(" and ")
         )?;
+        if self.pages != STUDY_PAGES {
+            write!(f, "; the study's figures, of a file of {STUDY_PAGES} pages, are left out")?;
+        }
         match self.probe_cost_ns {
             Some(ns) => write!(f, "; costs are without the {ns} ns that recording adds to a fault"),
             None => Ok(()),
@@ -73,11 +78,11 @@ pub fn title(one: &Shown) -> String {
 
 /// The table of an experiment: what was measured here, and beside it what was published. Columns: measure, whose, disk,
 /// short, cached, all.
-pub fn cells(one: &Shown) -> Vec<[String; 6]> {
+pub fn cells(facts: &Facts, one: &Shown) -> Vec<[String; 6]> {
     let run = &one.run;
     let of = |class| run.tally(Some(class));
     let tallies = [of(FaultClass::Disk), of(FaultClass::Short), of(FaultClass::Cached), run.tally(None)];
-    let published = published(run.experiment);
+    let published = published(run.experiment, facts.pages);
     let mut rows = Vec::new();
     let mut add = |measure: &str, here: &dyn Fn(Tally) -> String, theirs: &dyn Fn(Row, Row) -> String| {
         let [disk, short, cached, all] = tallies.map(here);
@@ -105,7 +110,8 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
     let mut note = match one.rounds {
         1 => "One run.".to_owned(),
         rounds if least == most => {
-            format!("The run of median cost of {rounds}, all with {least} disk faults.")
+            let faults = counted(least as usize, "disk fault");
+            format!("The run of median cost of {rounds}, all with {faults}.")
         }
         rounds => format!("The run of median cost of {rounds}, which had {least} to {most} disk faults."),
     };
@@ -116,16 +122,17 @@ pub fn note(facts: &Facts, one: &Shown) -> String {
             &format!(" {disk} of {} accesses, {percent:.4} %, had to read from the disk.", facts.accesses);
     }
     if run.facts.lost > 0 {
-        note += &format!(" {} records of the recording were lost.", run.facts.lost);
+        note += &format!(" Records of the recording that were lost: {}.", run.facts.lost);
     }
     if let Some(mapped) = one.mapped {
         let rate = |pages: u64, faults: u64| pages as f64 / faults.max(1) as f64;
-        let part = |faults: u64, what: &str, pages: u64| match faults {
-            0 => None,
-            _ => Some(format!("{faults} {what} mapped {pages} pages ({:.1} each)", rate(pages, faults))),
+        let part = |faults: u64, noun: &str, on: &str, pages: u64| {
+            let (mapped, each) = (counted(pages as usize, "page"), rate(pages, faults));
+            (faults > 0)
+                .then(|| format!("{}{on} mapped {mapped} ({each:.1} each)", counted(faults as usize, noun)))
         };
-        let disk = part(mapped.disk_faults, "disk faults", mapped.disk_pages);
-        let cached = part(mapped.cached_faults, "faults on pages in memory", mapped.cached_pages);
+        let disk = part(mapped.disk_faults, "disk fault", "", mapped.disk_pages);
+        let cached = part(mapped.cached_faults, "fault", " on pages in memory", mapped.cached_pages);
         let parts: Vec<String> = disk.into_iter().chain(cached).collect();
         note += &format!(
             " In another run {}: without fault-around, all {} pages would have faulted.",
@@ -155,7 +162,7 @@ pub fn write(facts: &Facts, shown: &[Shown], out: &mut dyn Write) -> io::Result<
     )?;
     for one in shown {
         let mut table = table(&["", "", "disk", "short", "cached", "all"], &[2, 3, 4, 5]);
-        cells(one).into_iter().for_each(|row| table.add_row(row));
+        cells(facts, one).into_iter().for_each(|row| table.add_row(row));
         document.table(&title(one), &table)?;
         document.paragraph("", &note(facts, one))?;
         document.paragraph("", &reason(facts, one))?;
@@ -176,3 +183,50 @@ pub fn write(facts: &Facts, shown: &[Shown], out: &mut dyn Write) -> io::Result<
 const CLASSES: &str = "Only faults of the file's own mapping count. “short” is the retry right after a disk fault; where \
     the kernel maps the page within the disk fault, there is none. “cached” is the study's “long non-disk”. In the figures, \
     disk faults are black, short ones blue, and faults on pages in memory orange.";
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::{PageIndex, TraceFacts};
+    use prepage_simulate::pattern::Pattern;
+
+    use super::*;
+    use crate::experiment::{Experiment, FileFault};
+
+    #[test]
+    fn the_studys_figures_stand_beside_those_of_a_file_of_its_size_alone() {
+        let shown = |pattern| Shown {
+            run: Run {
+                experiment: Experiment { pattern, cache: Cache::Cold },
+                faults: vec![FileFault { page: PageIndex(0), class: FaultClass::Disk, cost_ns: Some(1000) }],
+                other_faults: 0,
+                facts: TraceFacts::default(),
+            },
+            rounds: 3,
+            disk_counts: (1, 1),
+            mapped: None,
+        };
+        let facts = |pages| Facts {
+            pages,
+            accesses: pages << 12,
+            read_ahead_kib: vec![128],
+            read_ahead_set: false,
+            file_system: String::new(),
+            probe_cost_ns: None,
+        };
+        for (pages, pattern, rows) in [
+            (STUDY_PAGES, Pattern::Random, 8),
+            (STUDY_PAGES, Pattern::Stride { pages: 2 }, 4),
+            (100, Pattern::Random, 4),
+        ] {
+            let (facts, one) = (facts(pages), shown(pattern));
+            assert_eq!(cells(&facts, &one).len(), rows, "{pages} {pattern}");
+            assert_eq!(facts.to_string().contains("left out"), pages != STUDY_PAGES);
+            assert!(note(&facts, &one).contains("of 3, all with 1 disk fault."), "{}", note(&facts, &one));
+        }
+        for pattern in Pattern::STUDY {
+            let of_study = |pages| reason(&facts(pages), &shown(pattern)).contains("The study's 7224");
+            assert_eq!(of_study(STUDY_PAGES), pattern == Pattern::Stride { pages: 64 }, "{pattern}");
+            assert!(!of_study(100), "{pattern}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! What the study counted, on a virtual machine with a solid state drive and a read-ahead of 256 sectors.
 
+use crate::STUDY_PAGES;
 use crate::experiment::{Experiment, Run};
 use crate::subject::Cache;
 use prepage_simulate::pattern::Pattern;
@@ -28,8 +29,12 @@ pub struct Published {
     pub all: Row,
 }
 
-/// The study's table of `experiment`, where it has one: warm runs of other patterns it calls similar and leaves out.
-pub fn published(experiment: Experiment) -> Option<Published> {
+/// The study's table of `experiment` with a file of `pages` pages, where it has one: it has one size of file, and warm runs of other patterns it calls
+/// similar and leaves out.
+pub fn published(experiment: Experiment, pages: u64) -> Option<Published> {
+    if pages != STUDY_PAGES {
+        return None;
+    }
     let row = |count, mean_us, total_ms| Row { count, mean_us: Some(mean_us), total_ms };
     let none = Row { count: 0, mean_us: None, total_ms: 0.0 };
     Some(match (experiment.pattern, experiment.cache) {
@@ -77,13 +82,13 @@ pub struct CostRatio {
     pub study: f64,
 }
 
-/// The two comparisons that the study draws its conclusions from, as far as `runs` has their cold runs: the 4 KiB stride
+/// The two comparisons that the study draws its conclusions from, as far as `runs`, of a file of `pages` pages, has their cold runs: the 4 KiB stride
 /// beside the sequence, and the 256 KiB stride beside the random order.
-pub fn cost_ratios(runs: &[&Run]) -> Vec<CostRatio> {
+pub fn cost_ratios(runs: &[&Run], pages: u64) -> Vec<CostRatio> {
     let cold = |pattern| Experiment { pattern, cache: Cache::Cold };
     let cost = |of: Experiment| {
         let run = runs.iter().find(|run| run.experiment == of)?;
-        Some((run.tally(None).total_ms(), published(of)?.all.total_ms))
+        Some((run.tally(None).total_ms(), published(of, pages)?.all.total_ms))
     };
     let pairs = [
         (cold(Pattern::Stride { pages: 1 }), cold(Pattern::Sequential)),
@@ -109,7 +114,9 @@ mod tests {
         let mut tables = 0;
         for pattern in Pattern::STUDY {
             for cache in [Cache::Cold, Cache::Warm] {
-                let Some(table) = published(Experiment { pattern, cache }) else { continue };
+                let experiment = Experiment { pattern, cache };
+                assert_eq!(published(experiment, STUDY_PAGES - 1), None, "of another file");
+                let Some(table) = published(experiment, STUDY_PAGES) else { continue };
                 tables += 1;
                 let parts = [table.disk, table.short, table.cached];
                 assert_eq!(parts.iter().map(|row| row.count).sum::<u64>(), table.all.count);
@@ -135,7 +142,7 @@ mod tests {
         };
         let (narrow, sequential) = (run(Pattern::Stride { pages: 1 }, 3000), run(Pattern::Sequential, 2000));
         let wide = run(Pattern::Stride { pages: 64 }, 1000);
-        let ratios = cost_ratios(&[&sequential, &wide, &narrow]);
+        let ratios = cost_ratios(&[&sequential, &wide, &narrow], STUDY_PAGES);
         assert_eq!(ratios.len(), 1, "there is no random run");
         assert_eq!((ratios[0].of, ratios[0].here), (narrow.experiment, 1.5));
         assert_eq!(format!("{:.3}", ratios[0].study), "1.487");

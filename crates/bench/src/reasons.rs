@@ -1,8 +1,10 @@
 //! Why today's kernel counts otherwise than the study. What is said of a run's numbers is taken from the run.
 
 use prepage_core::FaultClass;
+use prepage_core::quantity::counted;
 use prepage_simulate::pattern::Pattern;
 
+use crate::STUDY_PAGES;
 use crate::page::{Facts, Shown};
 use crate::subject::Cache;
 
@@ -14,10 +16,13 @@ const LARGE_KIB: u64 = 1024;
 /// One paragraph on the table of an experiment.
 pub fn reason(facts: &Facts, one: &Shown) -> String {
     let run = &one.run;
+    let is_of_study = facts.pages == STUDY_PAGES;
     let (disk, cached) = (run.tally(Some(FaultClass::Disk)), run.tally(Some(FaultClass::Cached)));
     let faults = run.tally(None).count;
     let each = facts.pages as f64 / faults.max(1) as f64;
-    let mapped = format!("{} pages in {faults} faults, {each:.1} each", facts.pages);
+    let [pages, of_faults] =
+        [(facts.pages, "page"), (faults, "fault")].map(|(count, noun)| counted(count as usize, noun));
+    let mapped = format!("{pages} in {of_faults}, {each:.1} each");
     let read_ahead_kib = facts.read_ahead_kib.iter().copied().max().unwrap_or(0);
     let folios = if each > AROUND_PAGES + 0.5 {
         " More than 16 are mapped where they lie in one folio: read-ahead reads into folios of many pages, and \
@@ -33,9 +38,9 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
     });
     match (run.experiment.pattern, run.experiment.cache) {
         (_, Cache::Warm) if disk.count > 0 => format!(
-            "No warm run: {} faults had to read, for something emptied the page cache or took the file's memory \
+            "No warm run: {} had to read, for something emptied the page cache or took the file's memory \
              meanwhile. {mapped}.",
-            disk.count
+            counted(disk.count as usize, "fault")
         ),
         (_, Cache::Cold) if read_ahead_kib == 0 => format!(
             "Without read-ahead a disk fault reads the page touched and no other, whatever the order: {mapped}. The \
@@ -43,7 +48,7 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
         ),
         (pattern, Cache::Warm) => {
             let study = match pattern {
-                Pattern::Random => "The study counts 9412 faults, nearly one a page. ",
+                Pattern::Random if is_of_study => "The study counts 9412 faults, nearly one a page. ",
                 _ => "",
             };
             format!(
@@ -64,12 +69,14 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
             "As in the study, the kernel reads ahead of the program: touching a marked page starts the next read before \
              the last one is used up. Fault-around maps what came: {mapped}.{folios}{waits}"
         ),
-        (Pattern::Stride { pages: 1 }, Cache::Cold) => format!(
-            "The pages are touched in the order of the sequential run, but one at every access instead of one in 4096, so that the disk can fall behind. The study's 58 disk faults are touches of pages whose \
-             read had not begun; here there are {}. {mapped}.{folios}{waits} Only the first of the 4096 sweeps \
-             faults.",
-            disk.count
-        ),
+        (Pattern::Stride { pages: 1 }, Cache::Cold) => {
+            let study = if is_of_study { " In the study there are 58." } else { "" };
+            format!(
+                "The pages are touched in the order of the sequential run, but one at every access instead of one in 4096, so that the disk can fall behind. Touches of pages whose read had not begun are \
+                 disk faults, here {}.{study} {mapped}.{folios}{waits} Only the first of the 4096 sweeps faults.",
+                disk.count
+            )
+        }
         (Pattern::Stride { pages }, Cache::Cold) => {
             let reach = read_ahead_kib / 4;
             let around = if reach < pages {
@@ -82,15 +89,15 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
                 format!("The next touch lies within what is read around or ahead ({reach} pages)")
             };
             let study = match pages {
-                64 => {
+                64 if is_of_study => {
                     " The study's 7224 disk faults brought about half a page each beside their own: without fault-around \
                      the first sweep has more than 100 misses in a row, after which nothing is read around."
                 }
                 _ => "",
             };
             format!(
-                "{around}: {} disk faults. {}{study} {mapped}.{folios}",
-                disk.count,
+                "{around}: {}. {}{study} {mapped}.{folios}",
+                counted(disk.count as usize, "disk fault"),
                 amount(read_ahead_kib)
             )
         }
@@ -140,7 +147,7 @@ mod tests {
     fn a_run_is_told_as_it_was() {
         assert!(said(Cache::Warm, 128, &[FaultClass::Cached]).starts_with("Nothing is read."));
         assert!(
-            said(Cache::Warm, 128, &[FaultClass::Cached, FaultClass::Disk]).contains("1 faults had to read")
+            said(Cache::Warm, 128, &[FaultClass::Cached, FaultClass::Disk]).contains("1 fault had to read")
         );
         assert!(said(Cache::Cold, 0, &[FaultClass::Disk]).contains("Without read-ahead"));
         assert!(said(Cache::Cold, 128, &[FaultClass::Disk, FaultClass::Cached]).contains("mean of 1.0 µs"));

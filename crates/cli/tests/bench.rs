@@ -75,7 +75,7 @@ fn cold_and_warm_runs() {
     assert!(pages.clone().is_sorted() && pages.min() == Some(0), "faults of a sequence are one");
     let page = std::fs::read_to_string(&html).unwrap();
     assert_eq!(page.matches("<svg").count(), 8);
-    for expected in ["6198", "stride-256k, cold cache", "records lost", "short"] {
+    for expected in ["11300 pages, are left out", "stride-256k, cold cache", "records lost", "short"] {
         assert!(page.contains(expected), "{expected} is missing");
     }
     assert!(!page.contains("src=") && !page.contains("href="), "the file needs others");
@@ -116,7 +116,7 @@ fn the_read_ahead_is_that_of_the_files_own_disk() {
 }
 
 #[test]
-fn the_tables_stand_beside_the_published_ones() {
+fn the_tables_of_another_size_stand_alone() {
     if !is_permitted() {
         return;
     }
@@ -125,10 +125,12 @@ fn the_tables_stand_beside_the_published_ones() {
     let output = bench(&[&arguments[..], &["-d", dir.path().to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let told = text(&output.stdout);
-    for expected in ["random, cold cache", "6198", "in disk", "17497", "stride-8k, cold cache", "as found"] {
+    for expected in ["random, cold cache", "in disk", "stride-8k, cold cache", "as found", "are left out"] {
         assert!(told.contains(expected), "{expected} is missing: {told}");
     }
-    assert_eq!(told.matches("study ").count(), 4, "the study has no stride of 8 KiB: {told}");
+    for unexpected in ["6198", "17497", "study  "] {
+        assert!(!told.contains(unexpected), "{unexpected}: {told}");
+    }
     assert!(told.lines().all(|line| line.chars().count() <= 100), "{told}");
 }
 

@@ -108,14 +108,14 @@ pub enum Missing {
         pids: Vec<u32>,
     },
     /// The recording met more files than the recorder keeps apart: the later ones are one object.
-    #[error("{mappings} mappings are of files beyond those the recorder keeps apart")]
+    #[error("mappings of files beyond those the recorder keeps apart: {mappings}")]
     Files {
         /// How many mappings are of files that were not kept apart.
         mappings: u64,
     },
     /// More pages of files were read in than the recorder watches. Faults are all there.
     #[error(
-        "whether {pages} pages read in were touched is not known: they are beyond those the recorder watches"
+        "pages read in of which it is not known whether they were touched, beyond those the recorder watches: {pages}"
     )]
     PagesForgotten {
         /// Of how many pages the use is not known.

@@ -53,9 +53,16 @@ pub fn parse_ns(text: &str, unit: &str) -> Option<u64> {
 /// use prepage_core::quantity::counted;
 /// assert_eq!(counted(1, "file"), "1 file");
 /// assert_eq!(counted(2, "file"), "2 files");
+/// assert_eq!(counted(2, "process"), "2 processes");
+/// assert_eq!(counted(2, "touch"), "2 touches");
 /// ```
 pub fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    let ending = match count {
+        1 => "",
+        _ if noun.ends_with(['s', 'h']) => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 /// A number, and the unit behind it.

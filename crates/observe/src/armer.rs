@@ -81,9 +81,11 @@ pub struct Armer {
     spaces: HashMap<u32, Vec<FirstTouches>>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
-    /// What processes without any mapped, and when: start, end, time. What they mapped after the agent sent its
+    /// What processes without any mapped, and when. What they mapped after the agent sent its
     /// descriptor is not registered by it, though it is there when that is received.
-    mapped_at: HashMap<u32, Vec<(u64, u64, u64)>>,
+    mapped_at: HashMap<u32, Vec<(Mapped, u64)>>,
+    /// Processes that have ended while word of their agent was waited for. It may have come, and is judged first.
+    ended: Vec<u32>,
     /// Whether it is told when something is mapped.
     knows_times: bool,
     /// By process, the mappings that [`Self::go_on`] has read and armed last, and when: whoever wants them right after it need not do either
@@ -119,6 +121,7 @@ impl Armer {
             spaces: HashMap::new(),
             endings: Vec::new(),
             mapped_at: HashMap::new(),
+            ended: Vec::new(),
             knows_times: false,
             read_last: HashMap::new(),
             unjudged: Vec::new(),
@@ -303,7 +306,7 @@ impl Armer {
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
         let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
         if time_ns > 0 && !is_judged {
-            self.mapped_at.entry(pid).or_default().push((mapped.start, mapped.end, time_ns));
+            self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
         }
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
@@ -320,11 +323,30 @@ impl Armer {
 
     /// Process `pid` has ended.
     pub fn ended(&mut self, pid: u32) {
-        self.mapped_at.remove(&pid);
-        self.expected.remove(&pid);
+        let is_loading = self.loading.iter().any(|(loading, _)| *loading == pid);
         self.forked.retain(|forked| forked.pid != pid);
-        if self.spaces.remove(&pid).is_some() {
-            self.ranges.now().ended(pid);
+        match self.expected.remove(&pid).is_some() || is_loading {
+            true => self.ended.push(pid),
+            false => self.let_go(pid),
+        }
+    }
+
+    /// Forgets process `pid`, which has ended, but for what could not be armed in it.
+    fn let_go(&mut self, pid: u32) {
+        let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+        match self.spaces.remove(&pid) {
+            Some(_) => self.ranges.now().ended(pid),
+            None if self.no_arming.is_some() => {}
+            None => self.unarmed(pid, &mapped_at, 0),
+        }
+    }
+
+    /// Tells what of files process `pid` has mapped after `since_ns`, which nobody could arm: it has ended.
+    fn unarmed(&mut self, pid: u32, mapped_at: &[(Mapped, u64)], since_ns: u64) {
+        for (mapped, _) in mapped_at.iter().filter(|(_, time_ns)| *time_ns > since_ns) {
+            if self.is_of_a_file(pid, mapped) {
+                self.ranges.now().unarmed(mapped);
+            }
         }
     }
 
@@ -381,11 +403,16 @@ impl Armer {
                 used_before.iter().any(lies_there)
             };
             let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+            if mapped.is_empty() {
+                // It had ended: the agent has armed what was mapped before it sent word, and nobody the rest.
+                self.unarmed(pid, &mapped_at, sent_ns);
+            }
             for (mapped, by) in &mapped {
                 // What lay there before may have been reported, too.
-                let times =
-                    mapped_at.iter().filter(|(start, end, _)| *start < mapped.end && mapped.start < *end);
-                let mapped_ns = times.map(|(.., time_ns)| *time_ns).max().unwrap_or(0);
+                let times = mapped_at
+                    .iter()
+                    .filter(|(before, _)| before.start < mapped.end && mapped.start < before.end);
+                let mapped_ns = times.map(|(_, time_ns)| *time_ns).max().unwrap_or(0);
                 let is_of_agent = if (known_ns..=sent_ns).contains(&mapped_ns) {
                     self.ranges.now().armed(pid, mapped, Since::Exec);
                     !is_used_before(mapped.inode)
@@ -403,6 +430,9 @@ impl Armer {
                     self.ranges.now().mapped_before(mapped, present, is_of_agent);
                 }
             }
+        }
+        for pid in std::mem::take(&mut self.ended) {
+            self.let_go(pid);
         }
     }
 
@@ -569,8 +599,13 @@ impl Armer {
             Ok(()) => By::Observer,
             // By another userfaultfd.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => By::Agent,
-            // The process has ended.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOMEM) => return None,
+            // The process has ended, and what is known of its mappings is yet to be judged ([`Self::judge`]).
+            Err(error)
+                if Errno::from_io_error(&error) == Some(Errno::NOMEM)
+                    && (time_ns == 0 || self.unjudged.iter().any(|one| one.pid == pid)) =>
+            {
+                return None;
+            }
             // A shared mapping of a file that is not open for writing, seen by windows, or one that is gone already.
             Err(_) => {
                 self.ranges.now().unarmed(mapped);
@@ -623,28 +658,117 @@ fn is_name_of_a_file(path: &str) -> bool {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use std::process::Command;
+    use std::process::{Child, Command};
+    use std::sync::Arc;
 
+    use prepage_core::Permissions;
     use prepage_sys::process_stat::ProcessStat;
     use rustix::process::{Pid, Signal, kill_process};
 
     use super::*;
 
+    /// A program that waits, and may be visited.
+    fn sleeping() -> Child {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        // While it is loaded no visit begins.
+        reaches(child.id(), b'S');
+        child
+    }
+
+    fn reaches(pid: u32, state: u8) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while ProcessStat::of(pid).unwrap().state != state {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn ended(mut child: Child) -> u32 {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    /// What takes the visit's place where an agent sends it.
+    fn sent_by(pid: u32) -> FirstTouches {
+        let mut visit = Visit::begin(pid).unwrap();
+        loop {
+            match visit.end(|touches| touches) {
+                Some(touches) => return touches.unwrap(),
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn mapping(path: &str) -> Mapped {
+        Mapped {
+            start: 0x7000_0000_0000,
+            end: 0x7000_0000_0000 + 100 * 4096,
+            offset_bytes: 2 * 4096,
+            inode: Some((8 << 20 | 1, 7)),
+            permissions: Permissions::READ,
+            path: path.into(),
+        }
+    }
+
+    /// The files of which it is told that pages could not be armed.
+    fn told(armer: &Armer) -> Vec<(Arc<str>, u64, u64)> {
+        armer.ranges.now().take_unarmed().into_iter().collect()
+    }
+
+    /// On a busy machine a program has ended by the time that perf's report of its last mappings is read.
+    #[test]
+    fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
+        let whole = |path: &str| [(Arc::from(path), 2, 102)];
+        let at_once = [mapping("/late"), mapping("/dev/zero")];
+
+        // It was armed, and has ended since.
+        let child = sleeping();
+        let mut armer = Armer::new(None, Ok(()));
+        armer.tell_times();
+        let sent = Sent::FirstTouches(sent_by(child.id()));
+        armer.executed(child.id(), 1);
+        assert!(armer.go_on(vec![sent]) && armer.arms(child.id()));
+        armer.judge();
+        told(&armer);
+        let pid = ended(child);
+        at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+        assert_eq!(told(&armer), whole("/late"));
+        armer.ended(pid);
+        assert!(!armer.arms(pid) && told(&armer).is_empty());
+
+        // Its exec, its mappings, its end and word of its agent are read together.
+        let child = sleeping();
+        let mut armer = Armer::new(None, Ok(()));
+        armer.tell_times();
+        let sent = Sent::FirstTouches(sent_by(child.id()));
+        let pid = ended(child);
+        armer.executed(pid, 1);
+        at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+        armer.ended(pid);
+        armer.go_on(vec![sent]);
+        armer.judge();
+        assert_eq!(told(&armer), whole("/late"));
+        assert!(!armer.arms(pid), "its descriptor is let go");
+
+        // Nothing came of it.
+        let mut armer = Armer::new(None, Ok(()));
+        armer.tell_times();
+        armer.executed(pid, 1);
+        at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+        armer.go_on(Vec::new());
+        armer.judge();
+        armer.ended(pid);
+        assert_eq!(told(&armer), whole("/late"));
+    }
+
     /// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.
     #[test]
     fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
-        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let child = sleeping();
         let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
-        let reaches = |state| {
-            while ProcessStat::of(pid).unwrap().state != state {
-                assert!(Instant::now() < until, "it does not stop");
-                std::thread::sleep(PAUSE);
-            }
-        };
-        // While it is loaded no visit begins.
-        reaches(b'S');
         kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-        reaches(b'T');
+        reaches(pid, b'T');
         let visit = Visit::begin(pid).unwrap();
         let since = Instant::now().checked_sub(2 * BUSY_MAX).unwrap();
         let forked = Forked { pid, parent: 0, time_ns: 1, since };
@@ -657,8 +781,7 @@ mod tests {
             armer.end_visits();
         }
         let is_waiting = armer.loading.iter().any(|(loading, _)| *loading == pid);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        ended(child);
         assert!(is_waiting, "it is given up: {:?}", armer.ranges.now().refusals());
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_core::ExactFacts;
-use prepage_sys::agent::may_arm;
+use prepage_sys::agent::{Last, may_arm};
 use prepage_trace::{Call, ExactSource, Prepare};
 
 use crate::armer::Armer;
@@ -67,6 +67,10 @@ impl State {
         let (inside, receiver) = Inside::open(options, may_be_armed.is_ok())
             .map_or((None, None), |(inside, receiver)| (Some(inside), Some(receiver)));
         let entry = entry(options, inside.is_some());
+        if let Some(inside) = &inside {
+            // What it has mapped last is armed, or told, before it is gone.
+            inside.ask_for(Last::Wait);
+        }
         match Arming::listen(vec![pid])
             .and_then(|stream| Arming::begin(stream, pid, entry, Armer::new(receiver, may_be_armed)))
         {

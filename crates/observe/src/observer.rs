@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::quantity::counted;
 use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
@@ -379,7 +380,8 @@ impl Observer {
         let mut observation = observation(&self.sightings, self.rights.as_ref());
         observation.coverage = if is_full { Coverage::Partial } else { mapped };
         if lost > 0 {
-            self.unseen.push(format!("the kernel had no room for {lost} records of faults"));
+            self.unseen
+                .push(format!("the kernel had no room for {} of faults", counted(lost as usize, "record")));
         }
         if is_full {
             self.unseen.push("the start uses more pages or names than are noted".into());

@@ -1,6 +1,6 @@
 //! Measuring a device: how long one read takes, how fast large ones come, and how many at once are worth asking for.
 //!
-//! Random 4 KiB reads one after the other; large reads, eight at once; then random 4 KiB reads 1, 2, 4 … 64 at once.
+//! Random 4 KiB reads one after the other; large reads, eight at once; then random 4 KiB reads 2, 4 … 64 at once.
 //! All go past the page cache to a file of our own (or to the largest there are), so that the device alone is measured:
 //! with whatever the device, its host or its network caches. Two seconds in all, and the time to write the file.
 
@@ -21,8 +21,8 @@ use crate::clock;
 use prepage_core::random::SplitMix;
 use sample::{Buffer, Sample};
 
-/// Reads at once that are tried.
-const DEPTHS: [u32; 7] = [1, 2, 4, 8, 16, 32, DeviceFigures::DEPTH_MAX];
+/// Reads at once that are tried, beside one alone.
+const DEPTHS: [u32; 6] = [2, 4, 8, 16, 32, DeviceFigures::DEPTH_MAX];
 /// How long each kind of reads goes on.
 const PHASE: Duration = Duration::from_millis(200);
 /// Reads that a median and a 99th percentile are taken of, if they do not take longer than a phase or two.
@@ -39,7 +39,8 @@ pub struct Calibration {
     pub figures: DeviceFigures,
     /// 99 of 100 single random 4 KiB reads took no longer, nanoseconds.
     pub latency_p99_ns: u64,
-    /// Random 4 KiB reads a second by how many there were at once.
+    /// Random 4 KiB reads a second by how many there were at once. Of one at once they are those whose median is the latency: where few are much slower
+    /// than most, there are fewer a second than that promises.
     pub rates: Vec<(u32, u64)>,
     /// When, in seconds since 1970.
     pub measured_unix_s: u64,
@@ -121,7 +122,8 @@ pub fn calibrate(path: &Path) -> Result<Calibration, CalibrateError> {
         let (_, rate) = rate(&sample, len, LARGE_DEPTH, spawn).map_err(io)?;
         bytes_per_second = bytes_per_second.max(rate * len as u64);
     }
-    let rates = rates(&sample, spawn).map_err(io)?;
+    let mut rates = rates(&sample, spawn).map_err(io)?;
+    rates.insert(0, (1, rate_alone(&latencies_ns)));
     let (depth, operations_per_second) = useful_depth(&rates);
     let figures = DeviceFigures {
         latency_ns: quantile(0.5).max(1_000),
@@ -164,7 +166,13 @@ fn latencies(sample: &Sample) -> io::Result<Vec<u64>> {
     Ok(taken_ns)
 }
 
-/// Random 4 KiB reads a second by how many there are at once, as far as there are threads for them.
+/// How many reads a second they are that took so long, one after the other.
+fn rate_alone(latencies_ns: &[u64]) -> u64 {
+    let mean_ns = latencies_ns.iter().sum::<u64>() as f64 / latencies_ns.len().max(1) as f64;
+    (1e9 / mean_ns.max(1.0)).max(1.0) as u64
+}
+
+/// Random 4 KiB reads a second by how many there are at once, several, as far as there are threads for them.
 fn rates(sample: &Sample, spawn: Spawn) -> io::Result<Vec<(u32, u64)>> {
     let mut rates = Vec::new();
     for depth in DEPTHS {
@@ -293,7 +301,15 @@ mod tests {
         // Enough for 2 and 4 at once, and not for 8.
         LEFT.store(1 + 3 + 5, Ordering::Relaxed);
         let depths: Vec<u32> = rates(&sample, scarce).unwrap().iter().map(|(depth, _)| *depth).collect();
-        assert_eq!(depths, [1, 2, 4]);
+        assert_eq!(depths, [2, 4]);
+    }
+
+    #[test]
+    fn of_one_read_at_once_rate_and_latency_are_of_the_same_reads() {
+        // Three of four from a cache, and a median of 40 µs.
+        assert_eq!(rate_alone(&[40_000, 40_000, 40_000, 276_000]), 10_101);
+        assert_eq!(rate_alone(&[100_000; 7]), 10_000);
+        assert_eq!((rate_alone(&[]), rate_alone(&[u64::MAX >> 1])), (1_000_000_000, 1));
     }
 
     #[test]
@@ -302,7 +318,10 @@ mod tests {
         let Some(calibration) = unless_refused(calibrate(dir.path()), on_a_disk(), is_memory) else { return };
         assert_eq!(calibration.figures.plausible(), Some(calibration.figures));
         assert!(calibration.latency_p99_ns >= calibration.figures.latency_ns);
-        assert_eq!(calibration.rates.len(), DEPTHS.len());
+        assert_eq!(calibration.rates.len(), 1 + DEPTHS.len());
+        // Half of the reads took no less than the median: the mean is half of it at least.
+        let (depth, alone) = calibration.rates[0];
+        assert!(depth == 1 && alone <= 2_000_000_000 / calibration.figures.latency_ns, "{calibration:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -466,6 +466,9 @@ impl Stores {
         let directory = wanted.ancestors().find(|directory| directory.exists()).unwrap_or(wanted);
         // Whoever asks knows the directory that is wanted, not the one in which it would be made.
         let io = |error: Errno| StoreError::Io { path: wanted.into(), source: error.into() };
+        if directory.exists() && !directory.is_dir() {
+            return Err(io(Errno::NOTDIR));
+        }
         if directory == wanted {
             trust::open_directory(directory, self.uid)?;
         }

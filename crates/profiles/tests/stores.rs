@@ -423,3 +423,13 @@ fn a_store_that_cannot_be_made_is_named_itself() {
     let refused = Stores::at(wanted.into()).room(Layer::User).unwrap_err();
     assert!(matches!(&refused, StoreError::Io { path, .. } if path == wanted), "{refused}");
 }
+
+/// By whom it may be written is not what is wrong with it.
+#[test]
+fn a_store_that_is_a_file_or_below_one_is_told_to_be_no_directory() {
+    for wanted in ["/etc/passwd", "/etc/passwd/store"].map(Path::new) {
+        let refused = Stores::at(wanted.into()).room(Layer::User).unwrap_err();
+        let StoreError::Io { path, source } = &refused else { panic!("{refused:?}") };
+        assert_eq!((&**path, source.kind()), (wanted, std::io::ErrorKind::NotADirectory));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use prepage_core::quantity::counted;
 use prepage_core::{FilePages, PageCacheFacts, Thread};
 use prepage_display::html::Document;
 use prepage_display::number::ms;
@@ -58,7 +59,7 @@ fn of_files(facts: &PageCacheFacts, top: usize) -> Table {
     let headings = ["pages of", "read in", "untouched", "only mapped", "by read()", "waits", "waited ms"];
     Table {
         rows: facts.files.iter().take(top).map(|file| row(file.name(), file)).collect(),
-        total: Some(row(format!("all {} files", facts.files.len()), &all)),
+        total: Some(row(format!("all {}", counted(facts.files.len(), "file")), &all)),
         left_out: facts.files.len().saturating_sub(top),
         ..table(&headings, &[1, 2, 3, 4, 5, 6])
     }

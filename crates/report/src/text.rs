@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use prepage_core::quantity::counted;
 use prepage_core::{FaultClass, Tally};
 use prepage_display::number::{self, known, us};
 use prepage_display::run;
@@ -191,8 +192,8 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
         "their costs are not known".to_owned()
     };
     lines.push(format!(
-        "{} page faults{of} in {:.1} ms; {costs}",
-        total.count,
+        "{}{of} in {:.1} ms; {costs}",
+        counted(total.count as usize, "page fault"),
         facts.duration_ns as f64 / 1e6
     ));
     let kernel = (!facts.kernel.is_empty()).then(|| format!("Linux {}", facts.kernel));

@@ -18,6 +18,7 @@ use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, Profiled
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
 use prepage_profiles::trust::read_in;
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::extents::{FileExtent, extents, place_of};
 use prepage_sys::new_file::write_at;
 use prepage_sys::page_flags::PageFlags;
@@ -192,8 +193,7 @@ impl BlockDevice {
             return Ok(None);
         }
         let device = fs::metadata(root)?.dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let uevent = early::read(root, &format!("/sys/dev/block/{major}:{minor}/uevent"))?;
+        let uevent = early::read(root, &DiskStat::directory(device).join("uevent"))?;
         let name =
             uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).ok_or(io::ErrorKind::NotFound)?;
         let path = Path::new("/dev").join(name);
@@ -349,10 +349,10 @@ impl BlockDevice {
 /// read-ahead; 0 where neither is known.
 pub fn willneed_pages(root: &Path) -> u64 {
     let Ok(device) = fs::metadata(root).map(|metadata| metadata.dev()) else { return 0 };
-    let directory = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let directory = DiskStat::directory(device);
     // A partition's are those of the disk that it is a part of.
     let kib = |name: &str| {
-        let paths = [format!("{directory}/queue/{name}"), format!("{directory}/../queue/{name}")];
+        let paths = ["queue", "../queue"].map(|queue| directory.join(queue).join(name));
         paths.iter().find_map(|path| early::read(root, path).ok()?.trim().parse::<u64>().ok())
     };
     kib("max_sectors_kb").max(kib("read_ahead_kb")).unwrap_or(0) * 1024 / PAGE_SIZE

@@ -103,9 +103,8 @@ mod tests {
         const BYTES: u64 = 256 << 10;
         let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let device = fs::metadata(&directory).unwrap().dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         // overlayfs and Btrfs have no device of their own.
-        let needs = [format!("/sys/dev/block/{major}:{minor}").into(), "/proc/thread-self/io".into()];
+        let needs = [DiskStat::directory(device), "/proc/thread-self/io".into()];
         if !has(Need::Eviction(directory.clone())) || !needs.map(Need::Path).into_iter().all(has) {
             return;
         }

@@ -137,8 +137,8 @@ pub fn first<T>(root: &Path, path: &Path, open: impl Fn(&Path) -> io::Result<T>)
 ///
 /// # Errors
 /// As [`first`].
-pub fn read(root: &Path, path: &str) -> io::Result<String> {
-    first(root, Path::new(path), |path| std::fs::read_to_string(path))
+pub fn read(root: &Path, path: impl AsRef<Path>) -> io::Result<String> {
+    first(root, path.as_ref(), |path| std::fs::read_to_string(path))
 }
 
 /// Waits until /proc has moved to the root.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::perf::{
     BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source, Tracefs,
     online_cpus,
@@ -52,10 +53,10 @@ impl MissedReads {
         let cpus = online_cpus().map_err(other("listing the CPUs"))?;
         let cpus = cpus.into_iter().map(of_cpu).collect::<Result<_, PerfError>>()?;
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let known = format!("/sys/dev/block/{major}:{minor}");
+        let known = DiskStat::directory(number);
         std::fs::metadata(&known).map_err(other("finding the device"))?;
         // A partition's; other devices begin where they begin.
-        let start = std::fs::read_to_string(format!("{known}/start"));
+        let start = std::fs::read_to_string(known.join("start"));
         let first_sector = start.ok().and_then(|start| start.trim().parse().ok()).unwrap_or(0);
         let device = u64::from(major) << 20 | u64::from(minor);
         Ok(Self { tracepoint, device, first_sector, cpus, pages: BTreeMap::new() })

@@ -117,6 +117,11 @@ fn null_terminated<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const li
     strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
+/// Whether this process was started with standard stream `stream` (0 to 2) closed. Something else has its number by now.
+pub fn was_closed(stream: u8) -> bool {
+    INHERITED.load(Ordering::Relaxed) & 1 << stream != 0
+}
+
 /// Has the kernel keep how children of this process ended until that is asked for, also where SIGCHLD was inherited as ignored:
 /// programs that this crate executes find it so.
 pub fn hear_of_children() {

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::disk_stat::DiskStat;
 use crate::guarded::Guarded;
 use crate::mounts::{Mount, mounts};
 
@@ -66,13 +67,12 @@ fn setting_below(mount: &Mount) -> Option<PathBuf> {
 
 /// The setting of a device; a partition's is that of its disk.
 fn setting_of(major: u32, minor: u32) -> Option<PathBuf> {
-    let device = format!("{major}:{minor}");
-    let own = Path::new("/sys/class/bdi").join(&device).join("read_ahead_kb");
+    let own = Path::new("/sys/class/bdi").join(format!("{major}:{minor}")).join("read_ahead_kb");
     if own.exists() {
         // Devices of major 0 are file systems of their own making (proc, tmpfs, overlay). Those that read from
         // somewhere (nfs, fuse, btrfs) have a setting as well.
         return Some(own);
     }
-    let disk = Path::new("/sys/dev/block").join(device).join("../queue/read_ahead_kb");
+    let disk = DiskStat::directory(rustix::fs::makedev(major, minor)).join("../queue/read_ahead_kb");
     disk.exists().then_some(disk)
 }

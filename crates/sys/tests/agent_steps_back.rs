@@ -497,12 +497,13 @@ fn a_program_may_lock_its_memory() {
         #include <sys/mman.h>
         #include <sys/syscall.h>
         #include <unistd.h>
-        static int locked;
+        static int begun, locked;
         static void *look_up(void *unused) {
             char name[32];
             for (int n = 0; n < 10 || !__atomic_load_n(&locked, __ATOMIC_ACQUIRE); n++) {
                 sprintf(name, "/nowhere/%d", n);
                 access(name, F_OK);
+                __atomic_fetch_add(&begun, n == 0, __ATOMIC_RELEASE);
             }
             return unused;
         }
@@ -512,7 +513,8 @@ fn a_program_may_lock_its_memory() {
             pthread_attr_init(&attributes);
             pthread_attr_setstacksize(&attributes, 65536);
             for (int n = 0; n < 4; n++) pthread_create(&threads[n], &attributes, look_up, NULL);
-            usleep(1000);
+            /* Each name is told by one of those that look it up, which may have no processor for long. */
+            while (__atomic_load_n(&begun, __ATOMIC_ACQUIRE) < 4) usleep(1000);
             int result = argc > 1 ? syscall(SYS_mlockall, MCL_CURRENT | MCL_FUTURE) : mlockall(MCL_CURRENT | MCL_FUTURE);
             __atomic_store_n(&locked, 1, __ATOMIC_RELEASE);
             for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);

@@ -26,6 +26,7 @@ use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::cold::drop_caches;
 use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::readahead::ReadAhead;
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
@@ -171,8 +172,8 @@ impl Reader<'_> {
     /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
     /// number is the device's.
     fn is_disk(&mut self, (device, inode): (u64, u64)) -> bool {
-        let (major, minor) = (inode >> 20, inode & 0xf_ffff);
-        let is_disk = || Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists();
+        let number = rustix::fs::makedev((inode >> 20) as u32, (inode & 0xf_ffff) as u32);
+        let is_disk = || DiskStat::directory(number).exists();
         device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
     }
 }

@@ -110,12 +110,14 @@ fn print(
     writeln!(out, "{}: {} ({})", path.display(), device.identity, device.name())?;
     let mut facts = table(&["", "", ""], &[1]);
     let micros = |ns: u64| format!("{:.0} µs", ns as f64 / 1e3);
-    let p99 = micros(calibration.latency_p99_ns);
+    let [median, p99] = [latency_ns, calibration.latency_p99_ns].map(micros);
+    let mean =
+        calibration.rates.first().map_or("-".into(), |&(_, alone)| micros(1_000_000_000 / alone.max(1)));
     let megabytes = format!("{:.0} MB/s", bytes_per_second as f64 / 1e6);
     facts.add_row([
         "latency",
-        &micros(latency_ns),
-        &format!("one random read of 4 KiB; 99 of 100 within {p99}"),
+        &median,
+        &format!("median of single random reads of 4 KiB; mean {mean}; 99 of 100 within {p99}"),
     ]);
     facts.add_row(["bandwidth", &megabytes, "large reads, 8 at once"]);
     let depth = depth.to_string();

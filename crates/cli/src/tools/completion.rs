@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 
 use clap::builder::ValueHint;
@@ -21,16 +21,17 @@ pub fn answer() -> io::Result<bool> {
     let shells = CompleteEnv::with_factory(|| with_values(crate::help::command()));
     let shells = shells.bin("prepage").completer("prepage");
     match shells.try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref()) {
-        Ok(is_asked) => output::stdout().flush().map(|()| is_asked),
+        Ok(false) => Ok(false),
+        Ok(true) => output::by_others(Ok(())).map(|()| true),
         // It keeps the words of the system alone.
         Err(error) if error.kind() == ErrorKind::Io => {
             let why = error.to_string();
             let why = why.trim_start_matches("error: ").trim_end();
             // A shell that it does not know has the same kind as what cannot be written.
-            Err(match why.starts_with("unknown shell") {
-                true => io::Error::new(io::ErrorKind::InvalidInput, format!("COMPLETE: {why}")),
-                false => output::unwritten(&io::Error::other(why)),
-            })
+            match why.starts_with("unknown shell") {
+                true => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("COMPLETE: {why}"))),
+                false => output::by_others(Err(io::Error::other(why))).map(|()| true),
+            }
         }
         Err(error) => error.exit(),
     }

@@ -89,7 +89,7 @@ fn print(evicted: &Evicted, out: &mut impl Write) -> Result<()> {
     }
     writeln!(out, "{}", table.lines(crate::output::width()))?;
     if stayed.len() > SHOWN_FILES {
-        writeln!(out, "and of {} more files (--json)", stayed.len() - SHOWN_FILES)?;
+        writeln!(out, "and of {} (--json)", counted(stayed.len() - SHOWN_FILES, "more file"))?;
     }
     Ok(())
 }

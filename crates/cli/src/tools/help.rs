@@ -1,10 +1,12 @@
 //! The definition of all commands, and what help and manual pages say of the whole.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 
 use clap::CommandFactory;
 
 use crate::Command;
+use crate::examples;
 
 /// The commands by what they are for, in the order in which help lists them.
 const GROUPS: [(&str, &[&str]); 3] = [
@@ -99,10 +101,32 @@ pub fn command() -> clap::Command {
         format!("{header}{title}:{header:#}\n{lines}")
     };
     let long = format!("{}\n{}", list("Environment", &ENVIRONMENT), list("Exit codes", &EXIT_CODES));
-    command
+    let command = command
         .help_template(template)
         .after_help("`prepage COMMAND --help` explains a command.")
-        .after_long_help(long)
+        .after_long_help(long);
+    examples::add(command, "")
+}
+
+/// The arguments as clap takes them, which looks for a command in all that stands behind `help`: `help -h` is the help of `help`, and `help run -h` that of
+/// `run`.
+pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut given: Vec<OsString> = given.collect();
+    let (all, mut at) = (Command::command(), 1);
+    let mut command = &all;
+    while let Some(below) = given.get(at).and_then(|word| command.find_subcommand(word)) {
+        (command, at) = (below, at + 1);
+    }
+    if command.has_subcommands() && given.get(at).is_some_and(|word| word == "help") {
+        let is_asked = |word: &OsString| word == "-h" || word == "--help";
+        let of = given.split_off(at + 1);
+        let has_asked = of.iter().any(is_asked);
+        given.extend(of.into_iter().filter(|word| !is_asked(word)));
+        if has_asked && given.len() == at + 1 {
+            given.push("help".into());
+        }
+    }
+    given
 }
 
 #[cfg(test)]
@@ -120,6 +144,32 @@ mod tests {
         shown.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(shown, grouped);
+    }
+
+    #[test]
+    fn help_of_help_is_asked_for_as_that_of_others() {
+        let taken = |line: &str| {
+            let words = arguments(line.split(' ').map(OsString::from));
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (given, expected) in [
+            ("prepage help -h", "prepage help help"),
+            ("prepage help --help", "prepage help help"),
+            ("prepage profile help -h", "prepage profile help help"),
+            ("prepage help run -h", "prepage help run"),
+            ("prepage help", "prepage help"),
+            ("prepage help run", "prepage help run"),
+            // What another program is told is its own.
+            ("prepage record help -h", "prepage record help -h"),
+            ("prepage record -- help -h", "prepage record -- help -h"),
+            ("prepage -h", "prepage -h"),
+        ] {
+            assert_eq!(taken(given), expected);
+            if expected.split(' ').any(|word| word == "help") && !expected.starts_with("prepage record") {
+                let asked = command().try_get_matches_from(expected.split(' ')).unwrap_err();
+                assert_eq!(asked.kind(), clap::error::ErrorKind::DisplayHelp, "{given}: {asked}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
+use prepage_core::quantity::counted;
 use prepage_trace::Summary;
 use prepage_trace::import::{ImportError, Importer};
 use prepage_trace::parquet::{TraceFileError, TraceWriter};
@@ -60,9 +61,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn tell(summary: &Summary, facts: &TraceFacts) {
     let imported = facts.imported.clone().unwrap_or_default();
-    let count = summary.total().count;
+    let faults = counted(summary.total().count as usize, "page fault");
     say!("");
-    say!("{count} page faults by {} ({})", imported.tool, imported.events.join(", "));
+    say!("{faults} by {} ({})", imported.tool, imported.events.join(", "));
     say!("");
     crate::say::table(&classes(summary));
 }

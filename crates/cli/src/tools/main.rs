@@ -16,6 +16,7 @@ mod diff;
 mod doctor;
 mod enable;
 mod evict;
+mod examples;
 mod export;
 mod help;
 mod import;
@@ -44,7 +45,6 @@ mod usage;
 mod vm;
 mod warm;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -122,13 +122,12 @@ fn run() -> Result<ExitCode> {
     if completion::answer()? {
         return Ok(ExitCode::SUCCESS);
     }
-    let matches = help::command().try_get_matches();
+    let matches = help::command().try_get_matches_from(help::arguments(std::env::args_os()));
     let command = match matches.and_then(|matches| Command::from_arg_matches(&matches)) {
         Ok(command) => command,
         // Help or the version was asked for.
         Err(asked) if !asked.use_stderr() => {
-            asked.print().map_err(|error| output::unwritten(&error))?;
-            output::stdout().flush()?;
+            output::by_others(asked.print())?;
             return Ok(ExitCode::SUCCESS);
         }
         Err(wrong) => usage::refuse(wrong),

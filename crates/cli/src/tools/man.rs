@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use crate::examples;
 use crate::help::{ENVIRONMENT, EXIT_CODES, FILES, command};
 
 /// Options of `prepage man`.
@@ -23,16 +24,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     fs::create_dir_all(&args.directory).with_context(|| args.directory.display().to_string())?;
     let mut all = command().disable_help_subcommand(true);
     all.build();
-    write(&args.directory, all)?;
+    write(&args.directory, all, "")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of `command`, and those of the commands below it.
-fn write(directory: &Path, command: clap::Command) -> Result<()> {
+/// The page of `command`, which is called `path`, and those of the commands below it.
+fn write(directory: &Path, command: clap::Command, path: &str) -> Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
-    let is_whole = name == "prepage";
     for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-        write(directory, below.clone())?;
+        let path = format!("{path} {}", below.get_name());
+        write(directory, below.clone(), path.trim_start())?;
     }
     let mut page = Vec::new();
     // What help says behind the options has sections of its own here: their lines would be filled to a paragraph.
@@ -45,12 +46,14 @@ fn write(directory: &Path, command: clap::Command) -> Result<()> {
         .source(concat!("prepage ", env!("CARGO_PKG_VERSION")))
         .manual("prepage manual")
         .render(&mut page)?;
-    if is_whole {
+    if path.is_empty() {
         section("ENVIRONMENT", &ENVIRONMENT, &mut page)?;
         section("EXIT STATUS", &EXIT_CODES, &mut page)?;
         section("FILES", &FILES, &mut page)?;
+        section("EXAMPLES", examples::of(path), &mut page)?;
     } else {
         lists(&behind, &mut page)?;
+        section("EXAMPLES", examples::of(path), &mut page)?;
         if !behind.contains("See also:") {
             lists("See also:\n  prepage(1)", &mut page)?;
         }
@@ -60,6 +63,9 @@ fn write(directory: &Path, command: clap::Command) -> Result<()> {
 }
 
 fn section(title: &str, of: &[(&str, &str)], page: &mut Vec<u8>) -> Result<()> {
+    if of.is_empty() {
+        return Ok(());
+    }
     let mut roff = Roff::default();
     roff.control("SH", [title]);
     for (name, text) in of {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::Coverage;
+use prepage_core::quantity::counted;
 use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::config::Config;
@@ -257,11 +258,11 @@ impl<'a> Report<'a> {
         writeln!(out, "{}", self.command.join(" "))?;
         writeln!(
             out,
-            "Linux {}, {} CPUs, read-ahead {} KiB; medians of {} starts each{}{}",
+            "Linux {}, {}, read-ahead {} KiB; medians of {} each{}{}",
             self.kernel,
-            self.processors,
+            counted(self.processors, "CPU"),
             read_ahead.join("/"),
-            self.warm.starts.plain.wall_ms.len(),
+            counted(self.warm.starts.plain.wall_ms.len(), "start"),
             self.chill.map_or_else(String::new, |chill| format!("; {chill}")),
             match self.resident_share_after_chill {
                 Some(share) => format!(", {:.0} % of its own pages stay in memory", share * 100.0),

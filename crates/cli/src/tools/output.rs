@@ -1,7 +1,7 @@
 //! Files that commands write, and standard output. Errors of writing name what could not be written.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, LineWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,10 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use prepage_display::terminal::{self, Lines};
 use prepage_prefetch::launch::random;
+use prepage_sys::exec::was_closed;
 use prepage_sys::new_file::NewFile;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::remedy::Remedied;
@@ -92,7 +94,29 @@ pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
 
 /// Standard output, for what programs read. Its errors say that it could not be written.
 pub fn stdout() -> impl Write {
-    Named { file: std::io::stdout().lock(), name: STDOUT }
+    Named { file: LineWriter::new(Given), name: STDOUT }
+}
+
+/// What this process was given as standard output. The standard library writes to one that was closed, or may only be read, as if all
+/// went well.
+struct Given;
+
+impl Write for Given {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = if was_closed(1) { Err(Errno::BADF) } else { rustix::io::write(io::stdout(), bytes) };
+        Ok(written?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What came of it that somebody else has `written` through the standard library.
+pub fn by_others(written: io::Result<()>) -> io::Result<()> {
+    // The kernel takes nothing at all only for what can be written.
+    let written = written.and_then(|()| io::stdout().flush()).and_then(|()| Given.write(b"").map(drop));
+    written.map_err(|error| named(STDOUT, &error))
 }
 
 /// Standard output, for what people read: no name in it commands their terminal.
@@ -128,11 +152,6 @@ fn named(name: &str, error: &io::Error) -> io::Error {
 
 fn cannot_be_written(name: &str) -> String {
     format!("{name}: cannot be written")
-}
-
-/// The error that standard output could not be written because of `error`.
-pub fn unwritten(error: &io::Error) -> io::Error {
-    named(STDOUT, error)
 }
 
 /// Prints `value` as JSON.

@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let path = args.output.display();
             let but = match recorded.facts.unsaved {
                 0 => String::new(),
-                unsaved => format!(" without the last {unsaved} faults"),
+                unsaved => format!(" without the last {}", counted(unsaved as usize, "fault")),
             };
             say!("prepage: written to {path}{but}; `prepage report {path}` says more");
         }
@@ -165,8 +165,10 @@ impl Progress {
         if let Notice::Progress { duration, faults, lost } = notice {
             if self.shown && self.last.elapsed() >= Duration::from_secs(1) {
                 crate::say::write(format_args!(
-                    "\r\x1b[Kprepage: {} s, {faults} faults, {lost} records lost",
-                    duration.as_secs()
+                    "\r\x1b[Kprepage: {} s, {}, {} lost",
+                    duration.as_secs(),
+                    counted(*faults as usize, "fault"),
+                    counted(*lost as usize, "record")
                 ));
                 (self.last, self.written) = (Instant::now(), true);
             }
@@ -230,19 +232,20 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     let milliseconds = facts.duration_ns as f64 / 1e6;
     writeln!(
         out,
-        "\n{} page faults in {milliseconds:.1} ms, programs executed: {}\n",
-        total.count, facts.execs
+        "\n{} in {milliseconds:.1} ms, programs executed: {}\n",
+        counted(total.count as usize, "page fault"),
+        facts.execs
     )?;
     writeln!(out, "{}\n", classes(summary).lines(crate::say::width()))?;
     if let Some(table) = files(summary, objects) {
         writeln!(out, "{}\n", table.lines(crate::say::width()))?;
     }
-    if let (Some(rusage), Some(counted)) = (facts.rusage, facts.counted) {
-        writeln!(out, "getrusage  {} minor + {} major", rusage.0, rusage.1)?;
-        writeln!(out, "perf       {} minor + {} major, {} records lost", counted.0, counted.1, facts.lost)?;
-    }
-    if let (None, Some((minor, major))) = (facts.rusage, facts.counted) {
-        writeln!(out, "perf       {minor} minor + {major} major, {} records lost", facts.lost)?;
+    if let Some((minor, major)) = facts.counted {
+        if let Some((minor, major)) = facts.rusage {
+            writeln!(out, "getrusage  {minor} minor + {major} major")?;
+        }
+        let lost = counted(facts.lost as usize, "record");
+        writeln!(out, "perf       {minor} minor + {major} major, {lost} lost")?;
     }
     match facts.inside_kernel() {
         Some(inside @ 0..) => {
@@ -270,8 +273,8 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     if !facts.filters.is_empty() {
         writeln!(
             out,
-            "filtered   {} more faults left out by {}",
-            facts.filtered_out,
+            "filtered   {} left out by {}",
+            counted(facts.filtered_out as usize, "more fault"),
             facts.filters.join(" ")
         )?;
     }

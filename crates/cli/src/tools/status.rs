@@ -97,14 +97,14 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     for (name, text) in [
         (
             "lost",
-            "times the kernel had no room for more events (each time the service looked at all processes)",
+            "times that the kernel had no room for more events (each time the service looked at all processes)",
         ),
-        ("log_not_written", "times the launch log could not be written"),
-        ("crowded", "starts skipped: too many at once"),
-        ("hung", "prefetches given up: a file system did not answer"),
+        ("log_not_written", "times that the launch log could not be written"),
+        ("crowded", "starts skipped because there were too many at once"),
+        ("hung", "prefetches given up because a file system did not answer"),
     ] {
         if count(name) > 0 {
-            writeln!(out, "{} {text}", count(name))?;
+            writeln!(out, "{text}: {}", count(name))?;
         }
     }
     let confined = &status["confined"];

@@ -64,9 +64,12 @@ fn shells_get_their_script() {
 #[test]
 fn what_is_asked_for_and_cannot_be_printed_is_an_error() {
     let sandbox = Sandbox::new();
+    let pages = sandbox.path().join("man");
+    let silent = ["man", pages.to_str().unwrap()];
     let asked = [
         &["--help"][..],
         &["-h"],
+        &["help", "-h"],
         &["--version"],
         &["help", "report"],
         &["run", "--help"],
@@ -75,18 +78,30 @@ fn what_is_asked_for_and_cannot_be_printed_is_an_error() {
         &["config", "--json"],
         &["enable", "--list"],
     ];
-    let commands =
-        asked.map(|args| sandbox.prepage(args)).into_iter().chain(["bash", "zsh", "fish"].map(|shell| {
-            let mut command = sandbox.prepage(&[]);
+    for (redirected, why) in [
+        (">/dev/full", "No space left"),
+        (">&-", "Bad file descriptor"),
+        ("1</dev/null", "Bad file descriptor"),
+    ] {
+        let script = format!("exec \"$@\" {redirected}");
+        let redirected = |args: &[&str]| {
+            let shell = ["-c", &script, "sh", env!("CARGO_BIN_EXE_prepage")];
+            sandbox.command("sh", &[&shell[..], args].concat())
+        };
+        let completions = ["bash", "zsh", "fish"].map(|shell| {
+            let mut command = redirected(&[]);
             command.env("COMPLETE", shell);
             command
-        }));
-    for mut command in commands {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = command.stdout(full).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
-        assert!(said.contains("standard output: cannot be written: No space left"), "{command:?}: {said}");
+        });
+        for mut command in asked.map(redirected).into_iter().chain(completions) {
+            let output = command.output().unwrap();
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+            let expected = format!("standard output: cannot be written: {why}");
+            assert!(said.contains(&expected), "{command:?}: {said}");
+        }
+        let output = redirected(&silent).output().unwrap();
+        assert!(output.status.success(), "what has nothing to print: {}", text(&output.stderr));
     }
     // A reader that has closed its pipe gets no message.
     for args in asked {
@@ -114,6 +129,13 @@ fn every_command_in_the_help_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
         assert!(page.contains(".SH OPTIONS") || page.contains(".SH SUBCOMMANDS"), "{command}");
     }
+    for command in ["run", "record", "report", "simulate", "learn", "status", "profile-show", "vm-top"] {
+        let page = std::fs::read_to_string(pages.join(format!("prepage-{command}.1"))).unwrap();
+        let words: Vec<&str> = command.split('-').chain(["--help"]).collect();
+        let (before, examples) = page.split_once(".SH EXAMPLES").expect(command);
+        assert!(before.contains(".SH OPTIONS") && examples.contains("prepage"), "{command}: {page}");
+        assert!(text(&sandbox.output(&words).stdout).contains("Examples:"), "{command}");
+    }
     let simulate = std::fs::read_to_string(pages.join("prepage-simulate.1")).unwrap();
     for part in [".SH POLICIES", "aligned:N", ".SH DEVICES", "flash", "map NAME PAGES"] {
         assert!(simulate.contains(part), "options say `see below` of {part}: {simulate}");
@@ -122,7 +144,9 @@ fn every_command_in_the_help_has_a_manual_page() {
     let title = whole.lines().find(|line| line.starts_with(".TH")).unwrap();
     let version = concat!(r#"PREPAGE 1 " " "prepage "#, env!("CARGO_PKG_VERSION"), r#"" "prepage manual""#);
     assert!(title.contains(version), "{title}");
-    assert!(whole.contains(".SH FILES") && whole.contains("/var/lib/prepage"), "{whole}");
+    for part in [".SH FILES", "/var/lib/prepage", ".SH EXAMPLES"] {
+        assert!(whole.contains(part), "{part}: {whole}");
+    }
     // The page that the service's units name says what the service is.
     let service = std::fs::read_to_string(pages.join("prepage-service.1")).unwrap();
     for part in [".SH \"THE SERVICE\"", ".SH FILES", ".SH \"SEE ALSO\""] {

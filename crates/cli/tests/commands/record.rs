@@ -373,7 +373,8 @@ fn what_an_exact_recording_cannot_see_is_told_and_simulated_as_unseen() {
         let simulated: serde_json::Value = serde_json::from_slice(&simulated.stdout).expect("JSON");
         let unseen = simulated["unseen_pages"].as_u64().expect("known");
         assert!(pages.len() as u64 + unseen >= 100, "{access}: {} and {unseen}", pages.len());
-        assert_eq!(pages.len() < 100, said.contains("/data ("), "{access}: {said}");
+        // Of the whole machine somebody else may have switched fault-around off, other tests do: then all of them are seen, and told all the same.
+        assert!(pages.len() == 100 || said.contains("/data ("), "{access}: {said}");
     }
 }
 

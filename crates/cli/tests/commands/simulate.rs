@@ -362,7 +362,7 @@ fn scripts_of_forks_copy_as_many_pages_as_worked_out() {
     assert_eq!(replayed(script("map p 100\nwrite p all", 12, &write))["copies"], 210);
     let said = text(&simulate(dir.path(), &["--forks", "script"]).stdout);
     assert!(
-        said.starts_with("12 forks; left are 13 processes") && said.contains("collapses after fork"),
+        said.starts_with("12 forks; left: 13 processes, and ") && said.contains("collapses after fork"),
         "{said}"
     );
     let refused = simulate(dir.path(), &["--forks", "script", "--runs", "3"]);

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use prepage_sys::disk_stat::DiskStat;
 
 /// File systems that read from no device, by `f_type` (linux/magic.h).
 const WITHOUT_DEVICE: [(u64, &str); 10] = [
@@ -39,7 +41,7 @@ impl Device {
         let mount = prepage_sys::mounts::mount_of(&path).map(|mount| (mount.kind, mount.source));
         let (system, source) = mount.unwrap_or_else(|| ("unknown".into(), "unknown".into()));
         let mut identity = format!("{system} on {source}");
-        let block = PathBuf::from(format!("/sys/dev/block/{}", name_of(number)));
+        let block = DiskStat::directory(number);
         if let Some(sectors) = word(&block.join("size")) {
             identity += &format!(", {sectors} sectors");
         }
@@ -54,7 +56,7 @@ impl Device {
 
     /// `major:minor`.
     pub fn name(&self) -> String {
-        name_of(self.number)
+        format!("{}:{}", rustix::fs::major(self.number), rustix::fs::minor(self.number))
     }
 }
 
@@ -62,10 +64,6 @@ impl Device {
 pub(super) fn without_device(path: &Path) -> io::Result<Option<&'static str>> {
     let kind = rustix::fs::statfs(path)?.f_type as u64 & 0xffff_ffff;
     Ok(WITHOUT_DEVICE.iter().find(|(magic, _)| *magic == kind).map(|&(_, name)| name))
-}
-
-fn name_of(number: u64) -> String {
-    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
 /// A file's only line.

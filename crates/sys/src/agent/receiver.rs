@@ -258,7 +258,7 @@ impl FirstTouches {
     /// there are registered; holes are not.
     ///
     /// # Errors
-    /// EPERM for a shared mapping of a file that is not open for writing; EBUSY where another userfaultfd has it; ESRCH
+    /// EPERM for a shared mapping of a file that is not open for writing; EBUSY where another userfaultfd has it; ENOMEM
     /// once the process has ended or executed another program.
     pub fn register(&self, start: u64, len: u64) -> io::Result<()> {
         first_touches::register_first_touches(self.userfaultfd.as_fd(), start, len)

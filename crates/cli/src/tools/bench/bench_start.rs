@@ -10,6 +10,7 @@ use prepage_bench::modes::silently;
 use prepage_bench::start::Bench;
 use prepage_bench::yardstick::{Yardstick, learn_exactly};
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_prefetch::cold::Chill;
 use prepage_profiles::{ProgramKey, Stores};
 use prepage_sys::beside::adopt_orphans;
@@ -100,10 +101,13 @@ pub fn yardstick(command: &[OsString], quiet: bool) -> Result<std::process::Exit
     let Yardstick { pages, files, names, lost, status } = learn_exactly(command, &Stores::of_user()?)?;
     if !quiet {
         let megabytes = pages as f64 * PAGE_SIZE as f64 / 1e6;
-        say!("prepage: learned exactly: {pages} pages ({megabytes:.1} MB) of {files} files, {names} names");
+        let [pages, files, names] = [(pages as usize, "page"), (files, "file"), (names, "name")]
+            .map(|(count, noun)| counted(count, noun));
+        say!("prepage: learned exactly: {pages} ({megabytes:.1} MB) of {files}, {names}");
     }
     if lost > 0 {
-        say!("prepage: the kernel dropped {lost} records; some pages may be missing");
+        let lost = counted(lost as usize, "record");
+        say!("prepage: the kernel dropped {lost}; some pages may be missing");
         say!("  try: again while the machine has less to do");
     }
     Ok(crate::child::exit_code(status))

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use prepage_bench::Subject;
 use prepage_bench::clusters::{Served, Touched, Way};
 use prepage_core::PAGE_SIZE;
@@ -44,16 +44,19 @@ pub struct Args {
 /// Policies of one list.
 type Policies = Vec<Policy>;
 
-fn policies(list: &str) -> Result<Policies, PolicyError> {
-    crate::simulate::arguments::policies(list).iter().map(|name| name.parse()).collect()
+fn policies(list: &str) -> Result<Policies, String> {
+    let policy = |name: &String| match name.parse() {
+        Ok(Policy::Linux(_) | Policy::Predicted(_)) => {
+            Err(format!("`{name}` reads in the background, which is not measured here"))
+        }
+        other => other.map_err(|error: PolicyError| error.to_string()),
+    };
+    crate::simulate::arguments::policies(list).iter().map(policy).collect()
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let policies = args.policy.concat();
-    if policies.iter().any(|policy| matches!(policy, Policy::Linux(_) | Policy::Predicted(_))) {
-        bail!("policies that read in the background are not measured here");
-    }
     let input = match &args.trace {
         Some(path) => Input::read_trace(path)?,
         None => Input::model(args.model),
@@ -150,5 +153,7 @@ mod tests {
             |list| parsed(list).expect("policies").iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(texts("none,adaptive:max=31,cluster=8,obl").len(), 3);
         assert!(parsed("nonsense").is_err());
+        let background = parsed("none,linux").unwrap_err().to_string();
+        assert!(background.contains("`linux` reads in the background"), "{background}");
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use prepage_bench::bitmap_study::{Printed, PrintedProgram, printed_of};
 use prepage_bench::modes::{Classes, Counted, Row};
 use prepage_bench::start::{Measured, Phase};
+use prepage_core::quantity::counted;
 use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::statistics::{mean, median, standard_deviation};
@@ -100,11 +101,11 @@ impl Report {
         writeln!(out, "{}", self.command.join(" "))?;
         writeln!(
             out,
-            "Linux {}, {} CPUs, read-ahead {} KiB; means of {} cold starts each, in turns; {}",
+            "Linux {}, {}, read-ahead {} KiB; means of {} each, in turns; {}",
             self.kernel,
-            self.processors,
+            counted(self.processors, "CPU"),
             read_ahead.join("/"),
-            self.ways.first().map_or(0, |way| way.row.starts.len()),
+            counted(self.ways.first().map_or(0, |way| way.row.starts.len()), "cold start"),
             self.chill
         )?;
         for line in &self.missing {

@@ -11,6 +11,7 @@ use prepage_bench::rates::build::{Built, build, generate};
 use prepage_bench::rates::starts::{self, Linked};
 use prepage_bench::rates::{PUBLISHED, Rate, zeros};
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_sys::start_ways::StartWay;
 use prepage_vm::{Vm, VmOptions};
 use serde_json::json;
@@ -149,7 +150,8 @@ fn print(
     }
     writeln!(
         out,
-        "rates on {cpus} CPUs: medians of {}\n\n{}\n",
+        "rates on {}: medians of {}\n\n{}\n",
+        counted(cpus, "CPU"),
         args.rounds,
         shown.lines(crate::output::width())
     )?;

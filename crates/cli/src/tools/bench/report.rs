@@ -19,13 +19,13 @@ pub fn print(facts: &Facts, shown: &[Shown]) -> Result<()> {
     for one in shown {
         writeln!(out, "{}", title(one))?;
         let mut table = table(&["", "", "disk", "short", "cached", "all"], &[2, 3, 4, 5]);
-        for row in cells(one) {
+        for row in cells(facts, one) {
             table.add_row(row);
         }
         writeln!(out, "{}", table.lines(crate::output::width()))?;
         writeln!(out, "{}\n", wrapped(&format!("{} {}", note(facts, one), reason(facts, one)), 100))?;
     }
-    for ratio in ratios(shown) {
+    for ratio in ratios(facts, shown) {
         let CostRatio { of, to, here, study } = ratio;
         let (of, to) = (of.pattern, to.pattern);
         writeln!(out, "whole cost of faults, {of} to {to}: {here:.2} here, {study:.2} in the study")?;
@@ -61,7 +61,7 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
         "read_ahead_set": facts.read_ahead_set,
         "file_system": facts.file_system,
         "probe_cost_ns": facts.probe_cost_ns,
-        "cost_ratios": ratios(shown).iter().map(ratio_json).collect::<Vec<_>>(),
+        "cost_ratios": ratios(facts, shown).iter().map(ratio_json).collect::<Vec<_>>(),
         "experiments": shown.iter().map(|one| experiment(facts, one)).collect::<Vec<_>>(),
     });
     Ok(print_json(&report)?)
@@ -100,15 +100,15 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
         "records_lost": run.facts.lost,
         "kernel": run.facts.kernel,
         "mapped": mapped,
-        "published": published(run.experiment).map(table_json),
+        "published": published(run.experiment, facts.pages).map(table_json),
         "reason": reason(facts, one),
         "fault_columns": ["page", "disk", "cost_ns"],
         "faults": run.faults.iter().map(fault).collect::<Vec<_>>(),
     })
 }
 
-fn ratios(shown: &[Shown]) -> Vec<CostRatio> {
-    cost_ratios(&shown.iter().map(|one| &one.run).collect::<Vec<_>>())
+fn ratios(facts: &Facts, shown: &[Shown]) -> Vec<CostRatio> {
+    cost_ratios(&shown.iter().map(|one| &one.run).collect::<Vec<_>>(), facts.pages)
 }
 
 fn ratio_json(ratio: &CostRatio) -> Value {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_bench::tuning_sweep::{KernelReads, Point, Sweep};
+use prepage_core::quantity::counted;
 use prepage_display::number::known;
 use prepage_prefetch::statistics::{known_median, median, median_ratio};
 use serde::Serialize;
@@ -105,9 +106,10 @@ fn print(report: &Report<'_>, rounds: u32, out: &mut impl Write) -> std::io::Res
     writeln!(out, "{}", report.command.join(" "))?;
     writeln!(
         out,
-        "Linux {}, {} CPUs; medians of {rounds} cold starts each, in turns; ratio to the start without prefetch at the same \
-         read-ahead",
-        report.kernel, report.processors
+        "Linux {}, {}; medians of {} each, in turns; ratio to the start without prefetch at the same read-ahead",
+        report.kernel,
+        counted(report.processors, "CPU"),
+        counted(rounds as usize, "cold start")
     )?;
     for line in report.missing {
         writeln!(out, "not measured: {line}")?;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use prepage_bench::Subject;
 use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Took, build, file_bytes};
 use prepage_prefetch::statistics::median;
@@ -19,8 +19,8 @@ use crate::table::table;
 /// Options of `prepage bench workload`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Memory for frames
-    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "64M")]
+    /// Memory for frames, 8M at least
+    #[arg(short, long, value_name = "SIZE", value_parser = memory, default_value = "64M")]
     memory: u64,
     /// Runs of each, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -46,6 +46,11 @@ pub struct WorkerArgs {
     memory: u64,
 }
 
+fn memory(text: &str) -> Result<u64, String> {
+    size(text)
+        .and_then(|bytes| if bytes >= 8 << 20 { Ok(bytes) } else { Err("8M are needed at least".into()) })
+}
+
 /// Does the work in this process.
 pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     hand_over(&build(&args.file, &args.swap, args.management, args.workers, JOBS, args.memory)?)
@@ -53,9 +58,6 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.memory < 8 << 20 {
-        bail!("--memory is too small: 8M at least");
-    }
     let file = Subject::create(&args.directory, file_bytes(args.memory, JOBS))?;
     let mut runs = [(); PUBLISHED.len()].map(|()| Management::ALL.map(|_| Vec::new()));
     for round in 0..args.rounds {

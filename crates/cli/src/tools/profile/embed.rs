@@ -132,7 +132,7 @@ impl Results {
         let path = embedded.path.display();
         let what = match (&embedded.made, &embedded.replaced) {
             (Some(made), None) => {
-                format!("has this map already ({} pages)", made.file.pages())
+                format!("has this map already ({})", counted(made.file.pages() as usize, "page"))
             }
             (Some(made), Some(_)) => format!(
                 "{} of {} pages, from {}",

@@ -161,8 +161,8 @@ impl Worth {
             in_percent(self.waste_share)
         )?;
         if self.left_pages > 0 {
-            let (left, threshold) = (self.left_pages, in_percent(self.threshold));
-            writeln!(out, "left     {left} pages less likely than {threshold}: known, and not brought in")?;
+            let (left, threshold) = (counted(self.left_pages as usize, "page"), in_percent(self.threshold));
+            writeln!(out, "left     {left} less likely than {threshold}: known, and not brought in")?;
         }
         if let Some(share) = self.wasted_share {
             writeln!(out, "wasted   {} of the pages brought in in observed cold starts", in_percent(share))?;

@@ -5,6 +5,7 @@ use std::io::{BufReader, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use prepage_core::quantity::counted;
 use prepage_simulate::forks::{Forked, replay};
 use serde_json::json;
 
@@ -77,11 +78,11 @@ fn as_text(forked: &Forked) -> String {
         false => format!("\n\ncollapses after fork (pages copied): {}", collapses.join(", ")),
     };
     format!(
-        "{} forks; left are {} processes and {} links with {} pages of their own\n\n{}{collapses}",
-        forked.forks,
-        forked.processes,
-        forked.links,
-        forked.pages,
+        "{}; left: {}, and {} with {} of their own\n\n{}{collapses}",
+        counted(forked.forks as usize, "fork"),
+        counted(forked.processes, "process"),
+        counted(forked.links, "link"),
+        counted(forked.pages as usize, "page"),
         table.lines(crate::output::width())
     )
 }

@@ -63,7 +63,9 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(0) => "; none unseen".to_owned(),
-        Unseen::AtMost(pages) => format!("; up to {pages} pages may have been touched unseen"),
+        Unseen::AtMost(pages) => {
+            format!("; up to {} may have been touched unseen", counted(pages as usize, "page"))
+        }
         Unseen::Unknown if let Some(exact) = input.facts.as_ref().and_then(|facts| facts.exact.as_ref()) => {
             format!("\nnot exact: {}", exact.unarmed_programs.join("; "))
         }
@@ -85,10 +87,11 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         _ => String::new(),
     };
     format!(
-        "{} touches of {touched} pages, {} of {} pages{sweeps}{runs}{others}{unseen}{lacking}{threads}",
-        input.count,
+        "{} of {}, {} of {}{sweeps}{runs}{others}{unseen}{lacking}{threads}",
+        counted(input.count as usize, "touch"),
+        counted(touched as usize, "page"),
         counted(input.layout.objects.len(), "object"),
-        input.layout.objects.iter().map(|object| object.pages).sum::<u64>()
+        counted(input.layout.objects.iter().map(|object| object.pages).sum::<u64>() as usize, "page")
     )
 }
 

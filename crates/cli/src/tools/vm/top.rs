@@ -54,7 +54,7 @@ pub struct Args {
 }
 
 fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "no number of seconds")?;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("0.1 to 3600 are possible".into()) }
 }
 
