@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prepage_core::PageRange;
@@ -20,6 +21,10 @@ use prepage_observe::sightings::Sightings;
 #[derive(Debug)]
 pub struct Tracer {
     root: u32,
+    /// Whether it has executed the program.
+    executed: bool,
+    /// Where it looked for the program last: not the program's doing, unless it is there.
+    tried: Option<PathBuf>,
     /// By thread: the call it is in.
     entered: HashMap<u32, (u64, [u64; 6])>,
 }
@@ -30,7 +35,7 @@ impl Tracer {
     pub fn attach(root: u32) -> io::Result<Self> {
         ptrace::seize(root)?;
         ptrace::interrupt(root)?;
-        Ok(Self { root, entered: HashMap::new() })
+        Ok(Self { root, executed: false, tried: None, entered: HashMap::new() })
     }
 
     /// Follows the tree until its first process has ended; what was seen goes into `sightings`. Returns that
@@ -51,6 +56,11 @@ impl Tracer {
                 Stop::Signal(signal) => ptrace::resume(tid, signal),
                 Stop::Group => ptrace::leave_stopped(tid),
                 Stop::Event => {
+                    if tid == self.root && !self.executed {
+                        // It did nothing else of the kind before.
+                        self.executed = true;
+                        self.tried.take().iter().for_each(|path| look_up(path, sightings));
+                    }
                     // After an exec by another thread than the first, this thread is in a call it never entered.
                     self.entered.remove(&tid);
                     ptrace::resume(tid, 0)
@@ -77,11 +87,16 @@ impl Tracer {
                 if let (nr::EXECVE | nr::EXECVEAT, Some(Wants::Name { directory, path })) =
                     (number, wants(number, &args))
                 {
-                    look_up(tid, directory, path, sightings);
+                    let path = Peek::at(tid).path(directory, path);
+                    match self.executed {
+                        true => path.iter().for_each(|path| look_up(path, sightings)),
+                        false => self.tried = path,
+                    }
                 }
             }
             Syscall::Exit { result } => {
                 if let Some((number, args)) = self.entered.remove(&tid)
+                    && self.executed
                     && let Some(wanted) = wants(number, &args)
                 {
                     returned(tid, wanted, result, sightings);
@@ -98,7 +113,9 @@ impl Tracer {
 fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) {
     let now = now_ns();
     match wanted {
-        Wants::Name { directory, path } => look_up(tid, directory, path, sightings),
+        Wants::Name { directory, path } => {
+            Peek::at(tid).path(directory, path).iter().for_each(|path| look_up(path, sightings));
+        }
         Wants::List { fd } => {
             if let Some(path) = Peek::at(tid).file(fd) {
                 locked(sightings).lookup(now, &path, true);
@@ -116,12 +133,11 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
     }
 }
 
-fn look_up(tid: u32, directory: i32, path: u64, sightings: &Mutex<Sightings>) {
-    let Some(path) = Peek::at(tid).path(directory, path) else { return };
+fn look_up(path: &Path, sightings: &Mutex<Sightings>) {
     let now = now_ns();
     // Page-cache events of this file are then known by its name.
-    locked(sightings).opened(&path);
-    locked(sightings).lookup(now, &path, false);
+    locked(sightings).opened(path);
+    locked(sightings).lookup(now, path, false);
 }
 
 fn locked(sightings: &Mutex<Sightings>) -> MutexGuard<'_, Sightings> {
