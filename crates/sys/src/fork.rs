@@ -9,8 +9,7 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::IntoRawFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::raw_lock::RawLock;
 use crate::reap::wait4;
@@ -98,29 +97,45 @@ pub(crate) unsafe fn fork_orphan<W: FnOnce()>(work: W) -> io::Result<()> {
 
 /// The word that is 0 in a new child.
 fn word() -> &'static AtomicU64 {
-    static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
-    WORD.get_or_init(|| {
-        // SAFETY: a new mapping of a page, which stays for good; zeros are a valid word.
-        unsafe {
-            let page = libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert!(page != libc::MAP_FAILED, "no memory for one page");
-            assert_eq!(libc::madvise(page, 4096, libc::MADV_WIPEONFORK), 0, "Linux 4.14 has it");
-            let kept = libc::pthread_atfork(
-                Some(before_fork),
-                Some(after_fork_in_parent),
-                Some(after_fork_in_child),
-            );
-            assert_eq!(kept, 0, "no memory for three addresses");
-            &*page.cast::<AtomicU64>()
-        }
-    })
+    static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+    let mut word = WORD.load(Ordering::Acquire);
+    if word.is_null() {
+        // No lock: a child that was forked while a thread had it would wait for ever. Whoever comes second has registered the handlers once more.
+        handle_forks();
+        let made = new_word();
+        word = match WORD.compare_exchange(word, made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(first) => {
+                // SAFETY: this thread's own page, which nobody knows.
+                unsafe { libc::munmap(made.cast(), 4096) };
+                first
+            }
+        };
+    }
+    // SAFETY: the page stays for good.
+    unsafe { &*word }
+}
+
+/// A page with such a word.
+fn new_word() -> *mut AtomicU64 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping; zeros are a valid word.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        assert!(page != libc::MAP_FAILED, "no memory for one page");
+        assert_eq!(libc::madvise(page, 4096, libc::MADV_WIPEONFORK), 0, "Linux 4.14 has it");
+        page.cast()
+    }
+}
+
+/// Has the handlers below called, maybe more than once for each fork.
+fn handle_forks() {
+    // SAFETY: they do what is allowed before and after a fork.
+    let kept = unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
+    };
+    assert_eq!(kept, 0, "no memory for three addresses");
 }
 
 /// The regions that children do not inherit, by address, under a lock that fork(3) takes.
@@ -163,6 +178,12 @@ impl Kept {
     }
 }
 
+/// Does `work` while no thread forks by fork(3), without signals from outside. `work` may not fork, nor make or drop regions, nor call this.
+pub(crate) fn without_forks<T>(work: impl FnOnce() -> T) -> T {
+    word();
+    KEPT.locked(work)
+}
+
 /// Keeps the place of a region that children do not inherit free of anything else in them.
 pub(crate) fn keep(start: usize, len: usize) {
     word();
@@ -178,15 +199,40 @@ pub(crate) fn let_go(start: usize) {
     });
 }
 
+/// The thread that forks, 0 for none, and how many more calls of the same handler there are. Changed under the lock of [`KEPT`].
+static FORKS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
 extern "C" fn before_fork() {
+    let [thread, more] = &FORKS;
+    let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    if thread.load(Ordering::Relaxed) == this {
+        more.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     let masked = Masked::asynchronous();
     KEPT.lock.lock();
+    thread.store(this, Ordering::Relaxed);
     // SAFETY: this thread holds the lock.
     unsafe { *KEPT.masked.get() = Some(masked) };
 }
 
+/// Whether this is the last of the calls of a handler after a fork.
+fn is_last_call() -> bool {
+    let [thread, more] = &FORKS;
+    match more.load(Ordering::Relaxed) {
+        0 => thread.store(0, Ordering::Relaxed),
+        left => {
+            more.store(left - 1, Ordering::Relaxed);
+            return false;
+        }
+    }
+    true
+}
+
 extern "C" fn after_fork_in_parent() {
-    unlock_after_fork();
+    if is_last_call() {
+        unlock_after_fork();
+    }
 }
 
 /// In the thread that forked, of the parent and of the child.
@@ -208,8 +254,8 @@ static LIFELINE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 pub fn end_children_with_this() -> io::Result<()> {
     static MADE_BY: AtomicU64 = AtomicU64::new(0);
     let generation = generation();
-    // No child is forked that has a part of it, or waits for who makes it.
-    KEPT.locked(|| {
+    // No child has a part of it, or waits for who makes it.
+    without_forks(|| {
         if MADE_BY.load(Ordering::Relaxed) != generation {
             let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             // Both stay open as long as the process. What a child had of its parent's stays its own.
@@ -255,6 +301,9 @@ fn hold_on_to_parent() {
 const F_SETSIG: libc::c_int = 10;
 
 extern "C" fn after_fork_in_child() {
+    if !is_last_call() {
+        return;
+    }
     hold_on_to_parent();
     // SAFETY: the lock is held by the thread that forked, which is the only one here.
     let lengths = unsafe { &*KEPT.lengths.get() };
@@ -270,6 +319,20 @@ extern "C" fn after_fork_in_child() {
 mod tests {
     use super::*;
     use crate::forked::Forked;
+
+    #[test]
+    fn handlers_that_are_registered_twice_do_once_what_they_do() {
+        word();
+        handle_forks();
+        let child = Forked::new(|| {
+            // SAFETY: a child that waits for itself is ended.
+            unsafe { libc::alarm(30) };
+            let grandchild = Forked::new(|| 7).unwrap();
+            grandchild.wait().unwrap().exit_status().unwrap_or(1)
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(7));
+        without_forks(|| assert_eq!(FORKS[0].load(Ordering::Relaxed), 0));
+    }
 
     #[test]
     fn who_panics_keeps_nobody_from_forking() {

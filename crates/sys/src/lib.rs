@@ -38,6 +38,7 @@
 //! | [`pagemap`]   | which frame holds a page of a process                           | root            |
 //! | [`memfd`]     | memory without a name, shown by any number of regions           | Linux 6.3       |
 //! | `own_tmpfs`   | a file system in memory that nobody else sees, for memfds of huge pages | Linux 5.2 |
+//! | [`made_once`] | a value made when it is needed first, whatever forks             |                 |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
 //! | [`move_extents`] | pages of a file given another place on the device            | ext4            |
@@ -114,6 +115,7 @@ pub mod inode;
 pub mod landlock;
 pub mod local_time;
 pub mod lookups;
+pub mod made_once;
 pub mod mapping;
 pub mod memfd;
 pub mod memory_left;

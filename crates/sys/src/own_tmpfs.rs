@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,13 +13,19 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::thread::UnshareFlags;
 
 use crate::apart::run_apart;
+use crate::made_once::MadeOnce;
 
 /// Others of this process may be between making their file and taking away its name.
 const TRIES: usize = 1000;
 
-/// A new file of no length, called `name` in /proc/PID/maps as a memfd of that name is. `None` where this process may not mount, or the kernel knows no huge pages.
+/// The mount, or nothing where there can be none.
+type Root = MadeOnce<Option<OwnedFd>>;
+
+/// A new file of no length, called `name` in /proc/PID/maps as a memfd of that name is. `None` where this process may not mount, or the kernel knows no huge pages;
+/// also where descriptors, memory or processes are short, until they are not.
 pub(crate) fn file(name: &str) -> Option<OwnedFd> {
-    file_in(root()?, name)
+    static ROOT: Root = Root::new();
+    file_in(root_in(&ROOT)?, name)
 }
 
 fn file_in(root: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
@@ -38,9 +43,17 @@ fn file_in(root: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
     None
 }
 
-fn root() -> Option<BorrowedFd<'static>> {
-    static ROOT: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    ROOT.get_or_init(|| mount().ok()).as_ref().map(AsFd::as_fd)
+fn root_in(root: &Root) -> Option<BorrowedFd<'_>> {
+    let made = root.try_get_or_make(|| match mount() {
+        Err(error) if passes(&error) => Err(error),
+        mounted => Ok(mounted.ok()),
+    });
+    made.ok()?.as_ref().map(AsFd::as_fd)
+}
+
+/// Whether what failed with `error` may succeed later.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
 }
 
 /// By root here, by others in a user namespace of their own, which a process beside this one enters and which is gone with it. Needs Linux 5.2.
@@ -77,7 +90,7 @@ fn enter_namespace() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use prepage_testing::{Need, has};
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
     use super::*;
     use crate::forked::Forked;
@@ -92,6 +105,22 @@ mod tests {
         assert_eq!((facts.st_nlink, facts.st_mode & 0o7777, facts.st_size), (0, 0, 0));
         let shown = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
         assert_eq!(shown.unwrap().to_str(), Some("/memfd:own (deleted)"));
+    }
+
+    #[test]
+    fn a_process_without_descriptors_has_files_once_there_are_some_again() {
+        if !has(Need::Root) {
+            return;
+        }
+        let child = Forked::new(|| {
+            let root = Root::new();
+            let limits = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limits }).unwrap();
+            assert!(root_in(&root).is_none());
+            setrlimit(Resource::Nofile, limits).unwrap();
+            i32::from(root_in(&root).and_then(|root| file_in(root, "own")).is_none())
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::LazyLock;
 
 use crate::process_status::ProcessStatus;
 
@@ -56,10 +55,10 @@ const IOC_SCAN: libc::Ioctl =
 const REGIONS: usize = 1024;
 /// One past the last address of programs, but for the last page: 2^47 on x86-64, 2^48 or 2^39 on arm64, as the kernel was built. A program
 /// gets more where it asks for it alone. The stack lies below.
-static USER_END: LazyLock<u64> = LazyLock::new(|| {
+fn user_end() -> u64 {
     let on_stack = rustix::param::linux_execfn().as_ptr() as u64;
     on_stack.next_power_of_two() - PAGE_BYTES
-});
+}
 
 /// Entries that are read at once.
 const ENTRIES: usize = 64;
@@ -127,7 +126,7 @@ impl PageMap {
     /// # Errors
     /// ENOTTY before Linux 6.7; ESRCH where the process has ended, or executed another program, before it was looked at.
     pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
-        self.present_in(0..*USER_END)
+        self.present_in(0..user_end())
     }
 
     /// The same, and those of the runs whose pages are a file's or shared memory's, not private copies.
@@ -138,7 +137,7 @@ impl PageMap {
     pub fn present_and_of_files(&self) -> io::Result<(Vec<(u64, u64)>, Vec<(u64, u64)>)> {
         let what = Scan { category_mask: IS_PRESENT, return_mask: IS_PRESENT | IS_FILE, ..Scan::default() };
         let (mut present, mut of_files): (Vec<(u64, u64)>, Vec<(u64, u64)>) = Default::default();
-        self.scan_each(0..*USER_END, what, |region| {
+        self.scan_each(0..user_end(), what, |region| {
             // The kernel begins another run where the kind of page changes.
             match present.last_mut().filter(|last| last.1 == region.start) {
                 Some(last) => last.1 = region.end,
@@ -157,7 +156,7 @@ impl PageMap {
     /// # Errors
     /// As [`Self::present`].
     pub fn present_and_armed(&self) -> io::Result<Vec<(u64, u64)>> {
-        self.scan(0..*USER_END, Scan { category_mask: IS_PRESENT | IS_ARMED, ..Scan::default() })
+        self.scan(0..user_end(), Scan { category_mask: IS_PRESENT | IS_ARMED, ..Scan::default() })
     }
 
     /// As [`Self::present`], of the pages at `addresses`.
@@ -309,7 +308,7 @@ mod tests {
             u64::from_str_radix(stack.split_once(' ').unwrap().0.split_once('-').unwrap().1, 16).unwrap();
         let present = PageMap::of(std::process::id()).unwrap().present().unwrap();
         assert!(present.iter().any(|run| run.1 == end), "{end:x} {present:x?}");
-        assert!(*USER_END < 2 * end);
+        assert!(user_end() < 2 * end);
     }
 
     /// More runs than the kernel tells at once, and than it keeps while it walks.

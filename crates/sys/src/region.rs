@@ -456,14 +456,6 @@ impl Region {
         self.advise(offset, len, libc::MADV_DONTNEED_LOCKED)
     }
 
-    /// As [`Self::discard`] for a shared region, where nothing is lost by it.
-    ///
-    /// # Panics
-    /// Where the region is private.
-    pub fn unmap_shared(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.span.unmap_shared(offset, len)
-    }
-
     /// Takes poison away from a page, and nothing from a page that `table`, which is this process's, shows with contents. The caller has made sure that
     /// the page was not mapped since it was poisoned, and is not meanwhile: a private copy on a swap device looks as poison does, and would be lost.
     /// Allocates nothing.

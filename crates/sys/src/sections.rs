@@ -4,6 +4,7 @@
 //! finds it, and then waits here for the sections that began before. Frames are taken from maps so, and maps from
 //! faults.
 
+use crate::made_once::MadeOnce;
 use crate::sync::{AtomicU32, Mutex, Ordering, seq_cst, wait, wake, yield_now};
 
 /// At most so many counters a phase: beyond it CPUs share.
@@ -151,9 +152,8 @@ impl Drop for Section<'_> {
 
 /// As many as CPUs, up to a limit.
 fn default_shards() -> usize {
-    use std::sync::OnceLock;
-    static SHARDS: OnceLock<usize> = OnceLock::new();
-    *SHARDS.get_or_init(|| {
+    static SHARDS: MadeOnce<usize> = MadeOnce::new();
+    *SHARDS.get_or_make(|| {
         if cfg!(any(feature = "shuttle", feature = "loom")) {
             return 1;
         }

@@ -6,6 +6,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::made_once::MadeOnce;
+
 /// Resolves the fault that a signal tells of, in the context of the signal: it may not allocate, nor take a lock that
 /// code holds while it touches memory the resolver answers for.
 pub type Resolver = fn(&BusFault) -> Verdict;
@@ -50,8 +52,8 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// stack that was interrupted, whatever alternate stack there is. Threads that block SIGBUS cannot use what the resolver answers for: the
 /// kernel ends the process.
 pub fn install(resolver: Resolver) -> io::Result<()> {
-    static OUTCOME: OnceLock<Result<(), i32>> = OnceLock::new();
-    let outcome = OUTCOME.get_or_init(|| {
+    static OUTCOME: MadeOnce<Result<(), i32>> = MadeOnce::new();
+    let outcome = OUTCOME.get_or_make(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: the first call only reads the action in force.
         if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } == -1 {

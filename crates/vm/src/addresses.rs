@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prepage_sys::fork;
+use prepage_sys::made_once::MadeOnce;
 use prepage_sys::region::REGION_ALIGN;
 use prepage_sys::slot::{Entered, Slot};
 
@@ -56,8 +57,8 @@ pub(crate) struct MapRef {
 const DESCENDANTS: usize = 64;
 
 /// The tables of this process and of those it was forked from, with the generation of each.
-static OF_PROCESSES: [OnceLock<(u64, &'static Addresses)>; DESCENDANTS] =
-    [const { OnceLock::new() }; DESCENDANTS];
+static OF_PROCESSES: [MadeOnce<(u64, &'static Addresses)>; DESCENDANTS] =
+    [const { MadeOnce::new() }; DESCENDANTS];
 /// Which of them is this process's.
 static DEPTH: AtomicUsize = AtomicUsize::new(0);
 
@@ -108,7 +109,7 @@ impl Addresses {
     fn of_process() -> Option<&'static Self> {
         let generation = fork::generation();
         for (depth, table) in OF_PROCESSES.iter().enumerate() {
-            let (of, table) = table.get_or_init(|| (generation, Self::new()));
+            let (of, table) = table.get_or_make(|| (generation, Self::new()));
             if *of == generation {
                 DEPTH.store(depth, Ordering::Relaxed);
                 return Some(table);

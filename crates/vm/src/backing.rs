@@ -66,3 +66,38 @@ impl Backings {
         self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+    use crate::{MapOptions, Vm, VmOptions};
+
+    /// What tells whether the records are right has to be able to fail: the page tables are looked at where records say, and one that is missing is missed.
+    #[test]
+    fn a_map_without_its_backing_is_not_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let maps = [(); 2].map(|()| vm.map(&object, &MapOptions::shared()).unwrap());
+        maps.iter().for_each(|map| map.populate(map.window()).unwrap());
+        let page = PageIndex(3);
+        let told = || -> Vec<u64> {
+            let mut told: Vec<_> =
+                object.mappings_of(page).unwrap().iter().map(|(address, _)| *address).collect();
+            told.sort_unstable();
+            told
+        };
+        let mut shown = maps.each_ref().map(|map| map.address() + page.offset_bytes());
+        shown.sort_unstable();
+        assert_eq!(told(), shown);
+        let key = (maps[0].id(), 0);
+        let taken = object.core.backings.locked().remove(&key).unwrap();
+        assert_eq!(told(), [maps[1].address() + page.offset_bytes()]);
+        assert!(
+            shown.iter().all(|&address| prepage_sys::region::is_of_object(address).unwrap() == Some(true))
+        );
+        object.core.backings.locked().insert(key, taken);
+        assert_eq!(told(), shown);
+    }
+}

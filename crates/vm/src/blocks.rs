@@ -12,6 +12,7 @@
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::block::{BLOCK_BYTES, Block};
 use std::os::fd::AsFd;
+use std::sync::PoisonError;
 
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::fill::{PART_PAGES, Wanted, commit_first};
@@ -21,6 +22,7 @@ use crate::pin::Pins;
 use crate::reason;
 use crate::source::LocalFile;
 use crate::statistics::Account;
+use crate::sync::MutexGuard;
 
 /// Pages of a block.
 pub(crate) const BLOCK_PAGES: u64 = BLOCK_BYTES / PAGE_SIZE;
@@ -37,23 +39,61 @@ impl ObjectCore {
 
     /// Says of pages whether they share a block with a pinned one: to take them out of a map, or their frames away, would take that out of the map, too.
     /// MADV_DONTNEED of a part clears the entry of the whole block, and where a hole is punched the kernel unmaps the huge page that it splits.
-    pub(crate) fn are_beside_a_pin(&self, pins: &Pins) -> impl FnMut(PageIndex) -> bool {
-        let has_blocks = self.has_blocks();
+    /// `pins` are those of the object; none need be given where it has no blocks.
+    pub(crate) fn are_beside_a_pin(&self, pins: Option<&Pins>) -> impl FnMut(PageIndex) -> bool {
+        let pins = pins.filter(|_| self.has_blocks());
         let mut last = None;
         move |page| {
+            let Some(pins) = pins else { return false };
             let number = page.0 / BLOCK_PAGES;
-            has_blocks
-                && match last {
-                    Some((of, is_pinned)) if of == number => is_pinned,
-                    _ => {
-                        let start = number * BLOCK_PAGES;
-                        let block = PageRange::new(PageIndex(start), PageIndex(start + BLOCK_PAGES));
-                        let is_pinned = pins.any_in(block);
-                        last = Some((number, is_pinned));
-                        is_pinned
-                    }
+            match last {
+                Some((of, is_pinned)) if of == number => is_pinned,
+                _ => {
+                    let start = number * BLOCK_PAGES;
+                    let block = PageRange::new(PageIndex(start), PageIndex(start + BLOCK_PAGES));
+                    let is_pinned = pins.any_in(block);
+                    last = Some((number, is_pinned));
+                    is_pinned
                 }
+            }
         }
+    }
+
+    /// For who takes frames away: the pins of an object that has blocks, so that nobody pins a page meanwhile, and what is pinned from then on is mapped after
+    /// these frames have gone.
+    pub(crate) fn hold_pins_of_blocks<'a>(&self, frames: &'a Frames) -> Option<MutexGuard<'a, Pins>> {
+        self.has_blocks().then(|| frames.pins.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether no block in which a page of `run` lies is being filled as one, nor will be while that page is pinned: a block that cannot be read to its end is taken out
+    /// of all maps. Where this is false, it is so once `run` is in memory and [`Self::wait_for_blocks`] has returned.
+    pub(crate) fn are_blocks_settled(&self, run: PageRange) -> bool {
+        let Some(frames) = self.frames().filter(|_| self.has_blocks()) else { return true };
+        self.blocks_of(run).all(|block| {
+            let mut is_begun = false;
+            let is_filled = block.iter().any(|page| match frames.pages.see(page) {
+                Seen::Filling => true,
+                seen => {
+                    is_begun |= matches!(seen, Seen::Resident { .. });
+                    false
+                }
+            });
+            is_begun && !is_filled
+        })
+    }
+
+    /// Waits for who fills pages of blocks in which a page of `run` lies.
+    pub(crate) fn wait_for_blocks(&self, run: PageRange) {
+        let Some(frames) = self.frames().filter(|_| self.has_blocks()) else { return };
+        self.blocks_of(run).flat_map(PageRange::iter).for_each(|page| _ = frames.pages.wait(page));
+    }
+
+    /// The blocks in which a page of `run` lies, as far as the object goes.
+    fn blocks_of(&self, run: PageRange) -> impl Iterator<Item = PageRange> {
+        let end = self.pages().end();
+        let starts = (run.start().0 / BLOCK_PAGES..run.end().0.div_ceil(BLOCK_PAGES))
+            .map(|number| number * BLOCK_PAGES);
+        starts.map(move |start| PageRange::new(PageIndex(start), PageIndex((start + BLOCK_PAGES).min(end.0))))
     }
 
     /// Pages of one step of a run that is read ahead or for a range: the most that is claimed at once.
@@ -134,7 +174,8 @@ pub(crate) fn fill(
         let part = PageRange::new(start, PageIndex(start.0 + part_pages));
         let read = read_part(file, &block, range, part).and_then(|()| verify(frames, part, buffer));
         if read.is_err() {
-            abandon_rest(frames, range, claim.range());
+            // No page of the block is pinned: whoever pins one waits until the block is filled or given up.
+            frames.abandon(claim.range());
             return Err((claim, waiters));
         }
         if let Some(at) = wanted.in_order_for
@@ -146,15 +187,6 @@ pub(crate) fn fill(
     }
     account.tally.blocks_read += 1;
     Ok(waiters)
-}
-
-/// Gives back what was made of `rest`, unless a page of the block is pinned: the kernel would take that out of its maps, too. Then the next fill of a page overwrites it.
-fn abandon_rest(frames: &Frames, block: PageRange, rest: PageRange) {
-    // A fault may do this, in the place of a thread that holds the lock.
-    let Ok(pins) = frames.pins.try_lock() else { return };
-    if !pins.any_in(block) {
-        frames.abandon(rest);
-    }
 }
 
 fn read_part(file: &LocalFile, block: &Block, range: PageRange, part: PageRange) -> Result<(), u16> {
@@ -181,4 +213,76 @@ fn verify(frames: &Frames, part: PageRange, buffer: &mut Buffer) -> Result<(), u
         start = some.end();
     }
     Ok(())
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use prepage_sys::region::is_present;
+    use prepage_testing::{Need, has};
+
+    use super::*;
+    use crate::frame_count::Reserve;
+    use crate::request::Priority;
+    use crate::{MapOptions, Vm, VmOptions};
+
+    /// Where a block cannot be read to its end, the kernel splits the huge page and takes it out of all maps.
+    #[test]
+    fn who_pins_a_page_waits_until_its_block_is_filled_or_given_up() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(LEAST_IN_BLOCKS * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let (core, frames) = (&object.core, object.core.frames().unwrap());
+        if !core.has_blocks() {
+            assert!(!has(Need::Root), "root may have a file system of its own");
+            return;
+        }
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let start = PageIndex(2 * BLOCK_PAGES);
+        let range = PageRange::new(start, PageIndex(start.0 + BLOCK_PAGES));
+        let mut claim = frames.pages.claim(start).unwrap();
+        claim.extend(range);
+        assert_eq!(claim.range(), range);
+        let count = &vm.core.pool.core().frames;
+        assert_eq!(count.reserve(range.len()), Reserve::Got);
+        let block = Block::make(&frames.memfd, start.offset_bytes()).unwrap();
+        let wanted = Wanted {
+            needed: start,
+            mark: None,
+            priority: Priority::Ahead,
+            in_order_for: None,
+            whole_grains: false,
+        };
+        let waiters = commit_first(core, frames, &mut claim, PART_PAGES, wanted, &mut Account::here());
+        assert!(!waiters.listed);
+        drop(block);
+        let page = PageIndex(start.0 + 3);
+        let is_in_map = || is_present(map.address() + page.offset_bytes()).unwrap();
+        std::thread::scope(|scope| {
+            let pins = scope.spawn(|| map.pin(PageRange::new(page, PageIndex(page.0 + 1))).unwrap());
+            let began = Instant::now();
+            while !is_in_map() {
+                assert!(began.elapsed() < Duration::from_secs(60), "it is not brought in");
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!pins.is_finished(), "the rest of the block is being read");
+            // As `fill` does where that fails.
+            frames.abandon(claim.range());
+            vm.core.release_frames(claim.range().len());
+            assert!(!claim.release().listed);
+            let pinned = pins.join().unwrap();
+            assert!(is_in_map());
+            drop(pinned);
+        });
+        assert_eq!((object.resident_pages(), count.reserved()), (PART_PAGES, PART_PAGES));
+        let end = PageIndex(start.0 + PART_PAGES).offset_bytes();
+        assert_eq!(
+            frames.memfd.next_data(0).unwrap(),
+            Some((start.offset_bytes(), end)),
+            "memory that nobody counts"
+        );
+    }
 }

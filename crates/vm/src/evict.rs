@@ -1,7 +1,6 @@
 //! Frames are taken away, while others map and touch them.
 
 use std::io;
-use std::sync::PoisonError;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
@@ -57,13 +56,12 @@ pub(crate) fn take(object: &ObjectCore, range: PageRange) -> Result<u64, AccessE
 
 fn evict_batch(object: &ObjectCore, frames: &Frames, range: PageRange, evicted: &mut u64) -> io::Result<()> {
     let mut claimed = Claimed::room_for(object, frames, range.len() as usize)?;
-    // What is pinned from here on is mapped after these have gone.
-    let pins = object.has_blocks().then(|| frames.pins.lock().unwrap_or_else(PoisonError::into_inner));
-    let mut is_beside_a_pin = pins.as_deref().map(|pins| object.are_beside_a_pin(pins));
+    let pins = object.hold_pins_of_blocks(frames);
+    let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
     let mut page = range.start();
     while page < range.end() {
         let end = if pins.is_some() { block(page, BLOCK_PAGES, range).end() } else { range.end() };
-        if is_beside_a_pin.as_mut().is_some_and(|is_beside| is_beside(page)) {
+        if is_beside_a_pin(page) {
             page = end;
             continue;
         }

@@ -11,6 +11,7 @@ use prepage_sys::userfaultfd::{Served, Writes};
 use prepage_sys::versions::{Used, Versions};
 
 use crate::addresses::MapRef;
+use crate::blocks::BLOCK_PAGES;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::going::Going;
@@ -294,11 +295,19 @@ impl Map {
                 if self.core.private {
                     return Err(AccessError::Private);
                 }
-                if self.core.laid[0].object.frames().is_some() {
+                let object = &self.core.laid[0].object;
+                if let Some(frames) = object.frames() {
+                    let _hurry = self.core.vm.pool.core().hurry();
+                    // What is pinned from here on is mapped afterwards.
+                    let pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Where a part of a block goes the kernel clears the entry of all of it.
+                    let unit = if object.has_blocks() { BLOCK_PAGES } else { 1 };
+                    let free = pins.leave_out(range, unit);
+                    let places: Vec<_> =
+                        free.iter().map(|run| (self.core.offset_of(run.start()), run.bytes())).collect();
                     let mut poisoned = self.core.poison.hold();
-                    let offset = self.core.offset_of(range.start());
-                    self.region.unmap_shared(offset, range.bytes()).map_err(AccessError::System)?;
-                    poisoned.forget(|page| range.contains(page));
+                    self.core.span.unmap_shared_ranges(&places).map_err(AccessError::System)?;
+                    poisoned.forget(|page| free.iter().any(|run| run.contains(page)));
                 }
             }
         }

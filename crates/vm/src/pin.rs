@@ -8,7 +8,7 @@ use prepage_sys::signals::Masked;
 
 use crate::error::AccessError;
 use crate::map::Map;
-use crate::object::{Frames, ObjectCore};
+use crate::object::{Frames, ObjectCore, clip};
 use crate::reason::Reason;
 use crate::segment::places;
 
@@ -22,6 +22,29 @@ impl Pins {
     /// Whether a page of `range` is pinned.
     pub(crate) fn any_in(&self, range: PageRange) -> bool {
         self.ranges.iter().any(|pinned| pinned.start() < range.end() && range.start() < pinned.end())
+    }
+
+    /// What is left of `range` without the aligned runs of `unit` pages in which a page is pinned.
+    pub(crate) fn leave_out(&self, range: PageRange, unit: u64) -> Vec<PageRange> {
+        let units = |pinned: &PageRange| {
+            let start = pinned.start().0 - pinned.start().0 % unit;
+            PageRange::new(PageIndex(start), PageIndex(pinned.end().0.next_multiple_of(unit)))
+        };
+        let mut kept: Vec<PageRange> =
+            self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units).collect();
+        kept.sort_unstable_by_key(|run| run.start());
+        let mut free = Vec::new();
+        let mut at = range.start();
+        for run in kept.iter().map(|run| clip(*run, range)) {
+            if at < run.start() {
+                free.push(PageRange::new(at, run.start()));
+            }
+            at = at.max(run.end());
+        }
+        if at < range.end() {
+            free.push(PageRange::new(at, range.end()));
+        }
+        free
     }
 }
 
@@ -53,7 +76,8 @@ pub struct Pinned<'a> {
 }
 
 impl Map {
-    /// Brings `range` in and keeps it in memory until the returned [`Pinned`] is dropped. Pages may be pinned more than once.
+    /// Brings `range` in and keeps it in memory until the returned [`Pinned`] is dropped. Pages may be pinned more than once. Waits for who reads the rest of a block of
+    /// 2 MiB in which a page of `range` lies. Pool, eviction and advice leave pinned pages alone; a kernel with swap space may still write them out.
     ///
     /// # Errors
     /// As [`Map::populate`]; also if more would be pinned than the pool may hold. Nothing is pinned then.
@@ -84,7 +108,13 @@ impl Map {
         if count.pinned() > count.most() {
             return Err(too_many());
         }
+        let are_settled = pinned.of_objects.iter().all(|(object, run)| object.are_blocks_settled(*run));
         self.populate(range)?;
+        if !are_settled {
+            // A block that was given up meanwhile is in no map.
+            pinned.of_objects.iter().for_each(|(object, run)| object.wait_for_blocks(*run));
+            self.populate(range)?;
+        }
         Ok(pinned)
     }
 }
@@ -122,5 +152,55 @@ impl ObjectCore {
         let is_free = |page: &PageIndex| !pins.ranges.iter().any(|range| range.contains(*page));
         let freed = run.iter().filter(is_free).filter(|&page| frames.pages.set_pinned(page, false)).count();
         self.vm.pool.core().frames.unpin(freed as u64);
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_core::PAGE_SIZE;
+
+    use super::*;
+    use crate::{Advice, MapOptions, Vm, VmOptions};
+
+    fn pages(start: u64, end: u64) -> PageRange {
+        PageRange::new(PageIndex(start), PageIndex(end))
+    }
+
+    #[test]
+    fn units_with_a_pinned_page_are_left_out() {
+        let cases: [(&[PageRange], PageRange, u64, &[PageRange]); 8] = [
+            (&[], pages(3, 9), 1, &[pages(3, 9)]),
+            (&[], pages(3, 3), 1, &[]),
+            (&[pages(5, 6)], pages(3, 9), 1, &[pages(3, 5), pages(6, 9)]),
+            (&[pages(8, 12), pages(1, 5)], pages(3, 9), 1, &[pages(5, 8)]),
+            (&[pages(0, 20)], pages(3, 9), 1, &[]),
+            (&[pages(20, 30), pages(0, 2)], pages(3, 9), 1, &[pages(3, 9)]),
+            (&[pages(5, 6), pages(6, 6)], pages(0, 16), 4, &[pages(0, 4), pages(8, 16)]),
+            (&[pages(5, 9), pages(7, 8)], pages(2, 6), 4, &[pages(2, 4)]),
+        ];
+        for (pinned, range, unit, left) in cases {
+            let pins = Pins { ranges: pinned.to_vec() };
+            assert_eq!(pins.leave_out(range, unit), left, "{pinned:?} {range:?} {unit}");
+        }
+    }
+
+    #[test]
+    fn what_is_pinned_stays_in_a_map_that_is_said_to_need_it_no_longer() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+        map.populate(map.window()).unwrap();
+        let pinned = map.pin(pages(5, 6)).unwrap();
+        let shown = || -> Vec<u64> {
+            let is_shown =
+                |page: &u64| prepage_sys::region::is_present(map.address() + page * PAGE_SIZE).unwrap();
+            (0..16).filter(is_shown).collect()
+        };
+        map.advise(Advice::DontNeed(map.window())).unwrap();
+        assert_eq!(shown(), [5]);
+        drop(pinned);
+        map.advise(Advice::DontNeed(map.window())).unwrap();
+        assert!(shown().is_empty());
     }
 }

@@ -112,14 +112,16 @@ mod tests {
 
     use super::*;
     use crate::error::MapError;
-    use crate::{MapOptions, Mode, Source, SourceError, Vm, VmOptions};
+    use crate::{MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
-    /// A page of sevens, once it is well.
+    const PAGES: u64 = 16;
+
+    /// Pages of sevens, once it is well.
     struct Heals(Arc<AtomicBool>);
 
     impl Source for Heals {
         fn len_bytes(&self) -> u64 {
-            PAGE_SIZE
+            PAGES * PAGE_SIZE
         }
 
         fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
@@ -129,18 +131,42 @@ mod tests {
         }
     }
 
-    #[test]
-    fn no_poison_is_taken_away_while_a_page_is_being_mapped() {
+    /// A map of which the page `page` has been poisoned, and is well by now; `None` where that is not permitted.
+    fn poisoned(page: u64) -> Option<(Object, Map)> {
         let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
         let well = Arc::new(AtomicBool::new(false));
         let object = vm.source("heals", Heals(Arc::clone(&well))).unwrap();
         let options = MapOptions::private().mode(Mode::Handler);
         let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
         let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
-        let Some(map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
-        assert_eq!(try_copy(map.address(), &mut [0]).unwrap(), 0);
+        let map = unless_refused(vm.map(&object, &options), need, refused)?;
+        assert_eq!(try_copy(map.address() + page * PAGE_SIZE, &mut [0]).unwrap(), 0);
         assert!(!map.core.poison.is_nowhere());
         well.store(true, Ordering::SeqCst);
+        Some((object, map))
+    }
+
+    #[test]
+    fn a_neighbours_fault_that_maps_over_poison_forgets_it() {
+        let Some((object, map)) = poisoned(5) else { return };
+        let other = map.core.vm.clone();
+        let other =
+            Map::new(&other, &[crate::Piece::new(&object, object.pages())], &MapOptions::shared()).unwrap();
+        other.populate(other.window()).unwrap();
+        assert!(!map.core.poison.is_nowhere(), "the poison is another map's");
+        assert_eq!(try_copy(map.address() + 4 * PAGE_SIZE, &mut [0]).unwrap(), 1);
+        // The thread that maps it says so after it has let the other go on.
+        let began = std::time::Instant::now();
+        while !map.core.poison.is_nowhere() {
+            assert!(began.elapsed() < Duration::from_secs(60), "what the program writes there would be lost");
+            std::thread::yield_now();
+        }
+        assert_eq!(map.as_slice()[5 * PAGE_SIZE as usize], 7);
+    }
+
+    #[test]
+    fn no_poison_is_taken_away_while_a_page_is_being_mapped() {
+        let Some((object, map)) = poisoned(0) else { return };
         let frames = object.core.frames().unwrap();
         std::thread::scope(|scope| {
             // A fault that maps the page over the poison; the program may write to it at once.

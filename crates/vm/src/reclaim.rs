@@ -389,8 +389,13 @@ impl Reclaim {
                             batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                         object.clean(frames, &pages, forced);
                     }
+                    let pins = object.hold_pins_of_blocks(frames);
+                    let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
                     for victim in batch() {
                         let page = PageIndex(victim.queued.entry.page);
+                        if is_beside_a_pin(page) {
+                            continue;
+                        }
                         // One that is watched goes only if nobody has touched it since it was unwired.
                         let claim = if victim.queued.watched && !forced {
                             frames.pages.claim_unwired(page).map(|claim| (claim, 1))

@@ -75,7 +75,7 @@ impl ObjectCore {
         let mut account = Account::here();
         let (shared, private) = self.showers(account.cpu);
         let private: Vec<PrivateMap<'_>> = PrivateMap::all(&private).collect();
-        let mut is_beside_a_pin = self.are_beside_a_pin(&pins);
+        let mut is_beside_a_pin = self.are_beside_a_pin(Some(&pins));
         let came: Vec<Option<Unwire>> = pages
             .iter()
             .map(|&page| {

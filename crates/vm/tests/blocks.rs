@@ -14,8 +14,8 @@ use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_sys::cachestat;
 use prepage_sys::region::is_present;
 use prepage_testing::{Need, has};
-use prepage_vm::{AccessError, Advice, Map, MapOptions, Object, Reason, Vm, VmOptions};
-use support::{memfd_pages, modes, pages, touch, until, vm, word};
+use prepage_vm::{AccessError, Advice, Map, MapOptions, Object, Pool, Reason, Vm, VmOptions};
+use support::{memfd_pages, modes, pages, touch, until, word};
 
 const BLOCK: u64 = 512;
 /// 32 MiB; the last page is not whole.
@@ -59,7 +59,8 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
     let (path, bytes) = (file.path(), &bytes[..LEN_BYTES as usize]);
     let is_known = has(Need::Root);
     let ways: &[bool] = if has(Need::DirectReads(home.into())) { &[false, true] } else { &[false] };
-    let vm = vm();
+    let frames = Pool::new(u64::MAX).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&frames)).unwrap();
     let blocks_read = |vm: &Vm| vm.statistics().counted.blocks_read;
     for (mode, &direct) in modes(&vm, &vm.file(path).unwrap())
         .into_iter()
@@ -115,11 +116,25 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
             until(are_all_there);
             let page = 4 * BLOCK + 9;
             let pinned = map.pin(pages(page, page + 1)).unwrap();
-            let is_in_map = || is_present(map.address() + page * PAGE_SIZE).unwrap();
-            for take in [Object::unwire as fn(&_, _) -> _, Object::evict] {
-                let taken = take(&object, object.pages()).unwrap();
+            let is_in_map = |page| is_present(map.address() + page * PAGE_SIZE).unwrap();
+            let unwire = || object.unwire(object.pages()).unwrap();
+            let evict = || object.evict(object.pages()).unwrap();
+            let reclaim = || frames.reclaim(PAGES);
+            let forget = |range| map.advise(Advice::DontNeed(range)).unwrap();
+            let forget_some = || {
+                forget(pages(page + 3, page + 5));
+                PAGES - BLOCK
+            };
+            let forget_all = || {
+                forget(map.window());
+                assert!(!is_in_map(2 * BLOCK) && !is_in_map(6 * BLOCK), "{what}");
+                PAGES - BLOCK
+            };
+            for take in [&unwire as &dyn Fn() -> u64, &evict, &reclaim, &forget_some, &forget_all] {
+                map.populate(map.window()).unwrap();
+                let taken = take();
                 assert!((PAGES - BLOCK..PAGES).contains(&taken), "{what}: {taken}");
-                assert!(is_in_map(), "{what}");
+                assert!(is_in_map(page), "{what}");
                 let mut received = [0; PAGE_SIZE as usize];
                 let (mut to, mut from) = UnixStream::pair().unwrap();
                 let at = (page * PAGE_SIZE) as usize;

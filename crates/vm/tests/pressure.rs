@@ -12,7 +12,7 @@ use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
     VmOptions,
 };
-use support::{Words, child, is_child, modes, pages, touch, until, vm, word};
+use support::{Words, at, child, file, is_child, left_in, modes, page_bytes, pages, touch, until, vm, word};
 
 /// Longer than any of this takes; shorter than for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -263,11 +263,7 @@ fn a_demand_that_fits_gets_its_frames_while_another_does_not_fit() {
         }
         for _ in 0..200 {
             for page in 0..8 {
-                modest.populate(pages(page, page + 1)).unwrap_or_else(|error| match error {
-                    // The limit was truly reached by reads ahead.
-                    AccessError::Unavailable { reason: Reason::NoFrames, .. } => {}
-                    other => panic!("{other}"),
-                });
+                modest.populate(pages(page, page + 1)).unwrap();
             }
             small.evict(small.pages()).unwrap();
         }
@@ -276,6 +272,46 @@ fn a_demand_that_fits_gets_its_frames_while_another_does_not_fit() {
     drop((greedy, modest));
     large.evict(large.pages()).unwrap();
     small.evict(small.pages()).unwrap();
+}
+
+/// Fewer than a cluster, and fewer than three frames that are free, filled and taken away at a time.
+#[test]
+fn where_a_few_frames_are_all_there_are_every_page_can_be_had() {
+    const PAGES: u64 = 40;
+    let local = file(PAGES * 4096);
+    for limit in 1..=3 {
+        for is_local in [true, false] {
+            let vm = Vm::new(VmOptions::default().frame_limit_bytes(limit * 4096)).unwrap();
+            let object = match is_local {
+                true => vm.file(local.path()),
+                false => vm.source("words", Words { len_bytes: PAGES * 4096, ..Default::default() }),
+            };
+            let object = object.unwrap();
+            for mode in modes(&vm, &object) {
+                let what = format!("{limit} frames, {mode:?}, a file: {is_local}");
+                let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+                for page in (0..PAGES).chain((0..PAGES).rev()) {
+                    assert_eq!(touch(&map, page), word(page * 4096), "{what}");
+                    assert!(vm.statistics().frames <= limit, "{what}");
+                }
+                map.populate(map.window()).unwrap();
+                let mut bytes = vec![0; (PAGES * 4096) as usize];
+                map.read_at(0, &mut bytes).unwrap();
+                assert!((0..PAGES).all(|page| bytes[at(page)..at(page + 1)] == page_bytes(page)), "{what}");
+                let pinned = map.pin(pages(7, 7 + limit)).unwrap();
+                (7..7 + limit).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096), "{what}"));
+                let none = map.populate(pages(20, 21)).unwrap_err();
+                assert!(
+                    matches!(none, AccessError::Unavailable { reason: Reason::NoFrames, .. }),
+                    "{what}: {none}"
+                );
+                drop(pinned);
+                assert_eq!(touch(&map, 20), word(20 * 4096), "{what}");
+            }
+            drop(object);
+            assert_eq!(left_in(&vm), (0, 0, 0, 0), "{limit} frames, a file: {is_local}");
+        }
+    }
 }
 
 /// Keeps requests, and completes them when it is told.

@@ -511,6 +511,32 @@ fn child_without_executable_memfds() {
     eprintln!("made none the less");
 }
 
+/// To bring the page in once more would mend nothing, and the touch would be repeated for ever.
+#[test]
+fn memory_of_a_map_that_the_kernel_finds_broken_ends_the_process() {
+    const AT_ADDRESS: usize = 16;
+    let ended = fork(|| {
+        let vm = vm();
+        let words = Words { len_bytes: 64 * 4096, ..Default::default() };
+        let map = vm.map(&vm.source("words", words).unwrap(), &MapOptions::shared()).unwrap();
+        assert_eq!(touch(&map, 3), word(3 * 4096));
+        // SAFETY: zeros are a siginfo, of which the kernel reads the words set here; who sends it is who gets it.
+        let sent = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (info.si_signo, info.si_code) = (libc::SIGBUS, libc::BUS_MCEERR_AR);
+            (&raw mut info).byte_add(AT_ADDRESS).cast::<u64>().write(map.address() + 3 * 4096);
+            assert_eq!(info.si_addr() as u64, map.address() + 3 * 4096);
+            let (process, thread) = (libc::getpid(), libc::gettid());
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, libc::SIGBUS, &raw const info)
+        };
+        assert_eq!(sent, 0);
+        // In place of the touch, which the kernel would have repeated.
+        touch(&map, 40);
+        0
+    });
+    assert_eq!(ended.terminating_signal(), Some(libc::SIGBUS), "{ended:?}");
+}
+
 #[test]
 fn a_handler_of_sigbus_that_takes_our_place_is_noticed() {
     passes("child_loses_sigbus", &[], "noticed");

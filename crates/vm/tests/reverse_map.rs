@@ -11,10 +11,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_vm::{Advice, Map, MapOptions, Object, Piece};
+use prepage_vm::{Advice, Map, MapOptions, Object, Piece, Vm};
 use support::{Words, memfds, modes, pages, random, touch, vm};
 
 const PAGES: u64 = 200;
+const BLOCK: u64 = 512;
 
 /// Every address at which this process shows a page of a memfd of the VM as it is there: the memfd's inode, the page and the
 /// address.
@@ -25,7 +26,8 @@ fn shown() -> BTreeSet<(u64, u64, u64)> {
     let mut found = BTreeSet::new();
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        if fields.get(5) != Some(&"/memfd:prepage") {
+        // No map of this test is shared and writable: what is, is the place that files are read to.
+        if fields.get(5) != Some(&"/memfd:prepage") || fields[1] == "rw-s" {
             continue;
         }
         let (start, end) = fields[0].split_once('-').unwrap();
@@ -55,6 +57,15 @@ fn told(objects: &[(u64, Object)]) -> BTreeSet<(u64, u64, u64)> {
         }
     }
     found
+}
+
+/// A file of which blocks of 2 MiB are read as one, where that is permitted, with the inode of its frames.
+fn a_file_in_blocks(vm: &Vm, inodes: &dyn Fn() -> BTreeSet<u64>) -> Option<(u64, Object)> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(8 * BLOCK * PAGE_SIZE).unwrap();
+    let before = inodes();
+    let object = vm.file(file.path()).unwrap();
+    Some((inodes().into_iter().find(|inode| !before.contains(inode))?, object))
 }
 
 #[test]
@@ -130,6 +141,25 @@ fn the_backings_tell_what_the_page_tables_show() {
         }
     }
     assert!(compared > 1000, "{compared} mapped pages compared");
+    maps.clear();
+    objects.extend(a_file_in_blocks(&vm, &inodes));
+    let large = &objects[3].1;
+    let maps = [(); 2].map(|()| vm.map(large, &MapOptions::shared()).unwrap());
+    maps[0].advise(Advice::Sequential).unwrap();
+    large.pages().iter().for_each(|page| _ = touch(&maps[0], page.0));
+    maps[1].populate(pages(0, 3 * BLOCK)).unwrap();
+    let compare = |what: &str| {
+        // What is read ahead may come a while later.
+        let quiet = Instant::now() + Duration::from_secs(5);
+        while told(&objects) != shown() && Instant::now() < quiet {}
+        assert_eq!(told(&objects), shown(), "{what}");
+    };
+    compare("in blocks");
+    large.evict(pages(BLOCK + 7, BLOCK + 8)).unwrap();
+    compare("a page of a block is gone");
+    large.unwire(pages(2 * BLOCK - 3, 2 * BLOCK + 3)).unwrap();
+    maps[1].advise(Advice::DontNeed(pages(5, 6))).unwrap();
+    compare("blocks are out of maps");
     // The comparison can fail: a page that is forgotten behind the VM's back is missed.
     let map = vm.map(&objects[0].1, &MapOptions::shared()).unwrap();
     touch(&map, 0);
