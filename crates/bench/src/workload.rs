@@ -1,5 +1,5 @@
 //! A fixed amount of work like that of compilers, by few workers or by many, under three ways to manage memory: what a change of
-//! FreeBSD's buffer cache was measured by ("dynamic buffers", freebsd-current, 2002: `make -jN kernel` with 160 MB of memory).
+//! FreeBSD's buffer cache was measured by ("dynamic buffers", freebsd-current: `make -jN kernel` with 160 MB of memory).
 //!
 //! ```text
 //! job: 16 steps of ─┬ write the next part of its own memory, use what there is of it   (a pool's frames, swapped where these are short)
