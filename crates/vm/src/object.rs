@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
+use prepage_sys::pagemap::PageEntry;
 use prepage_sys::sections::Sections;
 use prepage_sys::signals::Masked;
 
@@ -217,7 +218,9 @@ impl Object {
         let mut mappings = Vec::new();
         for backing in backings {
             let Some(address) = backing.address_of(page) else { continue };
-            if prepage_sys::region::is_of_object(address)? == Some(true) {
+            let mut entry = [PageEntry::default()];
+            self.core.vm.page_map()?.entries(address, &mut entry)?;
+            if entry[0].is_of_file() {
                 mappings.push((address, backing));
             }
         }
