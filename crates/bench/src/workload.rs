@@ -67,7 +67,9 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/').and_then(|(parts, of)| Some((parts.parse::<u64>().ok()?, of.parse::<u64>().ok()?)));
+        let numbers = text
+            .split_once('/')
+            .and_then(|(parts, of)| Some((parts.parse::<u64>().ok()?, of.parse::<u64>().ok()?)));
         match numbers {
             // What is multiplied by pages stays far below 64 bits.
             Some((parts @ 1.., of @ ..=1024)) if parts < of => Ok(Self { parts, of }),
@@ -90,7 +92,8 @@ impl FromStr for Management {
             "dont-need" => Ok(Self::DontNeed),
             "classes" => Ok(Self::Classes),
             _ => {
-                let share = text.strip_prefix("static:").ok_or("expected static:SHARE, dont-need or classes")?;
+                let share =
+                    text.strip_prefix("static:").ok_or("expected static:SHARE, dont-need or classes")?;
                 share.parse().map(Self::Static)
             }
         }
@@ -355,7 +358,16 @@ mod tests {
         for name in ["static:3/8", "static:1/3", "dont-need", "classes"] {
             assert_eq!(name.parse::<Management>().map(|management| management.to_string()), Ok(name.into()));
         }
-        for name in ["static", "static:", "static:0/8", "static:8/8", "static:-1/8", "static:1/1025", "static:3", "other"] {
+        for name in [
+            "static",
+            "static:",
+            "static:0/8",
+            "static:8/8",
+            "static:-1/8",
+            "static:1/1025",
+            "static:3",
+            "other",
+        ] {
             assert!(name.parse::<Management>().is_err(), "{name}");
         }
         let share: Share = "5/8".parse().unwrap();

@@ -164,7 +164,10 @@ impl Addresses {
 
     /// What the table takes in memory, whole, for the maps it ever held at once, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        size_of::<Self>() as u64 + self.leaves.bytes() + self.slots.bytes() + self.bytes.load(Ordering::Relaxed)
+        size_of::<Self>() as u64
+            + self.leaves.bytes()
+            + self.slots.bytes()
+            + self.bytes.load(Ordering::Relaxed)
     }
 
     fn slot(&self, number: u32) -> Option<&Slot<MapCore>> {

@@ -4,8 +4,8 @@ use std::io::{self, PipeReader, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use prepage_core::policy::Neighbours;
 use prepage_core::PAGE_SIZE;
+use prepage_core::policy::Neighbours;
 use prepage_sys::forked::Forked;
 
 use crate::{Map, MapOptions, Mode, Object, Source, SourceError, Statistics, Vm, VmOptions};

@@ -102,7 +102,11 @@ fn what_cannot_be_replayed_is_reported_with_its_line() {
         ("1\n", &["--device", "floppy"], "there are hdd"),
         ("1\n", &["--sweep", "aligned:16"], "aligned:4..512"),
         ("1\n", &["--memory", "5-3"], "ends before it starts"),
-        ("1\n", &["--memory", "5", "--replacement", "random"], "expected one of fifo, clock, 2q, s3-fifo, dont-need"),
+        (
+            "1\n",
+            &["--memory", "5", "--replacement", "random"],
+            "expected one of fifo, clock, 2q, s3-fifo, dont-need",
+        ),
         ("1\n", &["--replacement", "lru"], "--memory"),
         ("1\n", &["--cost", "2us"], "fault=2us,io=100us,page=4us"),
         ("1\n", &["--advise", "lib=none"], "no file called lib"),

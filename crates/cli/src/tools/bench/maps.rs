@@ -97,7 +97,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn loads(args: &Args) -> impl Iterator<Item = Load> {
     args.children.iter().flat_map(move |&children| {
         args.threads.iter().flat_map(move |&threads| {
-            let of_pages = move |&pages| args.maps.iter().map(move |&maps| Load { maps, pages, threads, children });
+            let of_pages =
+                move |&pages| args.maps.iter().map(move |&maps| Load { maps, pages, threads, children });
             args.pages.iter().flat_map(of_pages)
         })
     })

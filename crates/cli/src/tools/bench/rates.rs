@@ -157,7 +157,15 @@ fn print(
         let numbers =
             [rate.median(), least, greatest, rate.per_worker()].map(|number| format!("{number:.0}"));
         let [median, least, greatest, per_worker] = numbers;
-        shown.add_row([rate.what.clone(), rate.workers.to_string(), median, least, greatest, per_worker, bytes]);
+        shown.add_row([
+            rate.what.clone(),
+            rate.workers.to_string(),
+            median,
+            least,
+            greatest,
+            per_worker,
+            bytes,
+        ]);
     }
     writeln!(
         out,
