@@ -90,6 +90,8 @@ mod backing;
 mod blocks;
 mod book;
 mod buffers;
+#[cfg(all(test, feature = "counted"))]
+mod counted;
 mod crew;
 mod direct_fill;
 mod dirty;
