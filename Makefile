@@ -52,6 +52,7 @@ test: setup-build setup-test
 	$(SUITE) --locked --workspace || { $(SKIPS); exit 1; }
 	cargo test --locked -p prepage-vm --lib --features shuttle model
 	cargo test --locked -p prepage-vm --lib --features loom model
+	cargo test --locked -p prepage-vm --lib --features counted counted
 	@$(SKIPS)
 
 ## check: lint, and licences and origins of dependencies

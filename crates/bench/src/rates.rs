@@ -45,6 +45,11 @@ impl Rate {
         median(&self.per_second)
     }
 
+    /// Of the middle one, what one of the workers did.
+    pub fn per_worker(&self) -> f64 {
+        self.median() / self.workers as f64
+    }
+
     /// The least and the greatest.
     pub fn range(&self) -> (f64, f64) {
         (self.per_second[0], self.per_second[self.per_second.len() - 1])
@@ -79,7 +84,7 @@ mod tests {
     fn a_rate_is_the_middle_of_its_rounds() {
         let mut rates = [5.0, 1.0, 3.0].into_iter();
         let rate = Rate::measure("x", 2, 3, || rates.next().ok_or(())).expect("three rounds");
-        assert_eq!((rate.median(), rate.range()), (3.0, (1.0, 5.0)));
+        assert_eq!((rate.median(), rate.per_worker(), rate.range()), (3.0, 1.5, (1.0, 5.0)));
         let mut rates = [5.0, 1.0, 3.0, 4.0].into_iter();
         let even = Rate::measure("x", 2, 4, || rates.next().ok_or(())).expect("four rounds");
         assert_eq!(even.median(), 3.5);

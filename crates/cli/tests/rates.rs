@@ -35,12 +35,35 @@ fn every_rate_is_measured_and_stands_beside_the_published_ones() {
 }
 
 #[test]
+fn more_workers_than_processors_are_measured_too() {
+    if !has(Need::Tool("gcc".into())) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let more = std::thread::available_parallelism().unwrap().get() + 3;
+    let workers = format!("2,{more}");
+    let small = ["rates", "--rounds", "1", "--milliseconds", "20", "--size", "4M", "--files", "1"];
+    let small = [&small[..], &["--workers", &workers, "-d", directory]].concat();
+    let output = bench(&[&small[..], &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rates = report["rates"].as_array().unwrap();
+    let with = |count: usize| rates.iter().filter(|rate| rate["workers"] == count).count();
+    assert_eq!((with(2), with(more)), (rates.len() / 2, rates.len() / 2), "{rates:?}");
+    let table = String::from_utf8(bench(&small).stdout).unwrap();
+    assert!(table.contains("per worker"), "{table}");
+}
+
+#[test]
 fn what_cannot_be_started_is_an_error() {
     for (arguments, expected) in [
         (["starts", "fork", "20", "/bin/false"], "ended with status"),
         (["starts", "posix_spawn", "20", "/no/such/program"], "/no/such/program"),
         (["starts", "exec", "20", "/bin/true"], "fork, vfork and posix_spawn"),
         (["rates", "--directory", "/no/such/directory", "--json"], "try: --directory"),
+        (["rates", "--workers", "0", "--json"], "--workers"),
+        (["rates", "--workers=2", "--size", "4k"], "2 workers need a page each"),
     ] {
         let output = bench(&arguments);
         let said = String::from_utf8_lossy(&output.stderr);

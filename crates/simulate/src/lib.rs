@@ -23,7 +23,7 @@
 //! | [`device`]      | what reads cost: disks, flash, network volumes                                  |
 //! | [`comparison`], [`mod@sweep`] | policies and devices side by side; one policy with a row of sizes |
 //! | [`cost`]        | faults, reads and pages weighed against each other                              |
-//! | [`replacement`], [`memory`] | too little memory: LRU, CLOCK, 2Q, S3-FIFO, OPT and more; size by size |
+//! | [`replacement`], [`memory`] | too little memory: LRU, CLOCK, 2Q, S3-FIFO, dont-need, OPT and more; size by size |
 //! | [`page`]        | a comparison for the browser                                                    |
 //!
 //! ```

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::thread;
 
 use crate::input::{Input, InputError};
-use crate::replacement::{clock, dpmin, fifo, lru, opt, s3_fifo, sizes, two_q, working_set};
+use crate::replacement::{clock, dont_need, dpmin, fifo, lru, opt, s3_fifo, sizes, two_q, working_set};
 
 prepage_core::named! {
     /// What leaves memory when it is full.
@@ -18,6 +18,8 @@ prepage_core::named! {
         TwoQ = "2q",
         /// [`s3_fifo`].
         S3Fifo = "s3-fifo",
+        /// [`dont_need`].
+        DontNeed = "dont-need",
         /// The page touched longest ago.
         Lru = "lru",
         /// The page needed last: the fewest faults possible.
@@ -65,6 +67,7 @@ impl MemoryFaults {
             Rule::Clock => clock(&touches, size),
             Rule::TwoQ => two_q(&touches, size),
             Rule::S3Fifo => s3_fifo(&touches, size),
+            Rule::DontNeed => dont_need(&touches, size),
             Rule::Lru => by_lru.as_ref().map_or(0, |distances| distances.faults(size)),
             Rule::Opt => opt(&touches, size),
             Rule::Dpmin => dpmin(&touches, size),

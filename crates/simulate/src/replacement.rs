@@ -2,7 +2,7 @@
 //!
 //! Pages come one by one here, without clusters. [`lru`] and [`working_set`] give every size in one pass, for what a
 //! smaller memory holds, a larger one holds too (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage
-//! hierarchies", 1970). The others are asked for one size at a time: FIFO, CLOCK, 2Q and S3-FIFO have no such order, and
+//! hierarchies", 1970). The others are asked for one size at a time: FIFO, CLOCK, 2Q, S3-FIFO and FreeBSD's dont-need have no such order, and
 //! finding OPT's for all sizes takes a pass over the stack for each touch where one size takes a heap.
 
 mod offline;
@@ -11,7 +11,7 @@ mod online;
 use std::collections::HashMap;
 
 pub use offline::{dpmin, opt};
-pub use online::{clock, fifo, s3_fifo, two_q};
+pub use online::{clock, dont_need, fifo, s3_fifo, two_q};
 
 /// Numbers of faults by memory size, or by window.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -70,7 +70,7 @@
 //! | [`ptrace`]    | stopping a process tree at its system calls                     | ptrace allowed  |
 //! | [`session_id`] | the session of processes that one belongs to                   |                 |
 //! | [`signals`]   | receiving signals as data, and keeping them away for a while    |                 |
-//! | [`sync`]      | what threads share, real or modelled                            |                 |
+//! | [`sync`]      | what threads share, real, modelled or counted                   |                 |
 //! | [`start_ways`] | programs started by fork, vfork and posix_spawn                |                 |
 //! | [`scheduling`] | how eagerly a thread is given a processor                      |                 |
 //! | [`spawn`]     | a child that waits for leave to execute its program             | Linux 5.3       |
@@ -96,6 +96,8 @@ pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
 pub mod clock;
+#[cfg(feature = "counted")]
+pub mod counted;
 pub mod direct_fill;
 pub mod disk_stat;
 pub mod exec;

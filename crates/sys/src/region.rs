@@ -504,12 +504,6 @@ pub fn is_present(address: u64) -> io::Result<bool> {
     Ok(page_entry(address)?.is_present())
 }
 
-/// Whether the page at `address` is one of a file or memfd, not a private copy; `None` where there is no page.
-pub fn is_of_object(address: u64) -> io::Result<Option<bool>> {
-    let entry = page_entry(address)?;
-    Ok(entry.is_present().then_some(entry.is_of_file()))
-}
-
 fn page_entry(address: u64) -> io::Result<PageEntry> {
     let mut entry = [PageEntry::default()];
     PageMap::of(std::process::id())?.entries(address, &mut entry)?;

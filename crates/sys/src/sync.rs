@@ -1,4 +1,5 @@
-//! The only door to what threads share in the VM's fault path: std's primitives, or shuttle's or loom's under test.
+//! The only door to what threads share in the VM's fault path: std's primitives, or shuttle's or loom's under test, or words that count what is done
+//! to them.
 
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
 mod real {
@@ -6,7 +7,11 @@ mod real {
 
     use rustix::thread::futex::{self, Flags, Timespec};
 
-    pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    #[cfg(feature = "counted")]
+    pub use crate::counted::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+    pub use std::sync::atomic::Ordering;
+    #[cfg(not(feature = "counted"))]
+    pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
     pub use std::sync::{Mutex, MutexGuard, TryLockError};
     pub use std::thread::yield_now;
 
@@ -15,10 +20,21 @@ mod real {
     /// Nothing: operations that say `SeqCst` have one order.
     pub fn seq_cst() {}
 
+    /// The word that the kernel is told of.
+    #[cfg(not(feature = "counted"))]
+    fn of_std(word: &AtomicU32) -> &AtomicU32 {
+        word
+    }
+
+    #[cfg(feature = "counted")]
+    fn of_std(word: &AtomicU32) -> &std::sync::atomic::AtomicU32 {
+        &word.0
+    }
+
     /// Sleeps while `word` is `expected`; may return early.
     pub fn wait(word: &AtomicU32, expected: u32) {
         // Whatever the outcome, callers look at the word again.
-        let _ = futex::wait(word, Flags::PRIVATE, expected, None);
+        let _ = futex::wait(of_std(word), Flags::PRIVATE, expected, None);
     }
 
     /// As [`wait`], for `limit` at most; true where the time is over.
@@ -27,12 +43,12 @@ mod real {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        futex::wait(word, Flags::PRIVATE, expected, Some(&limit)) == Err(rustix::io::Errno::TIMEDOUT)
+        futex::wait(of_std(word), Flags::PRIVATE, expected, Some(&limit)) == Err(rustix::io::Errno::TIMEDOUT)
     }
 
     /// Wakes up to `count` of those who sleep on `word`.
     pub fn wake(word: &AtomicU32, count: u32) {
-        let _ = futex::wake(word, Flags::PRIVATE, count);
+        let _ = futex::wake(of_std(word), Flags::PRIVATE, count);
     }
 
     /// A number that no other thread of the process has now.

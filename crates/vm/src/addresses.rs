@@ -1,4 +1,4 @@
-//! Which map an address belongs to, asked from signal handlers: no lock, no allocation, two loads and two counts.
+//! Which map an address belongs to, asked from signal handlers: no lock, no allocation, some loads and two counts.
 //!
 //! Regions begin at multiples of 2 MiB, so each 2 MiB of address space belongs to one map at most and has one word. Words
 //! lie in leaves of 16 GiB each, made when first needed and kept.
@@ -12,6 +12,7 @@ use prepage_sys::region::REGION_ALIGN;
 use prepage_sys::slot::{Entered, Slot};
 
 use crate::map::MapCore;
+use crate::sparse::Sparse;
 
 const LEAF_WORDS: usize = 1 << 13;
 const LEAF_BYTES: u64 = LEAF_WORDS as u64 * REGION_ALIGN;
@@ -30,11 +31,11 @@ type Chunk = Box<[Slot<MapCore>]>;
 /// Lock legend: (o) set once; (a) atomic; `free` is a lock of its own, never taken by faults.
 pub(crate) struct Addresses {
     /// (o), words (a): 0 where nothing is mapped, else one more than the number of the slot.
-    top: Box<[OnceLock<Box<[AtomicU32]>>]>,
+    leaves: Sparse<Box<[AtomicU32]>>,
     /// (o)
-    slots: Box<[OnceLock<Chunk>]>,
+    slots: Sparse<Chunk>,
     free: Mutex<Free>,
-    /// (a) Bytes of slots and leaves.
+    /// (a) Bytes of slots and leaves, without the lists of them.
     bytes: AtomicU64,
 }
 
@@ -70,8 +71,8 @@ const SPARE_TRIES: usize = 1000;
 impl Addresses {
     fn new() -> &'static Self {
         Box::leak(Box::new(Self {
-            top: (0..LEAVES).map(|_| OnceLock::new()).collect(),
-            slots: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            leaves: Sparse::new(LEAVES),
+            slots: Sparse::new(CHUNKS),
             free: Mutex::new(Free { returned: Vec::new(), next: 0 }),
             bytes: AtomicU64::new(0),
         }))
@@ -134,7 +135,7 @@ impl Addresses {
                 (fresh < free.next).then_some(fresh)
             })?
         };
-        let chunk = self.slots[slot as usize / CHUNK_SLOTS].get_or_init(|| {
+        let chunk = self.slots.get_or_make(slot as usize / CHUNK_SLOTS, || {
             let slots: Chunk = (0..CHUNK_SLOTS).map(|_| Slot::default()).collect();
             self.bytes.fetch_add(slots.iter().map(Slot::bytes).sum(), Ordering::Relaxed);
             slots
@@ -150,7 +151,7 @@ impl Addresses {
         address: u64,
         hint: usize,
     ) -> Option<(Entered<'static, MapCore>, MapRef)> {
-        let leaf = self.top.get((address / LEAF_BYTES) as usize)?.get()?;
+        let leaf = self.leaves.get((address / LEAF_BYTES) as usize)?;
         let number =
             leaf[(address / REGION_ALIGN) as usize % LEAF_WORDS].load(Ordering::Acquire).checked_sub(1)?;
         let map = self.slot(number)?.enter(hint)?;
@@ -162,19 +163,22 @@ impl Addresses {
         Some((map, at))
     }
 
-    /// What the table takes in memory for the maps it ever held at once, in bytes.
+    /// What the table takes in memory, whole, for the maps it ever held at once, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        size_of::<Self>() as u64
+            + self.leaves.bytes()
+            + self.slots.bytes()
+            + self.bytes.load(Ordering::Relaxed)
     }
 
     fn slot(&self, number: u32) -> Option<&Slot<MapCore>> {
-        Some(&self.slots[number as usize / CHUNK_SLOTS].get()?[number as usize % CHUNK_SLOTS])
+        Some(&self.slots.get(number as usize / CHUNK_SLOTS)?[number as usize % CHUNK_SLOTS])
     }
 
     fn words(&self, map: &MapCore, each: impl Fn(&AtomicU32)) {
         let (start, end) = map.addresses();
         for chunk in (start..end).step_by(REGION_ALIGN as usize) {
-            let leaf = self.top[(chunk / LEAF_BYTES) as usize].get_or_init(|| {
+            let leaf = self.leaves.get_or_make((chunk / LEAF_BYTES) as usize, || {
                 self.bytes.fetch_add((LEAF_WORDS * size_of::<AtomicU32>()) as u64, Ordering::Relaxed);
                 (0..LEAF_WORDS).map(|_| AtomicU32::new(0)).collect()
             });

@@ -26,7 +26,7 @@ use crate::reason;
 use crate::record::Recorded;
 use crate::request::{self, Priority};
 use crate::segment::{Place, lookup};
-use crate::statistics::{Account, Tally};
+use crate::statistics::Account;
 use crate::work::Then;
 
 /// An access that found no page.
@@ -267,7 +267,8 @@ impl Fault<'_> {
     /// Has a thread read what is claimed, and end this fault.
     fn hand_over(&mut self, place: &Place<'_>, claim: Claim, wanted: Wanted) -> FaultOutcome {
         let then = Then::Map { at: self.at, touch: self.touch };
-        self.map.vm.jobs.push(Job::Fill { object: Arc::clone(place.object), claim, wanted, then });
+        let job = Job::Fill { object: Arc::clone(place.object), claim, wanted, then };
+        self.map.vm.jobs.push_by(job, &mut self.account);
         FaultOutcome::Later
     }
 
@@ -311,7 +312,7 @@ impl Fault<'_> {
                 vm.failures.keep(place.object.id, place.page, touch.address, code);
                 place.object.mention();
                 if by_handler {
-                    map.poison(touch.page);
+                    map.poison(touch.page, &mut self.account);
                 }
                 (FaultClass::Failed, 0)
             }
@@ -393,16 +394,15 @@ impl ObjectCore {
     }
 }
 
-/// Serves the listed faults whose pages nobody fills any more.
-pub(crate) fn serve_listed(jobs: &Jobs) {
-    let mut account = Account::here();
+/// Serves the listed faults whose pages nobody fills any more. What each of them counts has what was counted before it in `account`.
+pub(crate) fn serve_listed(jobs: &Jobs, account: &mut Account) {
     loop {
         let next = {
             let mut listed = account.lock(&jobs.listed);
             // Whoever fills a page by now may have claimed it after the fault was listed: it is told again.
             let ready = listed.iter().position(|(at, touch)| {
                 at.enter(account.cpu).is_none_or(|map| {
-                    let shown = map.shown.current();
+                    let shown = map.look(account);
                     let place = lookup(&shown, touch.page);
                     !place.frames().is_some_and(|frames| frames.pages.list(place.page))
                 })
@@ -411,9 +411,9 @@ pub(crate) fn serve_listed(jobs: &Jobs) {
         };
         let Some((at, touch)) = next else { return };
         let Some(map) = at.enter(account.cpu) else { continue };
-        let shown = map.shown.current();
+        let shown = map.look(account);
         let place = lookup(&shown, touch.page);
-        let account = Account { cpu: account.cpu, tally: Tally::default() };
+        let account = Account { cpu: account.cpu, tally: std::mem::take(&mut account.tally) };
         let mut fault = Fault { map: &map, at, touch, context: Context::Handler, account };
         match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.

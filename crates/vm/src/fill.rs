@@ -169,8 +169,9 @@ pub(crate) fn commit_first(
     object.came(frames, pages);
     pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
     account.tally.pages_read += pages;
-    // The words of the pages, the limit of frames, their count, twice that of those which are not published, and the buffer taken and given back.
-    account.tally.shared_atomics += pages + 6;
+    // The words of the pages, the limit of frames, their count here and in the pool, twice that of those which are not published, and the buffer taken
+    // and given back.
+    account.tally.shared_atomics += pages + 7;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);

@@ -138,7 +138,7 @@ impl MapCore {
         let Some(place) = self.place_ahead(&shown, object, range) else { return false };
         let shows = self.make_and_show(&place, frames, range, bytes);
         if shows {
-            self.forget_poisoned(&place, range);
+            self.forget_poisoned(&place, range, account);
             self.showed(range.len(), account);
         }
         shows
@@ -172,7 +172,7 @@ impl MapCore {
             if is_block && whole::map_at_once(frames, self, at, offset, bytes)
                 || matches!(by_page(), Ok(Progress::Done))
             {
-                self.forget_poisoned(&place, part);
+                self.forget_poisoned(&place, part, account);
                 self.showed(part.len(), account);
             }
         }
@@ -240,7 +240,8 @@ impl MapCore {
         let behind = PageRange::new(PageIndex(place.page.0 + 1), run.end());
         let show = |part: PageRange| {
             let shown = self.map_beside(place, part, exactly, account);
-            self.forget_poisoned(place, PageRange::new(part.start(), PageIndex(part.start().0 + shown)));
+            let run = PageRange::new(part.start(), PageIndex(part.start().0 + shown));
+            self.forget_poisoned(place, run, account);
             shown
         };
         [before, behind].map(show).iter().sum()
@@ -349,7 +350,8 @@ impl MapCore {
         if !waits {
             shown += self.map_beside(place, before, exactly, account);
         }
-        self.forget_poisoned(place, PageRange::new(run.start(), if waits { run.end() } else { end }));
+        let mapped = PageRange::new(run.start(), if waits { run.end() } else { end });
+        self.forget_poisoned(place, mapped, account);
         Ok(Shown::Pages(shown + (end.0 - page.0)))
     }
 
@@ -457,7 +459,7 @@ impl MapCore {
             Progress::Split | Progress::Gone => return Ok(Shown::Gone),
         };
         account.tally.pages_copied += pages;
-        self.forget_poisoned(place, PageRange::new(place.page, PageIndex(place.page.0 + pages)));
+        self.forget_poisoned(place, PageRange::new(place.page, PageIndex(place.page.0 + pages)), account);
         Ok(Shown::Pages(pages))
     }
 

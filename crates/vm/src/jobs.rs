@@ -226,6 +226,12 @@ impl Jobs {
         self.prompt.call_one();
     }
 
+    /// As [`Self::push`], by a fault or for one: whether it waited is counted.
+    pub(crate) fn push_by(&self, job: Job, account: &mut Account) {
+        account.lock(&self.urgent_more).push_back(job);
+        self.prompt.call_one();
+    }
+
     /// Has work done that somebody waits for, though no touch.
     pub(crate) fn push_wanted(&self, step: Step) {
         lock(&self.wanted).push_back(Job::Step(step));
@@ -259,8 +265,8 @@ impl Jobs {
     }
 
     /// Lets `flight` end when its deadline is over.
-    pub(crate) fn watch(&self, flight: Arc<Flight>) {
-        lock(&self.flights).push(flight);
+    pub(crate) fn watch(&self, flight: Arc<Flight>, account: &mut Account) {
+        account.lock(&self.flights).push(flight);
     }
 
     /// Lets the threads end when there is no work left.
@@ -325,13 +331,16 @@ impl Jobs {
         if kind == Kind::Background {
             be_patient(self.usual);
         }
-        while let Some((job, is_urgent)) = self.next(kind) {
+        // What is counted between two pieces of work goes with the next one.
+        let mut account = Account::here();
+        while let Some((job, is_urgent)) = self.next(kind, &mut account) {
+            account.cpu = Account::here().cpu;
             if self.crew(kind).misses_another() {
                 self.call_starter();
             }
             // Claims fail when a panic drops them; the thread lives on. Whoever drops an object last drops its source, which
             // may panic too.
-            if catch_unwind(AssertUnwindSafe(|| self.run(job))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.run(job, &mut account))).is_err() {
                 // A claim that is dropped tells nobody of faults that are listed for its pages.
                 self.serve_listed_soon();
             }
@@ -342,28 +351,27 @@ impl Jobs {
         self.crew(kind).has_lost_one();
     }
 
-    fn run(&self, job: Job) {
-        let mut account = Account::here();
+    fn run(&self, job: Job, account: &mut Account) {
         match job {
             Job::Fill { object, claim, wanted, then } => {
                 // A map that is dropped waits for this, and so for the job's hold on its object: both go together.
                 let _entered = then.enter(account.cpu);
-                read_claim(&object, claim, wanted, then, &mut account);
+                read_claim(&object, claim, wanted, then, account);
                 drop(object);
             }
             Job::Again(reading) => reading.try_again(),
-            Job::Step(step) => step.run(&mut account),
-            Job::Listed => serve_listed(self),
+            Job::Step(step) => step.run(account),
+            Job::Listed => serve_listed(self, account),
             Job::Drop(going) => drop(going),
         }
     }
 
     /// The next piece of work, and whether it is urgent; `None` when this thread has to end.
-    fn next(&self, kind: Kind) -> Option<(Job, bool)> {
+    fn next(&self, kind: Kind, account: &mut Account) -> Option<(Job, bool)> {
         let crew = self.crew(kind);
         loop {
             let calls = crew.calls();
-            if let Some(job) = self.pop(kind) {
+            if let Some(job) = self.pop(kind, account) {
                 return Some(job);
             }
             let stopped = self.stop.load(Ordering::SeqCst) != 0;
@@ -371,7 +379,7 @@ impl Jobs {
                 return None;
             }
             if crew.sleep(calls) == Slept::TooLong {
-                let last = self.pop(kind);
+                let last = self.pop(kind, account);
                 // Another may have found no place while this one held one to look; it does not look again by itself.
                 if last.is_none() && self.has_work(kind) {
                     crew.call_one();
@@ -381,9 +389,9 @@ impl Jobs {
         }
     }
 
-    fn pop(&self, kind: Kind) -> Option<(Job, bool)> {
+    fn pop(&self, kind: Kind, account: &mut Account) -> Option<(Job, bool)> {
         if kind == Kind::Prompt
-            && let Some(job) = self.pop_urgent()
+            && let Some(job) = self.pop_urgent(account)
         {
             return Some((job, true));
         }
@@ -423,14 +431,19 @@ impl Jobs {
         Some(job)
     }
 
-    fn pop_urgent(&self) -> Option<Job> {
+    fn pop_urgent(&self, account: &mut Account) -> Option<Job> {
         if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
             return Some(Job::Listed);
         }
         self.pop_pushed().or_else(|| {
-            lock(&self.urgent_more).pop_front().inspect(|_| {
-                self.popped.fetch_add(1, Ordering::SeqCst);
-            })
+            let before = account.tally;
+            let job = account.lock(&self.urgent_more).pop_front();
+            match job {
+                Some(_) => _ = self.popped.fetch_add(1, Ordering::SeqCst),
+                // It works for no fault.
+                None => account.tally = before,
+            }
+            job
         })
     }
 
@@ -465,6 +478,7 @@ impl Jobs {
         let tick = (deadline / DEADLINE_PARTS).clamp(TICK_MIN, TICK_MAX);
         let now = Instant::now();
         let [mut pushed, mut more, mut wanted] = [(); 3].map(|()| Stuck { taken: 0, waiting: 0, since: now });
+        let mut account = Account::here();
         while self.stop.load(Ordering::SeqCst) == 0 {
             wait_for(&self.stop, 0, tick);
             let now = Instant::now();
@@ -486,7 +500,8 @@ impl Jobs {
             (0..late).filter_map(|_| self.pop_wanted()).for_each(|job| self.expire(job));
             // Faults that were listed for pages which failed by now.
             if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
-                serve_listed(self);
+                account.cpu = Account::here().cpu;
+                serve_listed(self, &mut account);
             }
         }
     }
@@ -521,9 +536,90 @@ fn lock<T>(lock: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::sync::mpsc;
+
+    use prepage_core::PageIndex;
     use prepage_sys::forked::Forked;
+    use prepage_sys::userfaultfd::Message;
+    use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
+    use crate::error::MapError;
+    use crate::handler::serve_message;
+    use crate::pages::Seen;
+    use crate::{MapOptions, Mode, Source, SourceError, Vm, VmOptions};
+
+    struct Zeros;
+
+    impl Source for Zeros {
+        fn len_bytes(&self) -> u64 {
+            prepage_core::PAGE_SIZE
+        }
+
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.fill(0);
+            Ok(())
+        }
+    }
+
+    /// Whether the thread of this number sleeps in the kernel.
+    fn sleeps(number: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{number}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('S')
+    }
+
+    /// What `work` gives, of which all that can wait waits for `lock`, and does so while the caller holds that: `is_there` tells when.
+    fn meets<L, T: Send>(lock: &Mutex<L>, is_there: impl Fn() -> bool, work: impl FnOnce() -> T + Send) -> T
+    where
+        L: Send,
+    {
+        std::thread::scope(|scope| {
+            let held = super::lock(lock);
+            let (tell, told) = mpsc::channel();
+            let working = scope.spawn(move || {
+                tell.send(thread_number()).unwrap();
+                work()
+            });
+            let number = told.recv().unwrap();
+            let began = Instant::now();
+            while !is_there() || !sleeps(number) {
+                assert!(began.elapsed() < Duration::from_secs(60), "it does not wait");
+                std::thread::yield_now();
+            }
+            drop(held);
+            working.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn who_finds_a_lock_held_for_a_fault_counts_it() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.source("zeros", Zeros).unwrap();
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let options = MapOptions::shared().mode(Mode::Handler);
+        let Some(map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
+        let jobs = &vm.core.jobs;
+        let waits = || vm.statistics().counted.lock_waits;
+        assert_eq!(waits(), 0);
+        // A fault that is handed over.
+        let page = PageIndex(0);
+        let is_claimed = || object.core.frames().unwrap().pages.see(page) == Seen::Filling;
+        let message = Message { address: map.address(), tid: 1, write: false, protected: false };
+        meets(&jobs.urgent_more, is_claimed, || serve_message(&map.core.space, &message));
+        assert!(waits() >= 1);
+        // And who looks for faults that are listed.
+        let account = meets(
+            &jobs.listed,
+            || true,
+            || {
+                let mut account = Account::here();
+                serve_listed(jobs, &mut account);
+                account
+            },
+        );
+        assert_eq!(account.tally.lock_waits, 1);
+    }
 
     #[test]
     fn reads_ahead_begin_with_the_last_work_that_somebody_waits_for() {
@@ -534,11 +630,12 @@ mod tests {
         assert!((0..2).all(|_| jobs.ahead.push(Job::Listed).is_ok()));
         // A thread that was called for them leaves its place to what is waited for, and sleeps.
         let calls = jobs.background.calls();
-        assert!(jobs.pop(Kind::Background).is_none());
+        let mut account = Account::here();
+        assert!(jobs.pop(Kind::Background, &mut account).is_none());
         assert_eq!(jobs.background.calls(), calls);
-        assert!(jobs.pop(Kind::Prompt).is_some());
+        assert!(jobs.pop(Kind::Prompt, &mut account).is_some());
         assert_ne!(jobs.background.calls(), calls, "there are places for them, and nobody takes one");
-        assert!((0..2).all(|_| jobs.pop(Kind::Background).is_some()));
+        assert!((0..2).all(|_| jobs.pop(Kind::Background, &mut account).is_some()));
     }
 
     #[test]

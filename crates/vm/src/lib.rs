@@ -40,7 +40,7 @@
 //! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
 //! | `hiding`       | pages that faults take out of a map for the reclaimer                   |
 //! | `prune`       | frees page tables that map nothing                                        |
-//! | `space`, `addresses` | a userfaultfd with its maps; from an address to its map, in signal context |
+//! | `space`, `addresses`, `sparse` | a userfaultfd with its maps; from an address to its map, in signal context |
 //! | `inline`, `handler`, `watch`, `stop_pages` | the two ways in which faults reach the VM    |
 //! | `heirs`       | maps that children of fork(2) keep, and the threads that serve them       |
 //! | `jobs`, `crew`, `work` | queues of work, the threads that take it, and what they do         |
@@ -90,6 +90,8 @@ mod backing;
 mod blocks;
 mod book;
 mod buffers;
+#[cfg(all(test, feature = "counted"))]
+mod counted;
 mod crew;
 mod direct_fill;
 mod dirty;
@@ -140,6 +142,7 @@ mod show;
 mod snapshot;
 mod source;
 mod space;
+mod sparse;
 mod spin;
 mod statistics;
 mod stop_pages;

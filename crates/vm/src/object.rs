@@ -4,10 +4,11 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
+use prepage_sys::pagemap::PageEntry;
 use prepage_sys::sections::Sections;
 use prepage_sys::signals::Masked;
 
@@ -26,8 +27,8 @@ use crate::reason::Reason;
 use crate::refill::Sums;
 use crate::saved::SavedPages;
 use crate::source::{LocalFile, Source};
-use crate::statistics::Tally;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::statistics::{Account, Tally};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::vm::VmCore;
 use crate::whole::Whole;
 use crate::work::Openings;
@@ -123,13 +124,13 @@ pub(crate) struct Frames {
     /// (c) Where local files are read to; `None` for other sources, and where there was no room for it.
     pub(crate) local: Option<LocalFill>,
     /// Held by who writes what nobody waits for.
-    behind: crate::sync::Mutex<()>,
+    behind: Mutex<()>,
     /// (a) Frames that hold a page. Changed by who holds the claim, before the page's word is.
     resident: AtomicU64,
     /// (a) Of these, frames that no map shows. Never behind the words.
     unwired: AtomicU64,
     /// The pinned pages. Held while pages are unwired or pinned, so that none is unmapped that was pinned.
-    pub(crate) pins: crate::sync::Mutex<Pins>,
+    pub(crate) pins: Mutex<Pins>,
     /// (o) What evicted pages held.
     sums: OnceLock<Sums>,
     pub(crate) whole: Whole,
@@ -217,7 +218,9 @@ impl Object {
         let mut mappings = Vec::new();
         for backing in backings {
             let Some(address) = backing.address_of(page) else { continue };
-            if prepage_sys::region::is_of_object(address)? == Some(true) {
+            let mut entry = [PageEntry::default()];
+            self.core.vm.page_map()?.entries(address, &mut entry)?;
+            if entry[0].is_of_file() {
                 mappings.push((address, backing));
             }
         }
@@ -251,7 +254,7 @@ impl ObjectCore {
             contents,
             backings: Backings::default(),
             openings: Openings::default(),
-            messages: Mutex::default(),
+            messages: Mutex::new(VecDeque::new()),
             mentioned: AtomicU8::new(0),
         })
     }
@@ -345,8 +348,8 @@ impl ObjectCore {
     }
 
     /// Remembers what a source said of `page`.
-    pub(crate) fn remember(&self, page: PageIndex, message: String) {
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn remember(&self, page: PageIndex, message: String, account: &mut Account) {
+        let mut messages = account.lock(&self.messages);
         messages.retain(|(of, _)| *of != page);
         if messages.len() == MESSAGES {
             messages.pop_front();
@@ -387,10 +390,10 @@ impl Frames {
             sections: Sections::default(),
             bytes,
             local,
-            behind: crate::sync::Mutex::new(()),
+            behind: Mutex::new(()),
             resident: AtomicU64::new(0),
             unwired: AtomicU64::new(0),
-            pins: crate::sync::Mutex::new(Pins::default()),
+            pins: Mutex::new(Pins::default()),
             sums: OnceLock::new(),
             whole: Whole::default(),
             dirty: None,

@@ -361,7 +361,7 @@ mod tests {
     use std::cell::Cell;
     use std::collections::HashMap;
 
-    use prepage_simulate::replacement::{clock, lru, opt, s3_fifo, two_q};
+    use prepage_simulate::replacement::{clock, dont_need, lru, opt, s3_fifo, two_q};
     use prepage_testing::Random;
 
     use super::*;
@@ -607,6 +607,21 @@ mod tests {
         assert!(order.next_to_unwire(|_| false).unwrap().entry().page < 990);
         (1000..1100).for_each(|page| order.arrive(coming(page), false, true));
         assert!(order.next_to_unwire(|_| false).unwrap().entry().page >= 990);
+    }
+
+    /// Within so many percent: the simulator takes one page at a time, and these unwire and reclaim in batches, which tells more or less of what is used.
+    #[test]
+    fn by_the_sources_rule_the_pool_faults_as_often_as_the_simulator() {
+        for (name, touches, most) in [("uniform", uniform(), 1), ("zipf", zipf(), 5), ("scan", scan(), 12)] {
+            let frames = PAGES / 2;
+            let (ours, _) = faults(Replacement::DontNeed, &touches, frames);
+            let simulated = dont_need(&touches, frames);
+            println!("{name}: {ours}, simulated {simulated}");
+            assert!(
+                ours.abs_diff(simulated) * 100 < simulated * most,
+                "{name}: {ours}, simulated {simulated}"
+            );
+        }
     }
 
     #[test]

@@ -119,18 +119,18 @@ pub(crate) struct Pages {
     words: Words,
 }
 
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(feature = "shuttle", feature = "loom", feature = "counted")))]
 pub(crate) type Words = prepage_sys::words::Words;
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(feature = "shuttle", feature = "loom", feature = "counted"))]
 pub(crate) type Words = Box<[AtomicU32]>;
 
 /// `count` words of zero.
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(feature = "shuttle", feature = "loom", feature = "counted")))]
 pub(crate) fn words(count: u64) -> std::io::Result<Words> {
     Words::zeroed(count as usize)
 }
 
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(feature = "shuttle", feature = "loom", feature = "counted"))]
 pub(crate) fn words(count: u64) -> std::io::Result<Words> {
     Ok((0..count).map(|_| AtomicU32::new(0)).collect())
 }

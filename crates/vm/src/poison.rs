@@ -9,6 +9,7 @@ use prepage_sys::userfaultfd::Progress;
 use crate::error::AccessError;
 use crate::map::{Map, MapCore};
 use crate::segment::Place;
+use crate::statistics::Account;
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// The poisoned pages of a map.
@@ -31,6 +32,11 @@ impl Poison {
     pub(crate) fn hold(&self) -> Held<'_> {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         Held { pages, count: &self.count }
+    }
+
+    /// As [`Self::hold`], of a fault or for one: whether it waited is counted.
+    fn hold_by(&self, account: &mut Account) -> Held<'_> {
+        Held { pages: account.lock(&self.pages), count: &self.count }
     }
 
     pub(crate) fn is_nowhere(&self) -> bool {
@@ -71,9 +77,9 @@ impl Map {
 
 impl MapCore {
     /// Lets threads that wait for `page`, and those that touch it, get SIGBUS, until it is tried again.
-    pub(crate) fn poison(&self, page: PageIndex) {
+    pub(crate) fn poison(&self, page: PageIndex, account: &mut Account) {
         let _hurry = self.vm.pool.core().hurry();
-        let mut poisoned = self.poison.hold();
+        let mut poisoned = self.poison.hold_by(account);
         // Known before the poison is laid: whoever maps over it looks here afterwards.
         poisoned.count.store(poisoned.pages.len() as u32 + 1, Ordering::SeqCst);
         let laid = self.space.uffd.poison(&self.span, self.offset_of(page), PAGE_SIZE);
@@ -88,15 +94,15 @@ impl MapCore {
 
     /// The object's pages `run` were mapped at `place`: poison that lay there is gone, and what the program writes there from
     /// now on is to stay.
-    pub(crate) fn forget_poisoned(&self, place: &Place<'_>, run: PageRange) {
+    pub(crate) fn forget_poisoned(&self, place: &Place<'_>, run: PageRange, account: &mut Account) {
         let start = self.page_at(self.span.start() + place.offset_of(run.start()));
-        self.forget_poisoned_pages(PageRange::new(start, PageIndex(start.0 + run.len())));
+        self.forget_poisoned_pages(PageRange::new(start, PageIndex(start.0 + run.len())), account);
     }
 
     /// The same of the map's pages `mapped`.
-    pub(crate) fn forget_poisoned_pages(&self, mapped: PageRange) {
+    pub(crate) fn forget_poisoned_pages(&self, mapped: PageRange, account: &mut Account) {
         if !self.poison.is_nowhere() {
-            self.poison.hold().forget(|page| mapped.contains(page));
+            self.poison.hold_by(account).forget(|page| mapped.contains(page));
         }
     }
 }

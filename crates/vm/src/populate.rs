@@ -61,7 +61,7 @@ impl Map {
             let run = PageRange::new(at, PageIndex(at.0 + count));
             at = run.end();
             let failed = match place.frames() {
-                None => zero::populate(&self.core, run, &mut account.tally)
+                None => zero::populate(&self.core, run, account)
                     .map_err(|error| (place.page, reason::of_errno(error.raw_os_error()))),
                 // What was frozen is there as long as it is shown; a snapshot may have replaced what is shown by now.
                 Some(_) if place.object.is_frozen() => Ok(()),

@@ -173,7 +173,7 @@ pub(crate) fn begin(
         pending: Mutex::new(Some(Pending { claim, beside, wanted, then })),
     });
     if flight.deadline.is_some() {
-        object.vm.jobs.watch(Arc::clone(&flight));
+        object.vm.jobs.watch(Arc::clone(&flight), account);
     }
     Box::new(Reading { object: Arc::clone(object), flight, range, buffer, tries: 0 }).start();
 }
@@ -318,7 +318,7 @@ impl Reading {
                 .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
             return object.vm.jobs.push(Job::Again(self));
         }
-        let Some(mut pending) = self.flight.take() else {
+        let Some(mut pending) = self.flight.take(&mut account) else {
             object.vm.request_buffers.give(self.buffer);
             return;
         };
@@ -348,7 +348,7 @@ impl Reading {
                 // A bad page beside it does no harm to what is claimed.
                 let had_more = self.range != pending.claim.range() && priority > Priority::Ahead;
                 if let Some(message) = message.filter(|_| !had_more) {
-                    object.remember(pending.wanted.needed, message);
+                    object.remember(pending.wanted.needed, message, &mut account);
                 }
                 let (claim, wanted) = (pending.claim, pending.wanted);
                 let rest = match had_more {
@@ -376,8 +376,8 @@ impl Reading {
 }
 
 impl Flight {
-    fn take(&self) -> Option<Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take(&self, account: &mut Account) -> Option<Pending> {
+        account.lock(&self.pending).take()
     }
 
     fn has_ended(&self) -> bool {
@@ -397,8 +397,8 @@ impl Flight {
         if !late {
             return self.has_ended();
         }
-        if let Some(mut pending) = self.take() {
-            let mut account = Account::here();
+        let mut account = Account::here();
+        if let Some(mut pending) = self.take(&mut account) {
             let (object, wanted) = (&self.object, pending.wanted);
             object.vm.release_frames(pending.claim.range().len() - 1);
             let mut waiters = pending.claim.narrow(wanted.alone());

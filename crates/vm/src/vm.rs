@@ -504,6 +504,7 @@ mod tests {
             assert!(matches!(object.flush(all), Err(FlushError::Forked)));
             assert!(matches!(object.write_back(all), Err(FlushError::Forked)));
             assert!(matches!(map.flush(all), Err(FlushError::Forked)));
+            assert!(matches!(vm.flush(), Err(FlushError::Forked)));
             assert!(map.populate(all).is_err() && map.pin(all).is_err() && map.write_at(0, &[1]).is_err());
             assert!(private.snapshot().is_err());
             assert!(matches!(left.as_ref().unwrap().2.save(directory.path()), Err(SavedError::Forked)));

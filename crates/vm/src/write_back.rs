@@ -24,6 +24,7 @@ use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
 use crate::sync::{MutexGuard, TryLockError};
+use crate::vm::Vm;
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
@@ -86,6 +87,29 @@ impl Object {
         // A signal handler that wrote to a map would wait for what this thread holds.
         let _masked = Masked::asynchronous();
         how(&self.core, frames, dirty, clip(range, self.pages()))
+    }
+}
+
+impl Vm {
+    /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made: for a program that ends. If one
+    /// cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are gone was written back when they
+    /// went, and is not made durable by this.
+    ///
+    /// # Errors
+    /// As [`Object::flush`]. Objects that take no writes, and [`Vm::memory`], have nothing to flush.
+    pub fn flush(&self) -> Result<(), FlushError> {
+        self.core.check_process().map_err(|_| FlushError::Forked)?;
+        let _masked = Masked::asynchronous();
+        let mut alive = self.core.names.alive();
+        alive.sort_unstable_by_key(|object| object.id);
+        let mut outcome = Ok(());
+        for object in alive {
+            let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
+            if !dirty.home.is_swap() {
+                outcome = outcome.and(object.flush(frames, dirty, object.pages()));
+            }
+        }
+        outcome
     }
 }
 
@@ -384,7 +408,7 @@ mod tests {
     use crate::home::Home;
     use crate::object::Contents;
     use crate::source::LocalFile;
-    use crate::{AccessError, Map, MapOptions, Reason, Vm, VmOptions};
+    use crate::{AccessError, Map, MapOptions, Reason, VmOptions};
 
     /// A file that fails when it is told to; as a device that was lost, it takes back what was not synced.
     #[derive(Debug)]

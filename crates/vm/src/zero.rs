@@ -17,7 +17,7 @@ use crate::object::MAX_BYTES;
 use crate::options::Mode;
 use crate::reason;
 use crate::segment::Place;
-use crate::statistics::Tally;
+use crate::statistics::{Account, Tally};
 
 /// What came of making zeros.
 enum Made {
@@ -68,13 +68,13 @@ impl Zeros {
 impl Fault<'_> {
     /// Makes zeros where the touch found nothing.
     pub(crate) fn make_zeros(&mut self, place: &Place<'_>) -> FaultOutcome {
-        let tally = &mut self.account.tally;
-        let before = tally.pages_zeroed + tally.pages_given;
-        match make(self.map, place, self.touch.page, self.touch.write, tally) {
+        let made = |tally: &Tally| tally.pages_zeroed + tally.pages_given;
+        let before = made(&self.account.tally);
+        match make(self.map, place, self.touch.page, self.touch.write, &mut self.account) {
             Ok(Made::All) => {
-                tally.zero += 1;
+                self.account.tally.zero += 1;
                 // None but its own where another fault made them meanwhile.
-                let pages = (tally.pages_zeroed + tally.pages_given - before).max(1);
+                let pages = (made(&self.account.tally) - before).max(1);
                 FaultOutcome::Mapped(FaultClass::ZeroFill, pages)
             }
             Ok(Made::Changing(_)) => FaultOutcome::Again,
@@ -91,24 +91,24 @@ fn make(
     place: &Place<'_>,
     page: PageIndex,
     write: bool,
-    tally: &mut Tally,
+    account: &mut Account,
 ) -> io::Result<Made> {
     if let Some(blocks) = huge_blocks(map, page) {
-        return give(map, blocks, page, tally).map(|_| Made::All);
+        return give(map, blocks, page, account).map(|_| Made::All);
     }
     // Clusters are aligned in the object.
     let cluster = block(place.page, map.zero_cluster, place.window);
     let start = PageIndex(page.0 - (place.page.0 - cluster.start().0));
-    make_range(map, page, PageRange::new(start, PageIndex(start.0 + cluster.len())), write, tally)
+    make_range(map, page, PageRange::new(start, PageIndex(start.0 + cluster.len())), write, account)
 }
 
 /// Makes memory of what is missing of the map's pages `range`, which are zeros.
-pub(crate) fn populate(map: &MapCore, range: PageRange, tally: &mut Tally) -> io::Result<()> {
+pub(crate) fn populate(map: &MapCore, range: PageRange, account: &mut Account) -> io::Result<()> {
     let mut from = range.start();
     let mut change = Change::of(map);
     while from < range.end() {
         let Some(blocks) = huge_blocks(map, from) else {
-            let made = make_range(map, from, PageRange::new(from, range.end()), true, tally)?;
+            let made = make_range(map, from, PageRange::new(from, range.end()), true, account)?;
             let Made::Changing(reached) = made else { return Ok(()) };
             if reached > from {
                 change.is_over();
@@ -117,7 +117,7 @@ pub(crate) fn populate(map: &MapCore, range: PageRange, tally: &mut Tally) -> io
             change.wait()?;
             continue;
         };
-        let end = give(map, blocks, from, tally)?.min(range.end());
+        let end = give(map, blocks, from, account)?.min(range.end());
         blocks.populate(map.address_of(from), PageRange::new(from, end).bytes())?;
         from = end;
     }
@@ -130,10 +130,10 @@ fn huge_blocks(map: &MapCore, page: PageIndex) -> Option<&HugeBlocks> {
 }
 
 /// Leaves the piece of `page` to the kernel; returns its end.
-fn give(map: &MapCore, blocks: &HugeBlocks, page: PageIndex, tally: &mut Tally) -> io::Result<PageIndex> {
+fn give(map: &MapCore, blocks: &HugeBlocks, page: PageIndex, account: &mut Account) -> io::Result<PageIndex> {
     let given = blocks.give(map.address_of(page))?;
     if given.now {
-        tally.pages_given += given.len / PAGE_SIZE;
+        account.tally.pages_given += given.len / PAGE_SIZE;
     }
     if map.space.mode == Mode::Handler {
         // Nothing else wakes threads that wait for the piece. Fails only for addresses that are none.
@@ -148,7 +148,7 @@ fn make_range(
     page: PageIndex,
     range: PageRange,
     write: bool,
-    tally: &mut Tally,
+    account: &mut Account,
 ) -> io::Result<Made> {
     let zeros = map.vm.zeros.pages.as_slice();
     let uffd = &map.space.uffd;
@@ -157,7 +157,7 @@ fn make_range(
         let offset = map.offset_of(from);
         let pages = (range.end().0 - from.0).min(CALL_PAGES);
         let section = map.mapping.begin(&map.vm.zeros.sections, rustix::thread::sched_getcpu());
-        tally.shared_atomics += 2;
+        account.tally.shared_atomics += 2;
         let told = map.writes_told();
         let made = |pages: u64| {
             // The kernel's page of zeros cannot be had protected.
@@ -188,9 +188,9 @@ fn make_range(
             Progress::Split | Progress::Gone if from == page => return Ok(Made::Gone),
             Progress::Split | Progress::Gone => (0, 1),
         };
-        map.forget_poisoned_pages(PageRange::new(from, PageIndex(from.0 + made)));
+        map.forget_poisoned_pages(PageRange::new(from, PageIndex(from.0 + made)), account);
         drop(section);
-        tally.pages_zeroed += made;
+        account.tally.pages_zeroed += made;
         from.0 += made + passed;
     }
     Ok(Made::All)

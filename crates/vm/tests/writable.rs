@@ -312,6 +312,38 @@ fn a_file_that_was_truncated_keeps_what_was_written_dirty() {
     assert_eq!(file.as_file().metadata().unwrap().len(), 16 * PAGE_SIZE + 100);
 }
 
+/// What one file refuses does not keep what the others take.
+#[test]
+fn a_vm_flushes_all_its_objects_and_tells_of_the_first_that_refuses() {
+    let files = [0; 3].map(|_| file(16 * PAGE_SIZE));
+    let vm = Vm::new(by_hand()).unwrap();
+    let objects = files.each_ref().map(|file| vm.file_writable(file.path()).unwrap());
+    let maps = objects.each_ref().map(|object| vm.map(object, &MapOptions::writable()).unwrap());
+    let memory = vm.memory(16 * PAGE_SIZE).unwrap();
+    let of_memory = vm.map(&memory, &MapOptions::writable()).unwrap();
+    let _read_only = vm.file(files[0].path()).unwrap();
+    let write = |value| maps.iter().chain([&of_memory]).for_each(|map| store(map, 9 * PAGE, value));
+    write(1);
+    vm.flush().unwrap();
+    assert!(files.iter().all(|file| in_file(file, 9 * PAGE) == 1));
+    write(2);
+    files[1].as_file().set_len(4 * PAGE_SIZE).unwrap();
+    let error = vm.flush().unwrap_err();
+    assert!(
+        matches!(&error, FlushError::Truncated { object, page, .. } if object == objects[1].name() && page.0 == 9),
+        "{error}"
+    );
+    assert_eq!([0, 2].map(|at| in_file(&files[at], 9 * PAGE)), [2, 2]);
+    assert_eq!(objects.each_ref().map(Object::dirty_pages), [0, 1, 0]);
+    // The object without its handle: its map keeps it.
+    let [first, second, third] = objects;
+    drop((first, third));
+    files[1].as_file().set_len(16 * PAGE_SIZE).unwrap();
+    write(3);
+    vm.flush().unwrap();
+    assert!(files.iter().all(|file| in_file(file, 9 * PAGE) == 3) && second.dirty_pages() == 0);
+}
+
 #[test]
 fn what_nobody_flushes_is_written_after_a_while_and_when_the_object_goes() {
     let file = file(16 * PAGE_SIZE);

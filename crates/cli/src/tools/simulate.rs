@@ -127,7 +127,7 @@ pub struct Args {
     /// Count faults in memories of these sizes, in pages: `1-5,100`, or `all`
     #[arg(long, value_name = "SIZES", value_parser = arguments::sizes)]
     memory: Option<arguments::Sizes>,
-    /// With --memory: replacement rules [default: all] fifo, clock, 2q, s3-fifo, lru, opt, dpmin, ws
+    /// With --memory: replacement rules [default: all] fifo, clock, 2q, s3-fifo, dont-need, lru, opt, dpmin, ws
     #[arg(long, value_name = "RULES", requires = "memory", value_delimiter = ',')]
     replacement: Vec<Rule>,
     /// Show a histogram of the sizes of reads

@@ -25,11 +25,13 @@ fn a_map_costs_one_record_and_none_a_page() {
         assert_eq!(number("record_bytes"), maps * pages * 80);
         assert_eq!(number("fault_atomics"), 4 * number("faults"));
     }
-    let output = maps(&["--json", "--maps", "3", "--pages", "64", "--threads", "4"]);
+    let output = maps(&["--json", "--maps", "3", "--pages", "64", "--threads", "4,2"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let row = &report["measured"][0];
-    let found = ["threads", "children", "faults", "lock_waits"].map(|name| row[name].as_u64().unwrap());
-    assert_eq!(found, [4, 0, 3 * 64, 0]);
+    let row = |at: usize| {
+        let row = &report["measured"][at];
+        ["threads", "children", "faults", "lock_waits"].map(|name| row[name].as_u64().unwrap())
+    };
+    assert_eq!([row(0), row(1)], [[4, 0, 3 * 64, 0], [2, 0, 3 * 64, 0]]);
     let table = maps(&["--maps", "2", "--pages", "16"]);
     let table = String::from_utf8_lossy(&table.stdout);
     assert!(table.contains("  tracking KiB  records KiB  times  list ops  record ops  times  "), "{table}");

@@ -23,9 +23,9 @@ pub struct Args {
     /// Numbers of children of fork(2) that inherit the maps and touch all pages too (root)
     #[arg(long, value_delimiter = ',', default_value = "0", value_parser = clap::value_parser!(u64).range(0..=1000))]
     children: Vec<u64>,
-    /// Threads that touch each map at once, each its share of the pages
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    threads: u64,
+    /// Numbers of threads that touch each map at once, each its share of the pages
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    threads: Vec<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,21 +34,14 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut measured = Vec::new();
-    for &children in &args.children {
-        for &pages in &args.pages {
-            for &maps in &args.maps {
-                let load = Load { maps, pages, threads: args.threads, children };
-                measured.push(tracking::measure(load).or_try(|| {
-                    let remedy = if children > 0 {
-                        "as root, or without --children"
-                    } else {
-                        "fewer --maps or --pages"
-                    };
-                    let of = format!("{maps} maps of {pages} pages with {children} children");
-                    Remedied::new(format!("{of} were not measured"), remedy)
-                })?);
-            }
-        }
+    for load in loads(args) {
+        measured.push(tracking::measure(load).or_try(|| {
+            let Load { maps, pages, children, .. } = load;
+            let remedy =
+                if children > 0 { "as root, or without --children" } else { "fewer --maps or --pages" };
+            let of = format!("{maps} maps of {pages} pages with {children} children");
+            Remedied::new(format!("{of} were not measured"), remedy)
+        })?);
     }
     let mut out = crate::output::text();
     if args.json {
@@ -61,6 +54,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         "maps",
         "pages",
         "children",
+        "threads",
         "tracking KiB",
         "records KiB",
         "times",
@@ -77,6 +71,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             it.load.maps.to_string(),
             it.load.pages.to_string(),
             it.load.children.to_string(),
+            it.load.threads.to_string(),
             format!("{:.1}", it.tracking_bytes as f64 / 1024.0),
             format!("{:.1}", it.record_bytes() as f64 / 1024.0),
             format!("{:.1}", it.record_bytes() as f64 / it.tracking_bytes as f64),
@@ -93,9 +88,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         out,
         "records: what {RECORD_BYTES} bytes for each page, map and process would take, made and taken away once (DragonFly's pv_entry before its \
          rework);\ntracking: measured, and counts the tables from addresses to maps with their counters, one for each process, \
-         which other maps use too"
+         which other maps use too;\nfound: maps that show a page, by the records and the page tables: the fewest of any page"
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// All that is asked for, the maps changing fastest.
+fn loads(args: &Args) -> impl Iterator<Item = Load> {
+    args.children.iter().flat_map(move |&children| {
+        args.threads.iter().flat_map(move |&threads| {
+            let of_pages =
+                move |&pages| args.maps.iter().map(move |&maps| Load { maps, pages, threads, children });
+            args.pages.iter().flat_map(of_pages)
+        })
+    })
 }
 
 fn row(it: &Tracking) -> serde_json::Value {

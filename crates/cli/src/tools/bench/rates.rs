@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use prepage_bench::rates::build::{Built, build, generate};
 use prepage_bench::rates::starts::{self, Linked};
 use prepage_bench::rates::{PUBLISHED, Rate, zeros};
@@ -27,6 +27,9 @@ pub struct Args {
     /// Measurements of each rate, and builds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Numbers of workers that do each concurrently, which may be more than there are processors [default: 1, and one for each processor]
+    #[arg(short, long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Vec<u16>,
     /// How long programs are started in each measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     milliseconds: u64,
@@ -69,13 +72,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let scratch = tempfile::tempdir_in(&args.directory)
         .or_try(|| Remedied::new("cannot write programs and the build", "--directory DIR"))?;
     let cpus = std::thread::available_parallelism()?.get();
-    // On one processor more workers than one say nothing.
-    let workers: Vec<usize> = if cpus == 1 { vec![1] } else { vec![1, cpus] };
+    let mut workers: Vec<usize> = args.workers.iter().map(|&workers| workers.into()).collect();
+    if workers.is_empty() {
+        workers = vec![1, cpus];
+    }
+    workers.dedup();
+    let most = workers.iter().copied().max().unwrap_or(1);
+    if args.size / PAGE_SIZE < most as u64 {
+        bail!("--size is too small: {most} workers need a page each");
+    }
     let mut rates = Vec::new();
     let worker: [OsString; 3] = [std::env::current_exe()?.into(), "bench".into(), "starts".into()];
     let duration = Duration::from_millis(args.milliseconds);
     for linked in [Linked::SharedDynamic, Linked::OwnStatic] {
-        let programs = starts::programs(scratch.path(), linked, cpus)
+        let programs = starts::programs(scratch.path(), linked, most)
             .or_try(|| Remedied::new("no program to start", "apt-get install gcc libc6-dev"))?;
         for way in StartWay::ALL {
             for &workers in &workers {
@@ -136,7 +146,8 @@ fn print(
         print_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut shown = table(&["", "workers", "a second", "least", "greatest", "GB/s"], &[1, 2, 3, 4, 5]);
+    let headings = ["", "workers", "a second", "least", "greatest", "per worker", "GB/s"];
+    let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6]);
     for rate in rates {
         let (least, greatest) = rate.range();
         let bytes = if rate.what.contains("pages") {
@@ -144,9 +155,18 @@ fn print(
         } else {
             String::new()
         };
-        let numbers = [rate.median(), least, greatest].map(|number| format!("{number:.0}"));
-        let [median, least, greatest] = numbers;
-        shown.add_row([rate.what.clone(), rate.workers.to_string(), median, least, greatest, bytes]);
+        let numbers =
+            [rate.median(), least, greatest, rate.per_worker()].map(|number| format!("{number:.0}"));
+        let [median, least, greatest, per_worker] = numbers;
+        shown.add_row([
+            rate.what.clone(),
+            rate.workers.to_string(),
+            median,
+            least,
+            greatest,
+            per_worker,
+            bytes,
+        ]);
     }
     writeln!(
         out,

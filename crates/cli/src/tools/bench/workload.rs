@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_bench::Subject;
-use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Took, build, file_bytes};
+use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Share, Took, build, file_bytes};
 use prepage_prefetch::statistics::median;
 use serde_json::json;
 
@@ -25,6 +25,9 @@ pub struct Args {
     /// Runs of each, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Shares of memory that file data has for itself in the fixed division; the first is the one that dont-need is compared with
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "3/8")]
+    static_share: Vec<Share>,
     /// Directory for the file and for swap, on the disk to be measured
     #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
@@ -59,24 +62,24 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = Subject::create(&args.directory, file_bytes(args.memory, JOBS))?;
-    let mut runs = [(); PUBLISHED.len()].map(|()| Management::ALL.map(|_| Vec::new()));
+    let managements = managements(&args.static_share);
+    let mut runs = [(); PUBLISHED.len()].map(|()| vec![Vec::new(); managements.len()]);
     for round in 0..args.rounds {
         for (level, runs) in PUBLISHED.iter().zip(&mut runs) {
-            let mut turns = [0, 1, 2];
+            let mut turns: Vec<usize> = (0..managements.len()).collect();
             // In turns, so that what drifts meets all alike.
-            turns.rotate_left(round as usize % 3);
+            turns.rotate_left(round as usize % managements.len());
             for at in turns {
-                runs[at].push(one(args, &file, Management::ALL[at], level.workers)?);
+                runs[at].push(one(args, &file, managements[at], level.workers)?);
             }
         }
     }
-    let medians = runs.each_ref().map(|runs| runs.each_ref().map(|runs| typical(runs)));
     let mut out = crate::output::text();
     if args.json {
-        let level = |(level, runs): (&Published, &[Vec<Took>; 3])| {
-            let rows = Management::ALL.iter().zip(runs);
+        let level = |(level, runs): (&Published, &Vec<Vec<Took>>)| {
+            let rows = managements.iter().zip(runs);
             let rows: Vec<_> = rows
-                .map(|(management, runs)| json!({ "management": management.name(), "runs": runs }))
+                .map(|(management, runs)| json!({ "management": management.to_string(), "runs": runs }))
                 .collect();
             json!({ "workers": level.workers, "managements": rows })
         };
@@ -84,17 +87,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let report = json!({ "schema_version": 1, "memory_bytes": args.memory, "levels": levels });
         print_json(&report)?;
     } else {
-        print(&medians, &mut out)?;
+        let medians = runs.each_ref().map(|runs| runs.iter().map(|runs| typical(runs)).collect());
+        print(&managements, &medians, &mut out)?;
         writeln!(out, "\n{} MiB for frames; medians of {}", args.memory >> 20, args.rounds)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is compared: a fixed division of each share, and the others.
+fn managements(shares: &[Share]) -> Vec<Management> {
+    let of_shares = shares.iter().copied().map(Management::Static);
+    of_shares.chain([Management::DontNeed, Management::Classes]).collect()
+}
+
 fn one(args: &Args, file: &Subject, management: Management, workers: u64) -> Result<Took> {
     let mut command = worker("workload-worker")?;
     command.args([file.path(), &args.directory]);
-    command.args([management.name(), &workers.to_string(), &args.memory.to_string()]);
-    result_of(&mut command, &format!("{} with {workers} workers", management.name()))
+    command.args([management.to_string(), workers.to_string(), args.memory.to_string()]);
+    result_of(&mut command, &format!("{management} with {workers} workers"))
 }
 
 fn typical(runs: &[Took]) -> Took {
@@ -108,7 +118,7 @@ fn typical(runs: &[Took]) -> Took {
     }
 }
 
-fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
+fn print(managements: &[Management], medians: &[Vec<Took>; 4], out: &mut impl Write) -> Result<()> {
     let mut shown =
         table(&["workers", "memory", "real s", "user s", "sys s", "swaps", "hits %"], &[0, 2, 3, 4, 5, 6]);
     let mut row = |workers: u64, name: &str, took: &Took| {
@@ -120,19 +130,21 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
         shown.add_row(cells);
     };
     for (level, medians) in PUBLISHED.iter().zip(medians) {
-        for (management, took) in Management::ALL.iter().zip(medians) {
-            row(level.workers, management.name(), took);
+        for (management, took) in managements.iter().zip(medians) {
+            row(level.workers, &management.to_string(), took);
         }
         row(level.workers, "published: baseline", &level.baseline);
         row(level.workers, "published: patch", &level.patch);
     }
     writeln!(
         out,
-        "{}\n\ndont-need to static, as the source's patch to its baseline:\n",
-        shown.lines(crate::output::width())
+        "{}\n\ndont-need to {}, as the source's patch to its baseline; `sys of it` is the system's share of the time saved:\n",
+        shown.lines(crate::output::width()),
+        managements[0]
     )?;
     let mut signs = table(&["workers", "of", "published", "here", "sign"], &[0, 2, 3]);
-    for (level, [fixed, dont_need, _]) in PUBLISHED.iter().zip(medians) {
+    for (level, medians) in PUBLISHED.iter().zip(medians) {
+        let (fixed, dont_need) = (&medians[0], &medians[managements.len() - 2]);
         let figures: [(&str, Figure); 3] = [
             ("real", |took| took.real_s),
             ("sys", |took| took.system_s),
@@ -150,6 +162,11 @@ fn print(medians: &[[Took; 3]; 4], out: &mut impl Write) -> Result<()> {
                 is_same.into(),
             ]);
         }
+        let [published, here] = [(&level.baseline, &level.patch), (fixed, dont_need)].map(|(old, new)| {
+            let share = new.system_share_of_gain(old);
+            share.map_or_else(|| "no gain".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+        });
+        signs.add_row([level.workers.to_string(), "sys of it".into(), published, here, String::new()]);
     }
     writeln!(out, "{}", signs.lines(crate::output::width()))?;
     Ok(())
@@ -202,9 +219,14 @@ mod tests {
     #[test]
     fn tables_have_a_row_of_each() {
         let mut out = Vec::new();
-        print(&PUBLISHED.map(|level| [level.baseline, level.patch, level.patch]), &mut out).unwrap();
+        let managements = managements(&["3/8", "1/8"].map(|share| share.parse().unwrap()));
+        let medians = PUBLISHED.map(|level| vec![level.baseline, level.patch, level.patch, level.baseline]);
+        print(&managements, &medians, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.matches("published: patch").count(), 4);
+        let count = |what: &str| text.matches(what).count();
+        assert_eq!(["published: patch", "static:1/8", "dont-need  ", "classes"].map(count), [4; 4], "{text}");
+        assert!(text.contains("dont-need to static:3/8"), "{text}");
+        assert_eq!(["83 %", "66 %", "49 %", "72 %"].map(count), [2; 4], "{text}");
         assert_eq!((text.matches(" same").count(), text.matches(" other").count()), (12, 0), "{text}");
     }
 }
