@@ -67,8 +67,8 @@ pub const NAMES: [(&str, &str); 5] = [
 ];
 
 /// The options a device takes after its name.
-pub const OPTIONS: &str =
-    "latency=TIME, bandwidth=SIZE, depth=N, iops=N (say network:latency=2ms,bandwidth=100M)";
+pub const OPTIONS: &str = "latency=TIME, bandwidth=SIZE, depth=N, iops=N, and for hdd and hosted units=N, how many of the parts they read \
+    ahead they keep (say network:latency=2ms,bandwidth=100M)";
 
 impl FromStr for DeviceModel {
     type Err = DescriptionError;
@@ -164,6 +164,7 @@ impl DeviceModel {
             "iops" => {
                 self.requests_per_s = value.parse().ok().filter(|&requests| requests <= 1_000_000_000)?
             }
+            "units" => self.ahead.as_mut()?.units = value.parse().ok().filter(|&units| units > 0)?,
             _ => return None,
         }
         Some(())
@@ -179,6 +180,8 @@ mod tests {
         let device: DeviceModel = "network:latency=2ms,bandwidth=100M,depth=8,iops=500".parse().unwrap();
         assert_eq!((device.latency_ns, device.bytes_per_s), (2_000_000, 100 << 20));
         assert_eq!((device.depth, device.requests_per_s), (8, 500));
+        let device: DeviceModel = "hosted:units=64".parse().unwrap();
+        assert_eq!(device.ahead.map(|ahead| ahead.units), Some(64));
         assert!("floppy".parse::<DeviceModel>().unwrap_err().to_string().contains("flash"));
         for text in [
             "flash:speed=3",
@@ -188,6 +191,8 @@ mod tests {
             "flash:latency=11s",
             "flash:bandwidth=0",
             "hdd:depth=8",
+            "hdd:units=0",
+            "flash:units=8",
             "flash:iops=9999999999",
         ] {
             assert!(text.parse::<DeviceModel>().is_err(), "{text}");

@@ -622,6 +622,23 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
     assert!(recorded < 1.25 * alone && recorded > 0.25 * alone, "{alone} {recorded} {cost:?}");
 }
 
+/// Costs in cycles are those in nanoseconds times this frequency.
+#[test]
+fn a_recording_has_the_frequency_of_the_processors_counter() {
+    let Some((_, recorded)) = record(&["sleep", "0.2"]) else { return };
+    let recorded = recorded.facts.tsc_hz;
+    if !["constant_tsc", "nonstop_tsc"].iter().all(|&flag| has(Need::CpuFlag(flag.into()))) {
+        return assert_eq!(recorded, None);
+    }
+    let begun = prepage_sys::tsc::Moment::now().expect("a steady counter");
+    thread::sleep(Duration::from_millis(200));
+    let [recorded, here] = [recorded, begun.hz()].map(|hz| hz.expect("a frequency") as f64);
+    // A thread may lose the processor between its two looks, at the counter and at the clock.
+    assert!((recorded / here - 1.0).abs() < 0.1, "{recorded} {here}");
+    // A frequency in kHz or MHz, or cycles of the whole recording, would be far outside.
+    assert!((1e8..1e10).contains(&recorded), "{recorded}");
+}
+
 #[test]
 fn pages_read_in_and_never_touched_are_told() {
     if !has(Need::Root) {

@@ -50,6 +50,25 @@ fn more_than_fits_goes_to_the_swap_file_and_comes_back() {
     assert_eq!((left_in(&vm), pool.figures().swap_pages), ((0, 0, 0, 0), 0));
 }
 
+/// Each page has its place in the swap file where it lies in the object, so a cluster comes back by one read.
+#[test]
+fn what_was_swapped_comes_back_in_clusters() {
+    let (_pool, vm) = with_swap(1024);
+    let object = vm.memory(512 * PAGE_SIZE).unwrap();
+    let map = vm.map(&object, &MapOptions::writable()).unwrap();
+    for page in 0..512 {
+        map.as_atomics()[page * PAGE_SIZE as usize].store(page as u8 | 1, Ordering::Relaxed);
+    }
+    let before = vm.statistics().counted;
+    for page in 0..512 {
+        assert_eq!(map.as_atomics()[page * PAGE_SIZE as usize].load(Ordering::Relaxed), page as u8 | 1);
+    }
+    let after = vm.statistics().counted;
+    let (reads, pages) = (after.reads - before.reads, after.pages_read - before.pages_read);
+    // Four pages a read here: where all frames are taken, clusters are cut short.
+    assert!(pages >= 512 - 64 && reads * 2 <= pages, "{reads} reads of {pages} pages");
+}
+
 #[test]
 fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
     for (swap_pages, pool, vm) in

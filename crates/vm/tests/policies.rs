@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use prepage_core::policy::choice::MOST_AHEAD;
 use prepage_core::policy::{Neighbours, Policy};
 use prepage_simulate::{Replay, Touch, model};
-use prepage_vm::{MapOptions, Mode, Vm};
+use prepage_vm::{MapOptions, Mode, Vm, VmOptions};
 use proptest::prelude::*;
 use serde_json::Value;
 use support::{pages, touch, vm};
@@ -145,6 +145,29 @@ fn a_fault_ends_when_all_that_it_maps_is_there() {
     support::until(|| vm.statistics().counted.soft - before >= BLOCKS);
     drop(map);
     assert_eq!(vm.statistics().counted.soft - before, BLOCKS);
+}
+
+/// Code is read in larger runs than data, unless the VM or the map says otherwise.
+#[test]
+fn a_fault_in_an_executable_map_reads_64_pages() {
+    let read_by_a_fault = |vm: &Vm, options: &MapOptions| {
+        let object =
+            vm.source("words", support::Words { len_bytes: 256 * 4096, ..Default::default() }).unwrap();
+        let map = vm.map(&object, options).unwrap();
+        let before = vm.statistics().counted;
+        assert_eq!(touch(&map, 130), support::word(130 * 4096));
+        let after = vm.statistics().counted;
+        assert_eq!(object.resident_pages(), after.pages_read - before.pages_read);
+        (after.reads - before.reads, after.pages_read - before.pages_read)
+    };
+    let (data, code) = (MapOptions::shared(), MapOptions::shared().executable());
+    let vm = vm();
+    assert_eq!(read_by_a_fault(&vm, &code), (1, 64));
+    assert_eq!(read_by_a_fault(&vm, &data), (1, 16));
+    assert_eq!(read_by_a_fault(&vm, &code.clone().policy("aligned:8".parse().unwrap())), (1, 8));
+    let vm = Vm::new(VmOptions::default().text_policy("aligned:32".parse().unwrap())).unwrap();
+    assert_eq!(read_by_a_fault(&vm, &code), (1, 32));
+    assert_eq!(read_by_a_fault(&vm, &data), (1, 16));
 }
 
 proptest! {
