@@ -202,8 +202,17 @@ fn the_yardstick_writes_a_profile_and_passes_the_exit_code_on() {
     if !can_learn(&sandbox) {
         return;
     }
-    let output = sandbox.output(&["bench", "yardstick", "--", "sh", "-c", "exit 7"]);
+    let place = "/no/such/place";
+    let mut command = sandbox.prepage(&["bench", "yardstick", "--", "sh", "-c", "exit 7"]);
+    let output = command.env("PATH", format!("{place}:/usr/bin:/bin")).output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("pages"));
-    assert_eq!(sandbox.profiles().len(), 1);
+    let profiles = sandbox.profiles();
+    assert_eq!(profiles.len(), 1);
+    let shown = sandbox.output(&["profile", "show", "--json", profiles[0].to_str().unwrap()]);
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains("/etc/ld.so.cache") && !shown.contains(place),
+        "where it looked for sh itself: {shown}"
+    );
 }

@@ -39,7 +39,7 @@ const QUICK_PROBES: u32 = 2;
 const READERS: u32 = 3;
 /// A program that is larger is one with much that few starts use.
 const WHOLE_BYTES_MAX: u64 = 32 << 20;
-/// Of that the beginning, to try how long a read takes.
+/// Of a larger program the beginning, to try how long a read takes.
 const TRIED_PAGES: u64 = 8 * CHUNK_PAGES;
 /// What a start is read ahead of at most. Beyond that, a program works on its data.
 const BYTES_MAX: u64 = 256 << 20;
@@ -250,9 +250,11 @@ impl Queue {
 fn time_to_read(file: &File, page: PageIndex) -> Option<Duration> {
     let is_cached = cached_pages(file.as_fd(), PageRange::new(page, PageIndex(page.0 + 1)))
         .is_ok_and(|cached| cached > 0);
-    let (began, queued) = (Instant::now(), queued());
+    let queued_before = queued();
+    let began = Instant::now();
     let read = rustix::io::pread(file, &mut [0u8; 1], page.offset_bytes());
-    let time = began.elapsed().saturating_sub(self::queued().saturating_sub(queued));
+    let elapsed = began.elapsed();
+    let time = elapsed.saturating_sub(queued().saturating_sub(queued_before));
     (read.is_ok() && !is_cached && time > AT_ONCE).then_some(time)
 }
 

@@ -53,7 +53,7 @@ fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<Ato
         let first = (!own.files.is_empty())
             .then(|| std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over)));
         if !over.load(Ordering::Relaxed) {
-            all = search.libraries();
+            all = search.libraries(&|| !over.load(Ordering::Relaxed));
             total = bring_in(&all, program, over);
         }
         // Where no thread can be started, the program's own pages come last instead of not at all.

@@ -5,10 +5,10 @@
 //! of that file alone with one bit a page. A file that others could have written is not looked into at all.
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.
-//! What the loader is sure to need of each is asked for on the way ([`Elf::linked_pages`]). Nobody waits for that but who looks on,
-//! and libraries named by a library are looked at as soon as they are known: the loader is at the search's heels.
+//! What the loader is likely to need of each is asked for on the way: the first 128 KiB and [`Elf::linked_pages`]. Nobody waits for that but the thread that looks
+//! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
@@ -42,11 +42,13 @@ pub const CARRIED_BYTES_MAX: u64 = 4 << 20;
 
 /// Libraries looked at for one program. Large desktop programs have two hundred.
 const LIBRARIES_MAX: usize = 512;
+/// What is asked for of them at most. ffmpeg and its 210 libraries come to half of that.
+const BYTES_MAX: u64 = 64 << 20;
 /// Libraries looked at at once.
 const THREADS: usize = 8;
 /// The piece at the end of a file that is read at once.
 const TAIL_BYTES: u64 = 8 << 10;
-/// The head of a file, which no more is known of: as much as the kernel's read-ahead brings to the loader.
+/// What is asked for of a file before anything is known of it: as much as the kernel's read-ahead brings to the loader.
 const HEAD_BYTES: u64 = 128 << 10;
 /// What one request asks for.
 const PIECE_PAGES: usize = 32;
@@ -125,11 +127,36 @@ struct Progress {
     next: VecDeque<Vec<PathBuf>>,
     /// All that was ever in `next`: a library that many are linked to is looked for once.
     asked: HashSet<Vec<PathBuf>>,
-    /// Files that were looked at.
-    seen: HashSet<PathBuf>,
+    /// Files that were looked at, and whether each is a library of this machine.
+    seen: HashMap<PathBuf, bool>,
     /// Threads that look at a library, and may add more.
     at_work: usize,
+    /// What was asked for of them.
+    bytes: u64,
     found: FoundMaps,
+}
+
+/// A thread at work on one library. Dropped, also by a panic, it is not.
+struct AtWork<'a>(&'a Search);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        progress.at_work -= 1;
+        if progress.at_work == 0 {
+            self.0.more.notify_all();
+        }
+    }
+}
+
+/// What became of one place where a library may be.
+enum Place {
+    /// No library for this machine is there.
+    Nothing,
+    /// It was looked at already, by another name.
+    Known,
+    Found(Looked),
+    Unusable(PathBuf, MapError),
 }
 
 impl Search {
@@ -154,7 +181,7 @@ impl Search {
         match looked {
             Ok(looked) => {
                 search.machine = looked.elf.machine;
-                search.progress().seen.extend([program.to_owned(), looked.path.clone()]);
+                search.progress().seen.extend([(program.to_owned(), true), (looked.path.clone(), true)]);
                 search.follow(&looked);
                 let (path, map) = looked.map(&search.sidecars);
                 found.add(&path, map);
@@ -166,18 +193,19 @@ impl Search {
         (search, found)
     }
 
-    /// The libraries, and the libraries of these, several at once: each costs a few reads one after the other, and the loader is at its heels.
-    pub fn libraries(self) -> FoundMaps {
-        if !self.progress().next.is_empty() {
-            std::thread::scope(|scope| {
-                for _ in 1..THREADS {
-                    // One that cannot be started is one fewer at work.
-                    let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-                    let _ = builder.spawn_scoped(scope, || self.look_at_all());
-                }
-                self.look_at_all();
-            });
-        }
+    /// The libraries, and the libraries of these, several at once, for as long as the search `is_wanted`: each costs a few reads one after the other, and
+    /// the loader comes right behind.
+    pub fn libraries(self, is_wanted: &(dyn Fn() -> bool + Sync)) -> FoundMaps {
+        // Each may name more.
+        let threads = THREADS.min(2 * self.progress().next.len());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // One that cannot be started is one fewer at work.
+                let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+                let _ = builder.spawn_scoped(scope, || self.look_at_all(is_wanted));
+            }
+            self.look_at_all(is_wanted);
+        });
         let progress = self.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut found = progress.found;
         for (rank, file) in found.files.iter_mut().enumerate() {
@@ -186,34 +214,30 @@ impl Search {
         found
     }
 
-    fn look_at_all(&self) {
-        while let Some(places) = self.next() {
-            let looked = places.iter().find_map(|path| self.look_at_library(path));
-            let found = looked.flatten().map(|looked| match looked {
-                Ok(looked) => {
+    fn look_at_all(&self, is_wanted: &(dyn Fn() -> bool + Sync)) {
+        while let Some((places, _at_work)) = self.next(is_wanted) {
+            let mut found = places.iter().map(|path| self.look_at_library(path));
+            let (path, map) = match found.find(|place| !matches!(place, Place::Nothing)) {
+                Some(Place::Found(looked)) => {
                     // Others can go on while this one looks for a map.
                     self.follow(&looked);
                     looked.map(&self.sidecars)
                 }
-                Err((path, error)) => (path, Err(error)),
-            });
-            let mut progress = self.progress();
-            found.into_iter().for_each(|(path, map)| progress.found.add(&path, map));
-            progress.at_work -= 1;
-            if progress.at_work == 0 && progress.next.is_empty() {
-                self.more.notify_all();
-            }
+                Some(Place::Unusable(path, error)) => (path, Err(error)),
+                Some(Place::Nothing | Place::Known) | None => continue,
+            };
+            self.progress().found.add(&path, map);
         }
     }
 
     /// The next library to look at, once there is one; `None` when nobody is at work that could still name one.
-    fn next(&self) -> Option<Vec<PathBuf>> {
+    fn next(&self, is_wanted: &(dyn Fn() -> bool + Sync)) -> Option<(Vec<PathBuf>, AtWork<'_>)> {
         let mut progress = self.progress();
         loop {
-            let is_over = progress.seen.len() > LIBRARIES_MAX;
+            let is_over = progress.seen.len() > LIBRARIES_MAX || progress.bytes > BYTES_MAX || !is_wanted();
             if let Some(next) = progress.next.pop_front().filter(|_| !is_over) {
                 progress.at_work += 1;
-                return Some(next);
+                return Some((next, AtWork(self)));
             }
             if is_over || progress.at_work == 0 {
                 self.more.notify_all();
@@ -235,16 +259,24 @@ impl Search {
         }
     }
 
-    /// `None` where there is no such library for this machine; nothing in it where that was looked at already, by another name.
-    fn look_at_library(&self, path: &Path) -> Option<Option<Result<Looked, (PathBuf, MapError)>>> {
-        let path = path.canonicalize().ok()?;
-        if !self.progress().seen.insert(path.clone()) {
-            return Some(None);
+    fn look_at_library(&self, path: &Path) -> Place {
+        let Ok(path) = path.canonicalize() else { return Place::Nothing };
+        let seen = self.progress().seen.insert(path.clone(), true);
+        if seen == Some(true) {
+            return Place::Known;
         }
-        match Looked::at(&path, &self.sidecars) {
-            Ok(looked) => (looked.elf.machine == self.machine).then_some(Some(Ok(looked))),
-            Err(MapError::Skipped(Skipped::Missing) | MapError::Elf(ElfError::Foreign)) => None,
-            Err(error) => Some(Some(Err((path, error)))),
+        let looked =
+            if seen.is_none() { Looked::at(&path, &self.sidecars) } else { Err(ElfError::Foreign.into()) };
+        match looked {
+            Ok(looked) if looked.elf.machine == self.machine => {
+                self.progress().bytes += looked.asked_bytes;
+                Place::Found(looked)
+            }
+            Ok(_) | Err(MapError::Skipped(Skipped::Missing) | MapError::Elf(ElfError::Foreign)) => {
+                self.progress().seen.insert(path, false);
+                Place::Nothing
+            }
+            Err(error) => Place::Unusable(path, error),
         }
     }
 
@@ -268,6 +300,7 @@ struct Looked {
     file: File,
     elf: Elf,
     links: Links,
+    asked_bytes: u64,
 }
 
 impl Looked {
@@ -279,14 +312,17 @@ impl Looked {
         is_trusted(file.as_fd(), sidecars.uid())?.map_err(MapError::Untrusted)?;
         // What is read is named exactly: no read-ahead.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        ask_for(&file, PageRange::covering(0, identity.size_bytes.min(HEAD_BYTES)));
+        let head = PageRange::covering(0, identity.size_bytes.min(HEAD_BYTES));
+        ask_for(&file, head);
         let elf = Elf::parse(&file)?;
+        let mut asked_bytes = head.bytes();
         for pages in elf.linked_pages() {
             ask_for(&file, pages);
+            asked_bytes += pages.bytes();
         }
         let dynamic = elf.dynamic(&file).unwrap_or_default();
         let links = elf.links(&dynamic, &file).unwrap_or_default();
-        Ok(Self { path: path.into(), identity, file, elf, links })
+        Ok(Self { path: path.into(), identity, file, elf, links, asked_bytes })
     }
 
     /// Its path, and the file with the pages it carries, if any.
@@ -423,6 +459,7 @@ impl Bytes for Tail<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use prepage_sys::cachestat::{cached_pages, evict};
@@ -481,11 +518,11 @@ mod tests {
         assert!(own.left.is_empty(), "{own:?}");
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| search.look_at_all());
+                scope.spawn(|| search.look_at_all(&|| true));
             }
         });
         let progress = search.progress();
-        let names: Vec<_> = progress.seen.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        let names: Vec<_> = progress.seen.keys().filter_map(|path| path.file_name()?.to_str()).collect();
         for name in ["ls", "libc.so", "ld-linux"] {
             assert!(names.iter().any(|seen| seen.starts_with(name)), "{name}: {names:?}");
         }
@@ -494,10 +531,39 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_is_not_wanted_or_of_which_a_thread_panics_ends() {
+        let search = || Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none()).0;
+        assert!(search().libraries(&|| false).left.is_empty());
+        let asked = AtomicUsize::new(0);
+        let panics = || if asked.fetch_add(1, Ordering::Relaxed) == 1 { panic!("as one may") } else { true };
+        let ended = std::thread::spawn(move || search().libraries(&panics)).join();
+        assert!(ended.is_err(), "it is told");
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_of_this_machine_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::write(dir.join("foreign"), "no library").unwrap();
+        let libc = candidates(
+            &Links { needed: vec!["libc.so.6".into()], ..Links::default() },
+            Path::new("/"),
+            &Cache::read(),
+        );
+        let libc = libc.concat().into_iter().find(|path| path.is_file()).unwrap();
+        let (search, _) = Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none());
+        let foreign = dir.join("foreign");
+        assert!(matches!(search.look_at_library(&foreign), Place::Nothing));
+        assert!(matches!(search.look_at_library(&foreign), Place::Nothing), "also the second time");
+        assert!(matches!(search.look_at_library(&libc), Place::Found(_)));
+        assert!(matches!(search.look_at_library(&libc), Place::Known));
+    }
+
+    #[test]
     fn what_is_no_program_has_no_maps() {
         for path in ["/etc/passwd", "/dev/null", "/no/such/file"] {
             let (search, own) = Search::of_program(Path::new(path), Sidecars::none());
-            assert!(own.files.is_empty() && search.libraries().files.is_empty());
+            assert!(own.files.is_empty() && search.libraries(&|| true).files.is_empty());
         }
     }
 }

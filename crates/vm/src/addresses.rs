@@ -4,7 +4,7 @@
 //! lie in leaves of 16 GiB each, made when first needed and kept.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prepage_sys::fork;
 use prepage_sys::made_once::MadeOnce;

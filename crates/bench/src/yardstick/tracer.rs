@@ -23,7 +23,7 @@ pub struct Tracer {
     root: u32,
     /// Whether it has executed the program.
     executed: bool,
-    /// Where it looked for the program last: not the program's doing, unless it is there.
+    /// Where it looked for the program last, until it has executed it: only the file that was executed is a name of the program's.
     tried: Option<PathBuf>,
     /// By thread: the call it is in.
     entered: HashMap<u32, (u64, [u64; 6])>,
@@ -56,10 +56,12 @@ impl Tracer {
                 Stop::Signal(signal) => ptrace::resume(tid, signal),
                 Stop::Group => ptrace::leave_stopped(tid),
                 Stop::Event => {
-                    if tid == self.root && !self.executed {
-                        // It did nothing else of the kind before.
+                    // The first event is the interruption that attached it, before it has tried anything.
+                    if tid == self.root
+                        && let Some(path) = self.tried.take()
+                    {
                         self.executed = true;
-                        self.tried.take().iter().for_each(|path| look_up(path, sightings));
+                        look_up(&path, sightings);
                     }
                     // After an exec by another thread than the first, this thread is in a call it never entered.
                     self.entered.remove(&tid);
