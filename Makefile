@@ -189,7 +189,7 @@ bench-patterns: build
 bench-workload: build
 	build/prepage bench workload $(WORKLOAD)
 
-## bench-drive-cache: whether the drive gets faster for what it has read
+## bench-drive-cache: whether the drive gets faster for what it has read, and whether it reads ahead
 bench-drive-cache: build
 	build/prepage bench drive-cache
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Tally, TraceFacts};
+use prepage_prefetch::statistics::quantile;
 use prepage_sys::spawn::HowEnded;
 use prepage_trace::{RecordOptions, Recorded, Recorder, Scope};
 
@@ -53,6 +54,14 @@ impl Run {
         let mut tally = Tally::default();
         of_class.for_each(|fault| tally.merge(&Tally::one(fault.class, fault.cost_ns)));
         tally
+    }
+
+    /// The `q`-quantile of what the faults of `class` cost; of all for `None`. `None` where no cost is known.
+    pub fn quantile_us(&self, class: Option<FaultClass>, q: f64) -> Option<f64> {
+        let of_class = self.faults.iter().filter(|fault| class.is_none_or(|class| fault.class == class));
+        let costs_us: Vec<f64> =
+            of_class.filter_map(|fault| fault.cost_ns).map(|cost_ns| cost_ns as f64 / 1e3).collect();
+        (!costs_us.is_empty()).then(|| quantile(&costs_us, q))
     }
 }
 

@@ -28,7 +28,7 @@
 //! | [`mod@published`] | what the study counted                                              |
 //! | [`reasons`]    | why today's kernel counts otherwise                                 |
 //! | [`clusters`]   | clustering policies in time: the VM's and plain reads of a cold file |
-//! | [`drive_cache`] | whether a drive gets faster for what it has read                   |
+//! | [`drive_cache`] | whether a drive gets faster for what it has read, or reads ahead   |
 //! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
 //! | [`pool`]       | a file twice as large as memory, by the kernel and by the VM's pool |
 //! | [`patterns`]   | a large file, records and small files, written and read in three ways |

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use prepage_core::FaultClass;
 use prepage_core::quantity::counted;
-use prepage_core::{FaultClass, Tally};
 use prepage_display::html::Document;
 use prepage_display::number::{known, percent};
 use prepage_display::table::table;
@@ -80,26 +80,40 @@ pub fn title(one: &Shown) -> String {
 /// short, cached, all.
 pub fn cells(facts: &Facts, one: &Shown) -> Vec<[String; 6]> {
     let run = &one.run;
-    let of = |class| run.tally(Some(class));
-    let tallies = [of(FaultClass::Disk), of(FaultClass::Short), of(FaultClass::Cached), run.tally(None)];
+    let classes = [Some(FaultClass::Disk), Some(FaultClass::Short), Some(FaultClass::Cached), None];
+    let tallies = classes.map(|class| run.tally(class));
     let published = published(run.experiment, facts.pages);
     let mut rows = Vec::new();
-    let mut add = |measure: &str, here: &dyn Fn(Tally) -> String, theirs: &dyn Fn(Row, Row) -> String| {
-        let [disk, short, cached, all] = tallies.map(here);
+    let mut add = |measure: &str, here: [String; 4], theirs: Option<&dyn Fn(Row, Row) -> String>| {
+        let [disk, short, cached, all] = here;
         let short = if tallies[1].count == 0 { "in disk".to_owned() } else { short };
         rows.push([measure.to_owned(), "here".to_owned(), disk, short, cached, all]);
-        if let Some(table) = published {
+        if let Some((table, theirs)) = published.zip(theirs) {
             let [disk, short, cached, all] =
                 [table.disk, table.short, table.cached, table.all].map(|row| theirs(row, table.all));
             rows.push([String::new(), "study".to_owned(), disk, short, cached, all]);
         }
     };
-    let microseconds = |mean| known(mean, |mean: f64| format!("{mean:.2}"));
-    add("count", &|tally| tally.count.to_string(), &|row, _| row.count.to_string());
+    let microseconds = |us| known(us, |us: f64| format!("{us:.2}"));
     let share = |part, whole| known(percent(part, whole), |share| format!("{share:.1}"));
-    add("percent", &|tally| share(tally.count, tallies[3].count), &|row, all| share(row.count, all.count));
-    add("mean µs", &|tally| microseconds(tally.mean_us()), &|row, _| microseconds(row.mean_us));
-    add("total ms", &|tally| format!("{:.1}", tally.total_ms()), &|row, _| format!("{:.1}", row.total_ms));
+    let shares = tallies.map(|tally| share(tally.count, tallies[3].count));
+    add("count", tallies.map(|tally| tally.count.to_string()), Some(&|row, _| row.count.to_string()));
+    add("percent", shares, Some(&|row, all| share(row.count, all.count)));
+    add(
+        "mean µs",
+        tallies.map(|tally| microseconds(tally.mean_us())),
+        Some(&|row, _| microseconds(row.mean_us)),
+    );
+    // The study draws single costs and prints no quantiles.
+    for (measure, q) in [("median µs", 0.5), ("p90 µs", 0.9)] {
+        add(measure, classes.map(|class| microseconds(run.quantile_us(class, q))), None);
+    }
+    let milliseconds = |ms: f64| format!("{ms:.1}");
+    add(
+        "total ms",
+        tallies.map(|tally| milliseconds(tally.total_ms())),
+        Some(&|row, _| milliseconds(row.total_ms)),
+    );
     rows
 }
 
@@ -192,31 +206,35 @@ mod tests {
     use super::*;
     use crate::experiment::{Experiment, FileFault};
 
-    #[test]
-    fn the_studys_figures_stand_beside_those_of_a_file_of_its_size_alone() {
-        let shown = |pattern| Shown {
-            run: Run {
-                experiment: Experiment { pattern, cache: Cache::Cold },
-                faults: vec![FileFault { page: PageIndex(0), class: FaultClass::Disk, cost_ns: Some(1000) }],
-                other_faults: 0,
-                facts: TraceFacts::default(),
-            },
-            rounds: 3,
-            disk_counts: (1, 1),
-            mapped: None,
+    fn shown(pattern: Pattern, cache: Cache, faults: impl IntoIterator<Item = (FaultClass, u64)>) -> Shown {
+        let fault = |(class, cost_ns)| FileFault { page: PageIndex(0), class, cost_ns: Some(cost_ns) };
+        let run = Run {
+            experiment: Experiment { pattern, cache },
+            faults: faults.into_iter().map(fault).collect(),
+            other_faults: 0,
+            facts: TraceFacts::default(),
         };
-        let facts = |pages| Facts {
+        Shown { run, rounds: 3, disk_counts: (1, 1), mapped: None }
+    }
+
+    fn facts(pages: u64) -> Facts {
+        Facts {
             pages,
             accesses: pages << 12,
             read_ahead_kib: vec![128],
             read_ahead_set: false,
             file_system: String::new(),
             probe_cost_ns: None,
-        };
+        }
+    }
+
+    #[test]
+    fn the_studys_figures_stand_beside_those_of_a_file_of_its_size_alone() {
+        let shown = |pattern| shown(pattern, Cache::Cold, [(FaultClass::Disk, 1000)]);
         for (pages, pattern, rows) in [
-            (STUDY_PAGES, Pattern::Random, 8),
-            (STUDY_PAGES, Pattern::Stride { pages: 2 }, 4),
-            (100, Pattern::Random, 4),
+            (STUDY_PAGES, Pattern::Random, 10),
+            (STUDY_PAGES, Pattern::Stride { pages: 2 }, 6),
+            (100, Pattern::Random, 6),
         ] {
             let (facts, one) = (facts(pages), shown(pattern));
             assert_eq!(cells(&facts, &one).len(), rows, "{pages} {pattern}");
@@ -228,5 +246,36 @@ mod tests {
             assert_eq!(of_study(STUDY_PAGES), pattern == Pattern::Stride { pages: 64 }, "{pattern}");
             assert!(!of_study(100), "{pattern}");
         }
+    }
+
+    #[test]
+    fn the_share_of_accesses_that_read_from_the_disk_is_of_cold_runs() {
+        let facts = facts(STUDY_PAGES);
+        let disk = [(FaultClass::Disk, 1000); 477].into_iter().chain([(FaultClass::Cached, 10); 731]);
+        let cold = note(&facts, &shown(Pattern::Random, Cache::Cold, disk));
+        assert!(cold.contains(" 477 of 46284800 accesses, 0.0010 %, had to read"), "{cold}");
+        // The study's own: it prints 0.01 %.
+        let study = shown(Pattern::Random, Cache::Cold, [(FaultClass::Disk, 1000); 6198]);
+        let study = note(&Facts { accesses: 45_000_000, ..facts.clone() }, &study);
+        assert!(study.contains(" 6198 of 45000000 accesses, 0.0138 %"), "{study}");
+        let warm = note(&facts, &shown(Pattern::Random, Cache::Warm, [(FaultClass::Cached, 10)]));
+        assert!(!warm.contains("accesses"), "{warm}");
+        let none = note(&Facts { accesses: 0, ..facts }, &shown(Pattern::Random, Cache::Cold, []));
+        assert!(none.contains(" 0 of 0 accesses, 0.0000 %"), "{none}");
+    }
+
+    #[test]
+    fn quantiles_are_of_each_class_and_have_no_published_ones_beside_them() {
+        let cached = (1..=11).map(|us| (FaultClass::Cached, us * 1000));
+        let one = shown(Pattern::Random, Cache::Cold, cached.chain([(FaultClass::Disk, 500_000)]));
+        let rows = cells(&facts(STUDY_PAGES), &one);
+        let row = |measure: &str| rows.iter().position(|row| row[0] == measure).unwrap();
+        assert_eq!(rows[row("median µs")][2..], ["500.00", "in disk", "6.00", "6.50"]);
+        assert_eq!(rows[row("p90 µs")][2..5], ["500.00", "in disk", "10.00"]);
+        let whose: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
+        let both = ["here", "study"];
+        assert_eq!(whose, [&both[..], &both, &both, &["here", "here"], &both].concat());
+        let none = cells(&facts(STUDY_PAGES), &shown(Pattern::Random, Cache::Warm, []));
+        assert_eq!(none[row("median µs")][2], none[row("mean µs")][2], "unknown");
     }
 }

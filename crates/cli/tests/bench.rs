@@ -156,3 +156,28 @@ fn what_cannot_be_measured_is_told_with_a_remedy() {
     let file = env!("CARGO_MANIFEST_PATH");
     fails(&["access", "--expect-sum", "0", file], 125, "add up to");
 }
+
+#[test]
+fn the_drive_is_asked_for_what_it_has_read_and_for_reads_of_each_size() {
+    let dir = directory();
+    if !has(Need::DirectReads(dir.path().to_owned())) {
+        return;
+    }
+    let drive_cache = |more: &[&str]| {
+        bench(&[&["drive-cache", "--size", "8M", "--directory", dir.path().to_str().unwrap()], more].concat())
+    };
+    let output = drive_cache(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let count = |of: &str| report[of].as_array().unwrap().iter().map(|row| row["reads"].as_u64().unwrap());
+    assert_eq!(count("passes").collect::<Vec<_>>(), [512; 4]);
+    let sizes = report["sizes"].as_array().unwrap().iter();
+    let sizes: Vec<_> = sizes.map(|row| (row["order"].as_str(), row["read_bytes"].as_u64())).collect();
+    let random = |bytes| (Some("at random"), Some(bytes));
+    assert_eq!(sizes, [(Some("in order"), Some(4096)), random(4096), random(128 << 10), random(1 << 20)]);
+    let said = drive_cache(&[]);
+    let said = text(&said.stdout);
+    assert!(said.contains("1024 KiB at random") && said.contains("In order a page takes"), "{said}");
+    let short = bench(&["drive-cache", "--size", "7M"]);
+    assert_eq!(short.status.code(), Some(2), "{}", text(&short.stderr));
+    assert!(text(&short.stderr).contains("at least 8 MiB"), "{}", text(&short.stderr));
+}

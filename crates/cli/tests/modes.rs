@@ -91,12 +91,13 @@ fn the_program_starts_in_every_mode_and_what_is_mapped_ahead_is_no_fault_any_mor
         return;
     }
     for way in ways {
-        // A page takes several calls at most: one to ask, one to wait, those to open its file and look up names.
+        // Some 900 calls are made whatever is read: for the profile, for its files, and by the threads that read. Pages take less than
+        // one each, for many are asked for at once.
         let counted = &way["counted"];
         let pages = counted["prefetched_pages"].as_u64().unwrap();
         let calls = counted["prefetch_system_calls"].as_u64();
         assert_eq!(calls.is_some(), pages > 0, "{way}");
-        assert!(calls.is_none_or(|calls| calls > 0), "{way}");
+        assert!(calls.is_none_or(|calls| (1..=2000 + 2 * pages).contains(&calls)), "{way}");
     }
     let trace = std::fs::read_to_string(trace).unwrap();
     let of = |way: &str, phase: &str| {

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use prepage_testing::{Need, has};
+use serde_json::Value;
 
 /// A copy of `program` in the sandbox that `prepage run` has learned, and its name.
 fn learned(sandbox: &Sandbox, program: &str, args: &[&str]) -> PathBuf {
@@ -77,6 +78,29 @@ fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
     assert!(own.lines().all(|line| line.starts_with("prepage: ")), "{own}");
 }
 
+/// What is said of a file's length and place before and after it got a section is what the file system says.
+fn assert_layout(program: &Path, size_bytes_before: u64, embedded: &Value) {
+    let [before, after] = ["before", "after"].map(|when| &embedded[when]);
+    let size_bytes = fs::metadata(program).unwrap().len();
+    let sizes = [before, after].map(|layout| layout["size_bytes"].as_u64());
+    assert_eq!(sizes, [Some(size_bytes_before), Some(size_bytes)]);
+    // Its map, and a copy of its section headers: a page at most for a small program.
+    let growth_bytes = size_bytes - size_bytes_before;
+    assert!((1..=4096).contains(&growth_bytes), "{growth_bytes}");
+    if has(Need::Extents(program.parent().unwrap().to_owned())) && has(Need::Tool("filefrag".into())) {
+        let filefrag = Command::new("filefrag").arg("-s").arg(program).env("LC_ALL", "C").output().unwrap();
+        let told = text(&filefrag.stdout);
+        // PATH: 1 extent found
+        let found =
+            told.trim_end().rsplit_once(": ").and_then(|(_, count)| count.split(' ').next()?.parse().ok());
+        assert!(
+            found.is_some_and(|pieces: u64| pieces > 0) && after["pieces"].as_u64() == found,
+            "{told}: {after}"
+        );
+        assert!(before["pieces"].as_u64() > Some(0), "{before}");
+    }
+}
+
 #[test]
 fn what_is_shown_is_what_is_in_the_file() {
     let sandbox = Sandbox::new();
@@ -87,6 +111,7 @@ fn what_is_shown_is_what_is_in_the_file() {
     let before = fs::read(&program).unwrap();
     let embedded = json(&sandbox.output(&["profile", "embed", "--json", as_text(&program)]));
     let pages = &embedded["files"][0]["pages"];
+    assert_layout(&program, before.len() as u64, &embedded["files"][0]);
     let shown = json(&sandbox.output(&["profile", "sections", "--json", as_text(&program)]));
     assert_eq!(&shown["in_section"]["map"]["pages"], pages);
     assert_eq!(shown["in_section"], shown["followed"]);

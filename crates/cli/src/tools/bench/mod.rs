@@ -50,7 +50,7 @@ pub enum Command {
     Clusters(clusters::Args),
     /// Compare the faults that `simulate` predicts for Linux's policies with those of this kernel (root)
     Linux(linux::Args),
-    /// Measure whether the drive is faster for pages it has read before (direct reads)
+    /// Measure whether the drive is faster for pages it has read before, and whether it reads ahead (direct reads)
     DriveCache(drive_cache::Args),
     /// Measure the memory that tracks who maps which page, per map and per page
     Maps(maps::Args),

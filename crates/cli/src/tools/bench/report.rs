@@ -6,7 +6,7 @@ use anyhow::Result;
 use prepage_bench::page::{Facts, Shown, cells, note, title};
 use prepage_bench::published::{CostRatio, Published, Row, cost_ratios, published};
 use prepage_bench::reasons::reason;
-use prepage_core::{FaultClass, PAGE_SIZE, Tally};
+use prepage_core::{FaultClass, PAGE_SIZE};
 use serde_json::{Value, json};
 
 use crate::output::print_json;
@@ -69,7 +69,11 @@ pub fn json(facts: &Facts, shown: &[Shown]) -> Result<()> {
 
 fn experiment(facts: &Facts, one: &Shown) -> Value {
     let run = &one.run;
-    let tally = |tally: Tally| json!({ "count": tally.count, "mean_us": tally.mean_us(), "total_ms": tally.total_ms() });
+    let tally = |class| {
+        let tally = run.tally(class);
+        json!({ "count": tally.count, "mean_us": tally.mean_us(), "p50_us": run.quantile_us(class, 0.5),
+            "p90_us": run.quantile_us(class, 0.9), "total_ms": tally.total_ms() })
+    };
     let fault = |fault: &prepage_bench::FileFault| {
         json!([fault.page.0, u8::from(fault.class == FaultClass::Disk), fault.cost_ns])
     };
@@ -92,10 +96,10 @@ fn experiment(facts: &Facts, one: &Shown) -> Value {
         "rounds": one.rounds,
         "disk_faults_min": one.disk_counts.0,
         "disk_faults_max": one.disk_counts.1,
-        "disk": tally(run.tally(Some(FaultClass::Disk))),
-        "short": tally(run.tally(Some(FaultClass::Short))),
-        "cached": tally(run.tally(Some(FaultClass::Cached))),
-        "all": tally(run.tally(None)),
+        "disk": tally(Some(FaultClass::Disk)),
+        "short": tally(Some(FaultClass::Short)),
+        "cached": tally(Some(FaultClass::Cached)),
+        "all": tally(None),
         "faults_of_other_memory": run.other_faults,
         "records_lost": run.facts.lost,
         "kernel": run.facts.kernel,
