@@ -49,7 +49,7 @@ pub enum Management {
     Classes,
 }
 
-/// A part of memory, as `3/8`: more than none, and less than all.
+/// A part of memory, as `3/8`: from 1/16 to 15/16, so that either side has frames to work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     parts: u64,
@@ -58,7 +58,7 @@ pub struct Share {
 
 impl Share {
     /// In whole pages, of so many bytes.
-    const fn of_bytes(self, bytes: u64) -> u64 {
+    fn of_bytes(self, bytes: u64) -> u64 {
         bytes / PAGE_SIZE * self.parts / self.of * PAGE_SIZE
     }
 }
@@ -72,8 +72,10 @@ impl FromStr for Share {
             .and_then(|(parts, of)| Some((parts.parse::<u64>().ok()?, of.parse::<u64>().ok()?)));
         match numbers {
             // What is multiplied by pages stays far below 64 bits.
-            Some((parts @ 1.., of @ ..=1024)) if parts < of => Ok(Self { parts, of }),
-            _ => Err("expected a part of memory like 3/8, of 1024 parts at most".to_owned()),
+            Some((parts, of @ ..=1024)) if parts < of && (of..=15 * of).contains(&(16 * parts)) => {
+                Ok(Self { parts, of })
+            }
+            _ => Err("expected a part of memory like 3/8, from 1/16 to 15/16, of 1024 parts at most".to_owned()),
         }
     }
 }
@@ -355,7 +357,7 @@ mod tests {
 
     #[test]
     fn managements_are_what_their_names_say() {
-        for name in ["static:3/8", "static:1/3", "dont-need", "classes"] {
+        for name in ["static:3/8", "static:1/3", "static:1/16", "static:960/1024", "dont-need", "classes"] {
             assert_eq!(name.parse::<Management>().map(|management| management.to_string()), Ok(name.into()));
         }
         for name in [
@@ -365,6 +367,11 @@ mod tests {
             "static:8/8",
             "static:-1/8",
             "static:1/1025",
+            "static:1/1024",
+            "static:1/17",
+            "static:16/17",
+            "static:1023/1024",
+            "static:18446744073709551615/16",
             "static:3",
             "other",
         ] {

@@ -147,6 +147,9 @@ fn what_cannot_be_measured_is_told_with_a_remedy() {
     fails(&["file", "--file", "/dev/null"], 125, "is empty");
     fails(&["file", "--pattern", "backwards"], 2, "is not a pattern: random, sequential");
     fails(&["file", "--size", "many"], 2, "is not a size");
+    for share in ["1/1024", "1023/1024"] {
+        fails(&["workload", "--static-share", share], 2, "--static-share");
+    }
     fails(&["file", "--size", "0"], 2, "0 bytes are nothing to measure");
     fails(&["file", "--read-ahead", "128"], 2, "whole number of KiB with its unit");
     fails(&["sweep", "--read-ahead", "1000B", "--", "true"], 2, "whole number of KiB with its unit");

@@ -59,7 +59,7 @@ pub fn parse_ns(text: &str, unit: &str) -> Option<u64> {
 pub fn counted(count: usize, noun: &str) -> String {
     let ending = match count {
         1 => "",
-        _ if noun.ends_with(['s', 'h']) => "es",
+        _ if ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(*end)) => "es",
         _ => "s",
     };
     format!("{count} {noun}{ending}")
@@ -105,6 +105,14 @@ mod tests {
         for text in ["", "k", "-1", "+1", "4x", "4ib", "99999999999T", "4kk", "1.2.3", ".", "4é", "1e3"] {
             assert_eq!(parse_size(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn things_are_counted_as_they_are_spelt() {
+        let twos = ["page", "path", "length", "match", "hash", "class", "index"].map(|noun| counted(2, noun));
+        let spelt = ["2 pages", "2 paths", "2 lengths", "2 matches", "2 hashes", "2 classes", "2 indexes"];
+        assert_eq!(twos, spelt);
+        assert_eq!((counted(0, "path"), counted(1, "match")), ("0 paths".to_owned(), "1 match".to_owned()));
     }
 
     #[test]

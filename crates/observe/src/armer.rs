@@ -81,7 +81,7 @@ pub struct Armer {
     spaces: HashMap<u32, Vec<FirstTouches>>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
-    /// What processes without any mapped, and when. What they mapped after the agent sent its
+    /// The files that processes without a descriptor mapped, and when. What they mapped after the agent sent its
     /// descriptor is not registered by it, though it is there when that is received.
     mapped_at: HashMap<u32, Vec<(Mapped, u64)>>,
     /// Processes that have ended while word of their agent was waited for. It may have come, and is judged first.
@@ -305,7 +305,8 @@ impl Armer {
     /// Process `pid` mapped something at `time_ns`; 0 where that is not known. Returns whether it was still to be armed.
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
         let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
-        if time_ns > 0 && !is_judged {
+        // A process that nobody arms is never judged, and memory of no file is not armed.
+        if time_ns > 0 && !is_judged && self.no_arming.is_none() && mapped.inode.is_some() {
             self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
         }
         let by = self.arm(pid, mapped, time_ns);
@@ -579,14 +580,26 @@ impl Armer {
         if device >> 20 != 0 {
             return false;
         }
-        if !self.in_memory.contains_key(&device) {
-            let Ok(mountinfo) = proc_file::read(format!("/proc/{pid}/mountinfo")) else { return false };
-            let kinds = parse_mounts(&mountinfo).into_iter();
-            let is_kept = |kind: &str| matches!(kind, "tmpfs" | "hugetlbfs");
-            self.in_memory.extend(kinds.map(|mount| (mount.device, is_kept(&mount.kind))));
-            self.in_memory.entry(device).or_insert(false);
+        if let Some(&is_in_memory) = self.in_memory.get(&device) {
+            return is_in_memory;
         }
-        self.in_memory[&device]
+        let mounts_of = |process: &str| {
+            let mountinfo = proc_file::read(format!("/proc/{process}/mountinfo"));
+            parse_mounts(&mountinfo.unwrap_or_default())
+        };
+        let mut mounts = mounts_of(&pid.to_string());
+        // A process that has ended has no mounts any more. This one sees most of them too, but what it does not see may be in memory.
+        let has_ended = mounts.is_empty();
+        if has_ended {
+            mounts = mounts_of("self");
+        }
+        for mount in mounts {
+            self.in_memory.insert(mount.device, matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs"));
+        }
+        match has_ended {
+            true => self.in_memory.get(&device).copied().unwrap_or(false),
+            false => *self.in_memory.entry(device).or_insert(false),
+        }
     }
 
     /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
@@ -662,6 +675,7 @@ mod tests {
     use std::sync::Arc;
 
     use prepage_core::Permissions;
+    use prepage_sys::mounts::mounts;
     use prepage_sys::process_stat::ProcessStat;
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -760,6 +774,37 @@ mod tests {
         armer.judge();
         armer.ended(pid);
         assert_eq!(told(&armer), whole("/late"));
+    }
+
+    #[test]
+    fn file_systems_of_a_process_that_has_ended_are_those_that_this_process_sees() {
+        // No file system has it.
+        const UNSEEN: u64 = 0xf_ffff;
+        let pid = ended(sleeping());
+        let mut armer = Armer::new(None, Ok(()));
+        assert!(!armer.is_in_memory(pid, UNSEEN));
+        assert!(!armer.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
+        for mount in mounts().unwrap().iter().filter(|mount| mount.device >> 20 == 0) {
+            let is_in_memory = matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs");
+            assert_eq!(armer.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
+        }
+        assert!(!armer.is_in_memory(std::process::id(), UNSEEN));
+        assert_eq!(armer.in_memory.get(&UNSEEN), Some(&false));
+    }
+
+    /// What no descriptor can come for is not kept for it.
+    #[test]
+    fn only_mappings_that_may_come_to_be_judged_are_kept() {
+        let pid = ended(sleeping());
+        let anonymous = Mapped { inode: None, ..mapping("[anon]") };
+        let mut armer = Armer::new(None, Ok(()));
+        armer.mapped(pid, &anonymous, 2);
+        assert!(armer.mapped_at.is_empty());
+        armer.mapped(pid, &mapping("/file"), 2);
+        assert_eq!(armer.mapped_at[&pid].len(), 1);
+        let mut armer = Armer::new(None, Err("not allowed".into()));
+        armer.mapped(pid, &mapping("/file"), 2);
+        assert!(armer.mapped_at.is_empty());
     }
 
     /// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.

@@ -25,6 +25,16 @@ impl DiskStat {
         PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
     }
 
+    /// The number (`st_dev`) of the block device that has this inode for itself, to which the disk's own pages (directories, inodes)
+    /// belong. The inode is given with its file system's device, `major << 20 | minor`: a block device's inode lies on a file system without
+    /// a device (major number 0), and its number is the block device's, of 32 bits. `None` for any other. Inodes of files may have such
+    /// numbers too: only [`Self::directory`] shows whether there is a block device of that number.
+    pub fn device_of_inode((device, inode): (u64, u64)) -> Option<u64> {
+        // Overlayfs puts the layer's number into the high bits of an inode.
+        let number = u32::try_from(inode).ok().filter(|_| device >> 20 == 0)?;
+        Some(rustix::fs::makedev(number >> 20, number & 0xf_ffff))
+    }
+
     /// The counters of the device with this number; `None` where it is not a block device's.
     pub fn of(device: u64) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(Self::directory(device).join("stat")).ok()?)
@@ -49,5 +59,15 @@ mod tests {
         assert_eq!(DiskStat::parse("  10 1 80 3   20 2 40 7   5 9 9 0 0\n"), Some(stat));
         assert_eq!(DiskStat::parse("10 1"), None);
         assert_eq!(DiskStat::of(0), None);
+    }
+
+    #[test]
+    fn only_inodes_with_numbers_of_devices_are_block_devices() {
+        let disk = rustix::fs::makedev(259, 3);
+        assert_eq!(DiskStat::device_of_inode((7, 259 << 20 | 3)), Some(disk));
+        assert_eq!(DiskStat::device_of_inode((8 << 20, 259 << 20 | 3)), None, "a file on a disk");
+        // As overlayfs numbers them with xino.
+        assert_eq!(DiskStat::device_of_inode((7, 1 << 63 | 259 << 20 | 3)), None);
+        assert_eq!(DiskStat::device_of_inode((7, 1 << 32 | 3)), None);
     }
 }

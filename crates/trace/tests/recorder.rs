@@ -633,8 +633,8 @@ fn a_recording_has_the_frequency_of_the_processors_counter() {
     let begun = prepage_sys::tsc::Moment::now().expect("a steady counter");
     thread::sleep(Duration::from_millis(200));
     let [recorded, here] = [recorded, begun.hz()].map(|hz| hz.expect("a frequency") as f64);
-    // A thread may lose the processor between its two looks, at the counter and at the clock.
-    assert!((recorded / here - 1.0).abs() < 0.1, "{recorded} {here}");
+    // A thread may lose the processor for a while between its two looks, at the counter and at the clock. A wrong unit is a factor of 1000.
+    assert!((0.5..2.0).contains(&(recorded / here)), "{recorded} {here}");
     // A frequency in kHz or MHz, or cycles of the whole recording, would be far outside.
     assert!((1e8..1e10).contains(&recorded), "{recorded}");
 }

@@ -169,11 +169,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether an inode is a block device's own: it lives on a file system without a device (major number 0), and its
-    /// number is the device's.
-    fn is_disk(&mut self, (device, inode): (u64, u64)) -> bool {
-        let number = rustix::fs::makedev((inode >> 20) as u32, (inode & 0xf_ffff) as u32);
-        let is_disk = || DiskStat::directory(number).exists();
-        device >> 20 == 0 && *self.disks.entry((device, inode)).or_insert_with(is_disk)
+    /// Whether an inode is a block device's own.
+    fn is_disk(&mut self, inode: (u64, u64)) -> bool {
+        let Some(number) = DiskStat::device_of_inode(inode) else { return false };
+        *self.disks.entry(inode).or_insert_with(|| DiskStat::directory(number).exists())
     }
 }

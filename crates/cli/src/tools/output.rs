@@ -93,6 +93,9 @@ pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
 }
 
 /// Standard output, for what programs read. Its errors say that it could not be written.
+///
+/// Each line is written with its end. Whoever ends with an unfinished line flushes it: on drop that is written as well, but an error
+/// of it is not told.
 pub fn stdout() -> impl Write {
     Named { file: LineWriter::new(Given), name: STDOUT }
 }
@@ -119,7 +122,7 @@ pub fn by_others(written: io::Result<()>) -> io::Result<()> {
     written.map_err(|error| named(STDOUT, &error))
 }
 
-/// Standard output, for what people read: no name in it commands their terminal.
+/// Standard output, for what people read: no name in it commands their terminal. As [`stdout`] it is flushed where the last line has no end.
 pub fn text() -> impl Write {
     Lines(stdout())
 }

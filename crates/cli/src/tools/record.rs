@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     page_cache: bool,
     /// Record every first touch of a file's page as a fault of its own, for `prepage simulate`; the cache may be warm or
-    /// cold
+    /// cold. Each process ends up to 20 ms later
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "all"])]
     exact: bool,
     /// Say nothing but errors and losses

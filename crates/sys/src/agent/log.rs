@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -24,8 +25,13 @@ const TOKEN_BYTES: usize = 16;
 const BATCH: u64 = 4096;
 /// So often a slot whose writer has not finished is found again before it is passed over: its writer was killed, or waits for a processor.
 const PATIENCE: u32 = 3;
-/// Of slots that were passed over so many are looked at again. Only a program that means harm leaves more.
+/// So many runs of slots that were passed over are looked at again, each with one read. A killed writer leaves one, a suspended one as well.
 const PASSED_OVER_MAX: usize = 256;
+/// Such a run has at most so many slots: a name of 4 KiB takes 69.
+const RUN_SLOTS_MAX: u64 = 128;
+/// So often slots that were passed over are looked at again, once each time that the log is read: for half a second at least. A writer that only
+/// waits for a processor finishes before that; slots of a killed one make room for those of others.
+const LOOKS_MAX: u32 = 1000;
 
 /// The log of one observation. Agents find it as long as this process lives and holds it.
 #[derive(Debug)]
@@ -38,8 +44,16 @@ pub struct Log {
     /// How often that slot was found unfinished, while later ones were there.
     unfinished: u32,
     /// Slots without a tag that were passed over, and count as torn until their writers finish.
-    passed_over: Vec<u64>,
+    passed_over: Vec<PassedOver>,
     torn: u64,
+}
+
+/// Slots side by side that were passed over.
+#[derive(Debug)]
+struct PassedOver {
+    slots: Range<u64>,
+    /// How often they were looked at again.
+    looks: u32,
 }
 
 /// What a process does before its page table goes, at its end or when it executes another program in its own place. The agent knows the order.
@@ -125,7 +139,8 @@ impl Log {
         self.memfd.write_all_at(&(last as u32).to_ne_bytes(), LAST_AT)
     }
 
-    /// The records that came since the last call, in the order in which they were begun; what was passed over and is finished now comes first.
+    /// The records that came since the last call: first those that earlier calls passed over and whose writers have finished since, then the
+    /// others. Both are in the order in which their writers began them.
     ///
     /// # Errors
     /// Only when the memfd cannot be read.
@@ -160,9 +175,7 @@ impl Log {
                     self.unfinished += 1;
                     break;
                 }
-                if self.passed_over.len() < PASSED_OVER_MAX {
-                    self.passed_over.push(self.at);
-                }
+                self.pass_over(self.at, 0);
                 // Slots that follow say by their tags where the next record begins.
                 self.at += 1;
                 self.torn += 1;
@@ -171,22 +184,44 @@ impl Log {
         Ok(records)
     }
 
+    /// Has slot `slot` looked at again, which has no tag and was looked at `looks` times.
+    fn pass_over(&mut self, slot: u64, looks: u32) {
+        if let Some(last) = self.passed_over.last_mut() {
+            let len = last.slots.end - last.slots.start;
+            if last.slots.end == slot && last.looks == looks && len < RUN_SLOTS_MAX {
+                last.slots.end += 1;
+                return;
+            }
+        }
+        if self.passed_over.len() < PASSED_OVER_MAX {
+            self.passed_over.push(PassedOver { slots: slot..slot + 1, looks });
+        }
+    }
+
     /// The records that begin in slots that were passed over and have a tag by now, and end before slot `end`.
     fn read_passed_over(&mut self, end: u64) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
-        for slot in std::mem::take(&mut self.passed_over) {
-            let tags = self.bytes(slot, 1)?;
-            match slots_of(&tags) {
-                None => self.passed_over.push(slot),
-                Some(count) if slot + count <= end => {
-                    let tags = self.bytes(slot, count)?;
-                    if let Some(Some(record)) = Slots::new(&tags, self.bytes(slot, count)?).next() {
-                        records.push(record);
-                        self.torn = self.torn.saturating_sub(self.at.min(slot + count) - slot);
-                        self.at = self.at.max(slot + count);
-                    }
+        for PassedOver { slots, looks } in std::mem::take(&mut self.passed_over) {
+            let tags = self.bytes(slots.start, slots.end - slots.start)?;
+            // Behind the record that was taken last.
+            let mut next = slots.start;
+            for (slot, tag) in slots.zip(tags.chunks_exact(SLOT_BYTES as usize)) {
+                if slot < next {
+                    continue;
                 }
-                Some(_) => {}
+                match slots_of(tag) {
+                    None if looks < LOOKS_MAX => self.pass_over(slot, looks + 1),
+                    Some(count) if slot + count <= end => {
+                        let tags = self.bytes(slot, count)?;
+                        if let Some(Some(record)) = Slots::new(&tags, self.bytes(slot, count)?).next() {
+                            records.push(record);
+                            self.torn = self.torn.saturating_sub(self.at.min(slot + count) - slot);
+                            self.at = self.at.max(slot + count);
+                            next = slot + count;
+                        }
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(records)

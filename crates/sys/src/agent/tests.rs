@@ -127,6 +127,41 @@ fn a_record_that_is_finished_after_it_was_passed_over_is_read_then() {
     assert_eq!((log.read().unwrap(), log.lost().unwrap().torn), (vec![], 0));
 }
 
+/// They took all the room once: each slot of a long name was kept for itself.
+#[test]
+fn killed_writers_of_long_names_leave_room_for_late_ones() {
+    // A name of 4 KiB takes 69 slots.
+    const KILLED: usize = 4 * 69;
+    let bytes = [vec![0; (KILLED + 1) * 64], opened("/after")].concat();
+    let mut log = Log::create(bytes.len() as u64).unwrap();
+    log.write(SLOTS_AT, &bytes);
+    log.write(64, &(KILLED as u64 + 2).to_ne_bytes());
+    assert_eq!(log.read_last().unwrap(), [record("/after")]);
+    log.write(SLOTS_AT + KILLED as u64 * SLOT_BYTES, &opened("/late"));
+    assert_eq!(log.read().unwrap(), [record("/late")]);
+    assert_eq!(log.lost().unwrap().torn, KILLED as u64);
+}
+
+#[test]
+fn slots_of_killed_writers_are_given_up_in_the_end() {
+    // As many as are looked at again.
+    let killed = [vec![0; 64], opened("/x")].concat().repeat(256);
+    let slots = killed.len() as u64 / SLOT_BYTES;
+    let mut log = Log::create((slots + 2) * SLOT_BYTES).unwrap();
+    log.write(SLOTS_AT, &killed);
+    log.write(64, &slots.to_ne_bytes());
+    assert_eq!(log.read_last().unwrap().len(), 256);
+    for _ in 0..=1000 {
+        assert_eq!(log.read().unwrap(), []);
+    }
+    log.write(SLOTS_AT + (slots + 1) * SLOT_BYTES, &opened("/after"));
+    log.write(64, &(slots + 2).to_ne_bytes());
+    assert_eq!(log.read_last().unwrap(), [record("/after")]);
+    log.write(SLOTS_AT, &opened("/too-late"));
+    log.write(SLOTS_AT + slots * SLOT_BYTES, &opened("/late"));
+    assert_eq!(log.read().unwrap(), [record("/late")]);
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_to_their_end(

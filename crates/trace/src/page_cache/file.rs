@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use prepage_core::{FilePages, PAGE_SIZE, PageIndex};
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::inode::{Mounted, open_inode};
-use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 /// How often a file is looked at: one that is read at its end while it grows would be looked at for ever.
 const LOOKS_MAX: u32 = 64;
@@ -76,10 +76,8 @@ impl Known {
     }
 }
 
-/// The disk whose own pages (directories, inodes) these are: they belong to a file on a file system of disks, which has
-/// no device, and the file's number is the disk's.
-fn disk((device, inode): Inode) -> Option<String> {
-    let number = (device >> 20 == 0).then(|| makedev((inode >> 20) as u32, (inode & 0xf_ffff) as u32))?;
-    let target = std::fs::read_link(DiskStat::directory(number)).ok()?;
+/// The disk whose own pages (directories, inodes) these are.
+fn disk(inode: Inode) -> Option<String> {
+    let target = std::fs::read_link(DiskStat::directory(DiskStat::device_of_inode(inode)?)).ok()?;
     Some(format!("/dev/{}", target.file_name()?.to_string_lossy()))
 }

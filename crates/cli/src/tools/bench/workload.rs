@@ -25,7 +25,7 @@ pub struct Args {
     /// Runs of each, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Shares of memory that file data has for itself in the fixed division; the first is the one that dont-need is compared with
+    /// Shares of memory that file data has for itself in the fixed division, 1/16 to 15/16; the first is the one that dont-need is compared with
     #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "3/8")]
     static_share: Vec<Share>,
     /// Directory for the file and for swap, on the disk to be measured
@@ -79,7 +79,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let level = |(level, runs): (&Published, &Vec<Vec<Took>>)| {
             let rows = managements.iter().zip(runs);
             let rows: Vec<_> = rows
-                .map(|(management, runs)| json!({ "management": management.to_string(), "runs": runs }))
+                .map(|(management, runs)| {
+                    let (name, share) = name_and_share(*management);
+                    json!({ "management": name, "static_share": share, "runs": runs })
+                })
                 .collect();
             json!({ "workers": level.workers, "managements": rows })
         };
@@ -98,6 +101,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn managements(shares: &[Share]) -> Vec<Management> {
     let of_shares = shares.iter().copied().map(Management::Static);
     of_shares.chain([Management::DontNeed, Management::Classes]).collect()
+}
+
+/// For programs to read: the name of a management, and of a fixed division the share that file data has for itself.
+fn name_and_share(management: Management) -> (String, Option<String>) {
+    match management {
+        Management::Static(share) => ("static".to_owned(), Some(share.to_string())),
+        Management::DontNeed | Management::Classes => (management.to_string(), None),
+    }
 }
 
 fn one(args: &Args, file: &Subject, management: Management, workers: u64) -> Result<Took> {
@@ -214,6 +225,13 @@ mod tests {
                 .iter()
                 .all(|level| Change::of(level.baseline.real_s, level.patch.real_s).sign().is_lt())
         );
+    }
+
+    #[test]
+    fn programs_find_a_share_beside_the_name() {
+        let names: Vec<_> = managements(&["3/8".parse().unwrap()]).into_iter().map(name_and_share).collect();
+        let expected = [("static", Some("3/8")), ("dont-need", None), ("classes", None)];
+        assert_eq!(names, expected.map(|(name, share)| (name.to_owned(), share.map(str::to_owned))));
     }
 
     #[test]
