@@ -103,10 +103,10 @@ bench-service: build setup-bench setup-start setup-programs
 	bench/service $(PLACES)
 .PHONY: bench-service
 
-## bench-service-cost: a build with the service running and with it stopped, reads of others beside idle prefetch, the latency of execs, and what names cost (root); ROUNDS, PAIRS, SECONDS settable
+## bench-service-cost: a build with the service running and with it stopped, reads of others beside idle prefetch, the latency of execs, and what names cost (root); PARTS (foreground latency names, or hour: learning in an hour of builds), ROUNDS, PAIRS, SECONDS, HOUR_SECONDS settable
 bench-service-cost: build setup-bench
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
-	bench/service-cost
+	bench/service-cost $(PARTS)
 .PHONY: bench-service-cost
 
 ## bench-boot: a Debian that boots in qemu from a slow disk, plain, with a list of whole files, and with what prepage-boot has learned (root); READS, BYTES, LATENCY_US, ROUNDS settable
@@ -193,9 +193,9 @@ bench-workload: build
 bench-drive-cache: build
 	build/prepage bench drive-cache
 
-## bench-rates: starts of programs, new pages and a build, a second
+## bench-rates: starts of programs, new pages and a build, a second; RATES='--workers 1,2,8 …' are options
 bench-rates: build
-	build/prepage bench rates
+	build/prepage bench rates $(RATES)
 
 .PHONY: bench-linux bench-clusters bench-drive-cache bench-rates
 

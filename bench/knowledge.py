@@ -1,8 +1,12 @@
 """What a profile knows of a program, read as docs/profile-format.md has it, and counted beside another one, the yardstick's."""
 import os, struct
 
-# From this probability on a page or name is prefetched on a local disk: docs/prediction.md.
-WORTH = 0.12
+# A page or name is prefetched if its probability is at least `threshold` of crates/core/src/profile/worth.rs, here of a local disk
+# (`DeviceFigures::default`): the price of a page that is not used, over that and the price of one that is missed.
+MISS_NS = 100_000 + 16 * 1e9 / 60_000  # latency, and 16 reads under way at 60,000 a second
+UNUSED_NS = 4096 + 0.1 * MISS_NS  # the transfer of a page at 1 GB/s, and a tenth of a miss (`EVICTION_PRICE`)
+WORTH = UNUSED_NS / (MISS_NS + UNUSED_NS)
+# As the kernel has it: path_resolution(7).
 LINKS_MAX = 40
 
 
@@ -13,7 +17,7 @@ class Profile:
         with open(path, "rb") as file:
             data = file.read()
         if data[:8] != b"PREPAGE\n" or struct.unpack_from("<I", data, 8)[0] != 3:
-            raise ValueError(f"{path}: no profile of version 3")
+            raise ValueError(f"{path}: is not a profile of version 3")
         fields = item(data, 24)[0]
         self.history = fields.get(2, {})
         self.starts = fields.get(5, [])
@@ -34,6 +38,7 @@ class Profile:
 
 
 def is_worth(used, observed):
+    """Of counts in sixteenths, as `Counts::probability` of crates/core/src/profile/counts.rs."""
     return (used + 8) / (observed + 16) >= WORTH
 
 

@@ -8,7 +8,7 @@ sandbox     an ordinary user whom perf_event_open, userfaultfd and ptrace are re
 far         root, with /usr on a volume that takes 1 ms for each read, of however many at once (bench/volume)
 counted     the same with 0.5 ms a read, 3000 reads and 125 MB a second
 """
-import contextlib, ctypes, os, shutil, signal, subprocess, sys, tempfile, time
+import contextlib, ctypes, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 from programs import commands, set_up
 
@@ -27,6 +27,8 @@ PLACES = {
     "far": [],
     "counted": [],
 }
+# Those on a slow volume, whose pace the variable PACE of bench/volume sets: microseconds a read, reads a second, MB a second.
+PACES = {"far": "1000 0 0", "counted": "500 3000 125"}
 USERS = ["user", "no-perf", "sandbox"]
 QUIET = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -73,7 +75,36 @@ def work_directory(name):
             give_away(work)
         yield work
     finally:
+        remove(work)
+
+
+def remove(work):
+    """Removes the directory, unless something is still mounted below it: that would be emptied, and it may be the machine's /dev."""
+    if left := unmount_below(work):
+        print(f"{sys.argv[0]}: {work} is left as it is: still mounted: {' '.join(left)}", file=sys.stderr)
+    else:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def unmount_below(directory):
+    """Unmounts what is mounted below `directory`, and returns the mount points that are left."""
+    points = mounted_below(directory)
+    for top in [point for point in points if not any(point.startswith(f"{other}/") for other in points)]:
+        # A mount that is bound here and still shared would take what is mounted on its original along.
+        if subprocess.run(["mount", "--make-rslave", top], check=False).returncode == 0:
+            subprocess.run(["umount", "-l", top], check=False)
+    return mounted_below(directory)
+
+
+def mounted_below(directory):
+    with open("/proc/self/mountinfo") as mounts:
+        return mount_points(mounts, os.path.realpath(directory))
+
+
+def mount_points(mounts, directory):
+    """Mount points below `directory`, each once, of lines of mountinfo (proc_pid_mountinfo(5))."""
+    points = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in mounts)
+    return list(dict.fromkeys(point for point in points if point.startswith(f"{directory}/")))
 
 
 def give_away(directory):
@@ -90,7 +121,11 @@ class Place:
         self.prefix = [os.path.join(work, "deny") if word == "DENY" else word for word in PLACES[name]]
         self.root = os.path.join(work, "overlay")
         if name == "overlay":
-            self.mount()
+            try:
+                self.mount()
+            except BaseException:
+                self.close()  # nobody else can: there is no place yet
+                raise
 
     def mount(self):
         # The upper layer may not lie within the lower one: it is a file system of its own.
@@ -109,8 +144,7 @@ class Place:
 
     def close(self):
         if self.name == "overlay":
-            subprocess.run(["umount", "-R", "-l", self.root], check=False)
-            subprocess.run(["umount", "-l", os.path.join(self.work, "layers")], check=False)
+            unmount_below(self.work)
 
     def plain(self, command):
         return [*self.prefix, *command]

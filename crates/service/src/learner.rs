@@ -242,7 +242,7 @@ impl Learner {
         self.has_time() && self.observed().has_room(Instant::now())
     }
 
-    /// Whether there is so much time left that what is known may be observed once more: that takes none from what is new.
+    /// Whether more than half of the allowance is left; to observe known programs again then leaves enough for new ones.
     pub fn has_plenty(&self) -> bool {
         self.allowance().has_plenty(self.began.elapsed())
     }

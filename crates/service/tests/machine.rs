@@ -614,7 +614,8 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
 /// `EXECUTABLES=1000000` tries more, which takes minutes and 4 GiB of the disk.
 #[test]
 fn a_hundred_thousand_executables_take_bounded_memory() {
-    let executables = std::env::var("EXECUTABLES").map_or(100_000, |count| count.parse().unwrap());
+    let executables =
+        std::env::var("EXECUTABLES").map_or(100_000, |count| count.parse().expect("EXECUTABLES is a number"));
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);

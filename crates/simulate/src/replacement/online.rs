@@ -321,6 +321,26 @@ mod tests {
         faults
     }
 
+    /// Long enough for more than 512 pages to be unwired, so that each place where an unwired page can go is reached. A quarter of the
+    /// pages gets most of the touches.
+    #[test]
+    fn a_long_run_of_clock_2q_and_dont_need_is_as_it_is_usually_drawn() {
+        let mut state = 1_u64;
+        let mut touch = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let drawn = state >> 33;
+            drawn / 2 % if drawn % 2 == 0 { 64 } else { 16 }
+        };
+        let touches: Vec<u64> = (0..3000).map(|_| touch()).collect();
+        for size in [8, 24, 32] {
+            assert_eq!(clock(&touches, size), clock_with_a_hand(&touches, size as usize), "{size} pages");
+            assert_eq!(two_q(&touches, size), two_q_with_lists(&touches, size as usize), "{size} pages");
+            let faults = dont_need(&touches, size);
+            assert_eq!(faults, dont_need_with_lists(&touches, size as usize), "{size} pages");
+            assert!(faults > 600, "{faults} faults of {size} pages");
+        }
+    }
+
     /// Sixteen pages wired and as many idle. What was unwired last goes first: of a loop one page larger than memory most pages stay, and FIFO
     /// keeps none.
     #[test]

@@ -36,10 +36,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut measured = Vec::new();
     for load in loads(args) {
         measured.push(tracking::measure(load).or_try(|| {
-            let Load { maps, pages, children, .. } = load;
-            let remedy =
-                if children > 0 { "as root, or without --children" } else { "fewer --maps or --pages" };
-            let of = format!("{maps} maps of {pages} pages with {children} children");
+            let Load { maps, pages, children, threads } = load;
+            let remedy = if children > 0 {
+                "as root, or without --children"
+            } else {
+                "fewer --maps, --pages or --threads"
+            };
+            let of = format!("{maps} maps of {pages} pages with {children} children and {threads} threads");
             Remedied::new(format!("{of} were not measured"), remedy)
         })?);
     }

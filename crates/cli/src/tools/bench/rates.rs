@@ -76,10 +76,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if workers.is_empty() {
         workers = vec![1, cpus];
     }
+    workers.sort_unstable();
     workers.dedup();
     let most = workers.iter().copied().max().unwrap_or(1);
     if args.size / PAGE_SIZE < most as u64 {
-        bail!("--size is too small: {most} workers need a page each");
+        let bytes = most as u64 * PAGE_SIZE;
+        bail!(Remedied::new(
+            format!("--size is too small: {most} workers need a page each"),
+            format!("--size {bytes}, or fewer --workers")
+        ));
     }
     let mut rates = Vec::new();
     let worker: [OsString; 3] = [std::env::current_exe()?.into(), "bench".into(), "starts".into()];
