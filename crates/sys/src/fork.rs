@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::raw_lock::RawLock;
 use crate::reap::wait4;
@@ -100,8 +100,9 @@ fn word() -> &'static AtomicU64 {
     static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
     let mut word = WORD.load(Ordering::Acquire);
     if word.is_null() {
-        // No lock: a child that was forked while a thread had it would wait for ever. Whoever comes second has registered the handlers once more.
-        handle_forks();
+        // It was called before main. Named here so that every program that has this function has the entry of .init_array, too.
+        (*std::hint::black_box(&HANDLE_FORKS))();
+        // No lock: a child that was forked while a thread had it would wait for ever.
         let made = new_word();
         word = match WORD.compare_exchange(word, made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
@@ -129,14 +130,28 @@ fn new_word() -> *mut AtomicU64 {
     }
 }
 
-/// Has the handlers below called, maybe more than once for each fork.
-fn handle_forks() {
+/// Has the handlers below called, once for each fork.
+///
+/// They are registered first, before the program's own code can register others. So handlers that are registered later run before the lock
+/// is taken and after it is given back, and may use regions. Those of libraries that were registered earlier may not.
+extern "C" fn handle_forks() {
+    static ARE_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if ARE_REGISTERED.swap(true, Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: they do what is allowed before and after a fork.
     let kept = unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
     };
     assert_eq!(kept, 0, "no memory for three addresses");
 }
+
+// SAFETY: .init_array holds pointers to functions of the C calling convention, which libc runs once: before main, or before dlopen(3)
+// returns. The function touches nothing that needs an initialised runtime.
+//
+// Not `#[used]`: a program that never calls [`word`] has no handlers, and its start takes no longer.
+#[unsafe(link_section = ".init_array")]
+static HANDLE_FORKS: extern "C" fn() = handle_forks;
 
 /// The regions that children do not inherit, by address, under a lock that fork(3) takes.
 struct Kept {
@@ -199,40 +214,15 @@ pub(crate) fn let_go(start: usize) {
     });
 }
 
-/// The thread that forks, 0 for none, and how many more calls of the same handler there are. Changed under the lock of [`KEPT`].
-static FORKS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
-
 extern "C" fn before_fork() {
-    let [thread, more] = &FORKS;
-    let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    if thread.load(Ordering::Relaxed) == this {
-        more.fetch_add(1, Ordering::Relaxed);
-        return;
-    }
     let masked = Masked::asynchronous();
     KEPT.lock.lock();
-    thread.store(this, Ordering::Relaxed);
     // SAFETY: this thread holds the lock.
     unsafe { *KEPT.masked.get() = Some(masked) };
 }
 
-/// Whether this is the last of the calls of a handler after a fork.
-fn is_last_call() -> bool {
-    let [thread, more] = &FORKS;
-    match more.load(Ordering::Relaxed) {
-        0 => thread.store(0, Ordering::Relaxed),
-        left => {
-            more.store(left - 1, Ordering::Relaxed);
-            return false;
-        }
-    }
-    true
-}
-
 extern "C" fn after_fork_in_parent() {
-    if is_last_call() {
-        unlock_after_fork();
-    }
+    unlock_after_fork();
 }
 
 /// In the thread that forked, of the parent and of the child.
@@ -301,9 +291,6 @@ fn hold_on_to_parent() {
 const F_SETSIG: libc::c_int = 10;
 
 extern "C" fn after_fork_in_child() {
-    if !is_last_call() {
-        return;
-    }
     hold_on_to_parent();
     // SAFETY: the lock is held by the thread that forked, which is the only one here.
     let lengths = unsafe { &*KEPT.lengths.get() };
@@ -321,17 +308,22 @@ mod tests {
     use crate::forked::Forked;
 
     #[test]
-    fn handlers_that_are_registered_twice_do_once_what_they_do() {
+    fn handlers_are_registered_once_and_a_child_may_fork() {
+        handle_forks();
         word();
         handle_forks();
-        let child = Forked::new(|| {
-            // SAFETY: a child that waits for itself is ended.
-            unsafe { libc::alarm(30) };
-            let grandchild = Forked::new(|| 7).unwrap();
-            grandchild.wait().unwrap().exit_status().unwrap_or(1)
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let child = Forked::new(|| {
+                // SAFETY: a child that waits for itself is ended.
+                unsafe { libc::alarm(30) };
+                let grandchild = Forked::new(|| 7).unwrap();
+                grandchild.wait().unwrap().exit_status().unwrap_or(1)
+            });
+            tell.send(child.unwrap().wait().unwrap().exit_status())
         });
-        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(7));
-        without_forks(|| assert_eq!(FORKS[0].load(Ordering::Relaxed), 0));
+        let limit = std::time::Duration::from_secs(60);
+        assert_eq!(told.recv_timeout(limit), Ok(Some(7)), "it waits for the lock");
     }
 
     #[test]

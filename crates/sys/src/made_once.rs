@@ -1,6 +1,9 @@
 //! A value that a process makes once, when it is needed first, while none of its threads forks.
 //!
 //! A child of fork(2) has one thread. With a `OnceLock`, a child that was forked while another thread made the value would wait for that thread for ever.
+//! The `OnceLock`s that stand alone in this crate and in prepage-vm keep no child waiting: they lie in values that children do not use (a VM's objects and
+//! maps, what watches starts), are set while a value of this module is made (`sigbus`), or are needed by the service alone, whose children do not ask for
+//! them (`user_namespace`).
 
 use std::convert::Infallible;
 use std::sync::OnceLock;
@@ -73,7 +76,9 @@ mod tests {
                 *VALUE.get_or_make(make)
             });
             begun.recv().unwrap();
-            let forks = scope.spawn(|| {
+            let (fork, forking) = channel();
+            let forks = scope.spawn(move || {
+                fork.send(()).unwrap();
                 let child = Forked::new(|| {
                     // SAFETY: a child that waits for ever is ended.
                     unsafe { libc::alarm(30) };
@@ -81,6 +86,7 @@ mod tests {
                 });
                 child.unwrap().wait().unwrap()
             });
+            forking.recv().unwrap();
             // Time to fork, if that does not wait.
             thread::sleep(Duration::from_millis(200));
             end.send(()).unwrap();

@@ -51,7 +51,8 @@ fn root_in(root: &Root) -> Option<BorrowedFd<'_>> {
     made.ok()?.as_ref().map(AsFd::as_fd)
 }
 
-/// Whether what failed with `error` may succeed later.
+/// Whether what failed with `error` may succeed later. Not ENOSPC, though user namespaces may be at their limit only for a while: it is the
+/// error too where the administrator permits none (`user.max_user_namespaces` is 0), and then each object would try again.
 fn passes(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
 }

@@ -1,6 +1,6 @@
 //! No signal handler runs while fork(3) holds the lock of the regions that children do not inherit.
 //!
-//! Alone in its process: handlers of fork(3) stay for good, and must be registered before this crate's.
+//! Alone in its process: handlers of fork(3) stay for good.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -20,11 +20,21 @@ extern "C" fn between() {
     BLOCKED.store(is_blocked(libc::SIGALRM).into(), Ordering::SeqCst);
 }
 
+/// Handlers that run before the fork run in reverse order: this one, registered first, after the crate's.
+extern "C" fn register() {
+    // SAFETY: the handler asks for a mask and stores a number.
+    let kept = unsafe { libc::pthread_atfork(Some(between), None, None) };
+    assert_eq!(kept, 0, "no memory for three addresses");
+}
+
+// SAFETY: .init_array holds pointers to functions of the C calling convention, which libc runs once before main. Those with a number
+// come first, so before the crate's. The function touches nothing that needs an initialised runtime.
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static REGISTER: extern "C" fn() = register;
+
 #[test]
 fn signals_wait_until_the_fork_is_over() {
-    // Handlers that run before the fork run in reverse order: this one after the crate's.
-    // SAFETY: the handler asks for a mask and stores a number.
-    assert_eq!(unsafe { libc::pthread_atfork(Some(between), None, None) }, 0);
     prepage_sys::fork::generation();
     assert!(!is_blocked(libc::SIGALRM));
     // SAFETY: the child asks for its mask and leaves by _exit.

@@ -16,9 +16,10 @@ use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::going::Going;
 use crate::jobs::Job;
-use crate::object::Contents;
+use crate::object::{Contents, Frames};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
+use crate::pin::Unpinned;
 use crate::poison::Poison;
 use crate::policy_memory::PolicyMemory;
 use crate::prune::Mapping;
@@ -297,17 +298,9 @@ impl Map {
                 }
                 let object = &self.core.laid[0].object;
                 if let Some(frames) = object.frames() {
-                    let _hurry = self.core.vm.pool.core().hurry();
-                    // What is pinned from here on is mapped afterwards.
-                    let pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
                     // Where a part of a block goes the kernel clears the entry of all of it.
                     let unit = if object.has_blocks() { BLOCK_PAGES } else { 1 };
-                    let free = pins.leave_out(range, unit);
-                    let places: Vec<_> =
-                        free.iter().map(|run| (self.core.offset_of(run.start()), run.bytes())).collect();
-                    let mut poisoned = self.core.poison.hold();
-                    self.core.span.unmap_shared_ranges(&places).map_err(AccessError::System)?;
-                    poisoned.forget(|page| free.iter().any(|run| run.contains(page)));
+                    self.core.unmap_unpinned(frames, range, unit).map_err(AccessError::System)?;
                 }
             }
         }
@@ -515,6 +508,29 @@ impl MapCore {
     /// Whether the program said that pages are touched in order.
     pub(crate) fn is_in_order(&self) -> bool {
         self.advice.load(Ordering::Relaxed) == SEQUENTIAL
+    }
+
+    /// Takes the object's pages `range` out of the shared map, but for those in aligned runs of `unit` pages in which one is pinned.
+    fn unmap_unpinned(&self, frames: &Frames, range: PageRange, unit: u64) -> std::io::Result<()> {
+        let mut left = Unpinned::default();
+        let _hurry = self.vm.pool.core().hurry();
+        // What is pinned from here on is mapped afterwards.
+        let pins = frames.hold_pins(&mut left);
+        pins.leave_out(range, unit, &mut left);
+        left.places.extend(left.free.iter().map(|run| (self.offset_of(run.start()), run.bytes())));
+        let mut poisoned = self.poison.hold();
+        let unmapped = self.span.unmap_shared_ranges(&left.places);
+        if unmapped.is_ok() {
+            poisoned.forget(|page| left.free.iter().any(|run| run.contains(page)));
+        } else {
+            // Some may be out of the map by now, and their poison with them: again, one by one, to know which.
+            for (run, place) in left.free.iter().zip(&left.places) {
+                if self.span.unmap_shared_ranges(std::slice::from_ref(place)).is_ok() {
+                    poisoned.forget(|page| run.contains(page));
+                }
+            }
+        }
+        unmapped
     }
 
     fn serve_as(&self, advice: u32) {

@@ -129,7 +129,8 @@ pub(crate) struct Frames {
     resident: AtomicU64,
     /// (a) Of these, frames that no map shows. Never behind the words.
     unwired: AtomicU64,
-    /// The pinned pages. Held while pages are unwired or pinned, so that none is unmapped that was pinned.
+    /// The pinned pages. Held while pages are pinned, unwired and advised away, and while frames of blocks are evicted and reclaimed, so that
+    /// none is unmapped that was pinned.
     pub(crate) pins: Mutex<Pins>,
     /// (o) What evicted pages held.
     sums: OnceLock<Sums>,

@@ -184,8 +184,9 @@ pub enum Advice {
     Random,
     /// These pages of the object will be touched: read and map them in the background.
     WillNeed(PageRange),
-    /// These pages will not be touched soon: unmap them. Their frames stay. Pinned pages stay in the map, and those of a local file that share an aligned block of
-    /// 2 MiB with one; of other such blocks all pages may be unmapped where one is. Only for shared maps: a private map would lose its copies, see [`Map::discard`](crate::Map::discard).
+    /// These pages will not be touched soon: unmap them. Their frames stay. Pinned pages stay in the map, and those of a local file that share an
+    /// aligned block of 2 MiB with one; in other blocks, unmapping one page may unmap the whole block. Only for shared maps: a private map would
+    /// lose its copies, see [`Map::discard`](crate::Map::discard).
     DontNeed(PageRange),
 }
 

@@ -11,6 +11,7 @@ use crate::map::Map;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::reason::Reason;
 use crate::segment::places;
+use crate::sync::MutexGuard;
 
 /// The pinned ranges of an object, one for each pin.
 #[derive(Debug, Default)]
@@ -24,18 +25,19 @@ impl Pins {
         self.ranges.iter().any(|pinned| pinned.start() < range.end() && range.start() < pinned.end())
     }
 
-    /// What is left of `range` without the aligned runs of `unit` pages in which a page is pinned.
-    pub(crate) fn leave_out(&self, range: PageRange, unit: u64) -> Vec<PageRange> {
+    /// Puts into `left`, which has room for it, what is left of `range` without the aligned runs of `unit` pages in which a page is pinned.
+    pub(crate) fn leave_out(&self, range: PageRange, unit: u64, left: &mut Unpinned) {
         let units = |pinned: &PageRange| {
             let start = pinned.start().0 - pinned.start().0 % unit;
             PageRange::new(PageIndex(start), PageIndex(pinned.end().0.next_multiple_of(unit)))
         };
-        let mut kept: Vec<PageRange> =
-            self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units).collect();
-        kept.sort_unstable_by_key(|run| run.start());
-        let mut free = Vec::new();
+        let Unpinned { pinned, free, .. } = left;
+        pinned.clear();
+        pinned.extend(self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units));
+        pinned.sort_unstable_by_key(|run| run.start());
+        free.clear();
         let mut at = range.start();
-        for run in kept.iter().map(|run| clip(*run, range)) {
+        for run in pinned.iter().map(|run| clip(*run, range)) {
             if at < run.start() {
                 free.push(PageRange::new(at, run.start()));
             }
@@ -44,7 +46,49 @@ impl Pins {
         if at < range.end() {
             free.push(PageRange::new(at, range.end()));
         }
-        free
+    }
+}
+
+/// What is left of a range without pinned pages. Its memory is there before the pins are held: whoever has them allocates and frees nothing,
+/// since a thread that has the allocator's lock may wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Unpinned {
+    /// The units in which a page is pinned.
+    pinned: Vec<PageRange>,
+    /// Pages of the object.
+    pub(crate) free: Vec<PageRange>,
+    /// Room for as many places of a map: offsets and lengths in bytes.
+    pub(crate) places: Vec<(u64, u64)>,
+}
+
+impl Unpinned {
+    fn has_room_for(&self, pins: &Pins) -> bool {
+        let count = pins.ranges.len();
+        self.pinned.capacity() >= count && self.free.capacity() > count && self.places.capacity() > count
+    }
+
+    /// Makes room for so many pins, between which there may be one free run more.
+    fn make_room(&mut self, count: usize) {
+        *self = Self {
+            pinned: Vec::with_capacity(count),
+            free: Vec::with_capacity(count + 1),
+            places: Vec::with_capacity(count + 1),
+        };
+    }
+}
+
+impl Frames {
+    /// Holds the pins, once `left` has room for them.
+    pub(crate) fn hold_pins(&self, left: &mut Unpinned) -> MutexGuard<'_, Pins> {
+        loop {
+            let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+            if left.has_room_for(&pins) {
+                return pins;
+            }
+            let count = pins.ranges.len();
+            drop(pins);
+            left.make_room(count);
+        }
     }
 }
 
@@ -180,7 +224,13 @@ mod tests {
         ];
         for (pinned, range, unit, left) in cases {
             let pins = Pins { ranges: pinned.to_vec() };
-            assert_eq!(pins.leave_out(range, unit), left, "{pinned:?} {range:?} {unit}");
+            let mut found = Unpinned::default();
+            found.make_room(pinned.len());
+            let capacities = (found.pinned.capacity(), found.free.capacity());
+            assert!(found.has_room_for(&pins));
+            pins.leave_out(range, unit, &mut found);
+            assert_eq!(found.free, left, "{pinned:?} {range:?} {unit}");
+            assert_eq!((found.pinned.capacity(), found.free.capacity()), capacities, "memory was taken");
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 /// Entries that one group has.
 const GROUP: usize = 128;
 
-/// Entries are made when first needed, and kept; so are the groups that they lie in. To find one takes two loads: faults look here.
+/// Entries are made when first needed, and kept; so are the groups that they lie in. To find one takes no lock, a few loads: faults look here.
 ///
 /// Lock legend: set once, each entry and each group.
 #[derive(Debug)]

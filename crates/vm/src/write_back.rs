@@ -93,7 +93,7 @@ impl Object {
 impl Vm {
     /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made: for a program that ends. If one
     /// cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are gone was written back when they
-    /// went, and is not made durable by this.
+    /// went, and is not made durable by this. An object whose last handle goes at the same moment is missed: it may still be writing back afterwards.
     ///
     /// # Errors
     /// As [`Object::flush`]. Objects that take no writes, and [`Vm::memory`], have nothing to flush.

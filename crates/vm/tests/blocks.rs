@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_sys::cachestat;
 use prepage_sys::region::is_present;
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, write_pinned};
 use prepage_vm::{AccessError, Advice, Map, MapOptions, Object, Pool, Reason, Vm, VmOptions};
 use support::{memfd_pages, modes, pages, touch, until, word};
 
@@ -136,9 +136,9 @@ fn blocks_show_the_bytes_of_the_file_and_pages_of_them_come_and_go() {
                 assert!((PAGES - BLOCK..PAGES).contains(&taken), "{what}: {taken}");
                 assert!(is_in_map(page), "{what}");
                 let mut received = [0; PAGE_SIZE as usize];
-                let (mut to, mut from) = UnixStream::pair().unwrap();
+                let (to, mut from) = UnixStream::pair().unwrap();
                 let at = (page * PAGE_SIZE) as usize;
-                to.write_all(&map.as_slice()[at..][..received.len()]).unwrap();
+                write_pinned(&to, &map.as_slice()[at..][..received.len()]).unwrap();
                 from.read_exact(&mut received).unwrap();
                 assert!(received == bytes[at..][..received.len()], "{what}");
             }
