@@ -75,7 +75,10 @@ impl FromStr for Share {
             Some((parts, of @ ..=1024)) if parts < of && (of..=15 * of).contains(&(16 * parts)) => {
                 Ok(Self { parts, of })
             }
-            _ => Err("expected a part of memory like 3/8, from 1/16 to 15/16, of 1024 parts at most".to_owned()),
+            _ => {
+                Err("expected a part of memory like 3/8, from 1/16 to 15/16, of 1024 parts at most"
+                    .to_owned())
+            }
         }
     }
 }
