@@ -535,7 +535,10 @@ mod tests {
         let search = || Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none()).0;
         assert!(search().libraries(&|| false).left.is_empty());
         let asked = AtomicUsize::new(0);
-        let panics = || if asked.fetch_add(1, Ordering::Relaxed) == 1 { panic!("as one may") } else { true };
+        let panics = move || {
+            assert_ne!(asked.fetch_add(1, Ordering::Relaxed), 1, "as one may");
+            true
+        };
         let ended = std::thread::spawn(move || search().libraries(&panics)).join();
         assert!(ended.is_err(), "it is told");
     }

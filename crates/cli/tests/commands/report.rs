@@ -636,7 +636,8 @@ fn what_became_of_files_pages_is_in_every_report() {
     assert!(prepage(&["report", "--html", page.to_str().expect("text")], &path).status.success());
     let page = std::fs::read_to_string(page).expect("written");
     for shown in [&out, &page] {
-        for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "whether 5 pages"] {
+        for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "recorder watches: 5"]
+        {
             assert!(shown.contains(part), "{part}: {shown}");
         }
     }
