@@ -193,7 +193,7 @@ impl BlockDevice {
             return Ok(None);
         }
         let device = fs::metadata(root)?.dev();
-        let uevent = early::read(root, &DiskStat::directory(device).join("uevent"))?;
+        let uevent = early::read(root, DiskStat::directory(device).join("uevent"))?;
         let name =
             uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).ok_or(io::ErrorKind::NotFound)?;
         let path = Path::new("/dev").join(name);

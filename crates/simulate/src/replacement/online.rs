@@ -329,7 +329,7 @@ mod tests {
         let mut touch = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let drawn = state >> 33;
-            drawn / 2 % if drawn % 2 == 0 { 64 } else { 16 }
+            drawn / 2 % if drawn.is_multiple_of(2) { 64 } else { 16 }
         };
         let touches: Vec<u64> = (0..3000).map(|_| touch()).collect();
         for size in [8, 24, 32] {
