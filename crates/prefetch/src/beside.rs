@@ -185,12 +185,12 @@ impl Beside<'_> {
             Ok(observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
-                // Not before: on a busy machine, threads that begin keep this one from its processor.
+                // Not before: on a busy machine, threads that begin keep this one from its processor. The one that tries the device mostly waits for it.
                 self.guess(fetch, true);
-                let mut following = Following { beside: self, persisting, fetch, dense_bytes: 0 };
+                let mut following = Following { beside: self, persisting, fetch };
                 let observation = observer.follow_with(until, &mut following);
-                following.end_dense();
-                let bytes = following.dense_bytes;
+                following.fetch.end_dense();
+                let bytes = following.fetch.dense_bytes;
                 if bytes > 0 {
                     self.listener
                         .note(&format!("read {:.1} MB ahead, near pages that it used", bytes as f64 / 1e6));
@@ -264,6 +264,8 @@ struct Fetch {
     maps: Option<FirstStart>,
     /// Where nothing is known of the program, what it is likely to use next is read by what it has used.
     dense: Option<DenseReads>,
+    /// What was asked for in this way, once that has ended.
+    dense_bytes: u64,
     /// What the engine did that was let go.
     outcome: Prefetched,
 }
@@ -280,9 +282,17 @@ impl Fetch {
         self.guessing = None;
         match guess {
             Guess::Roles(profile, engine) => {
-                (self.guess, self.engine, self.dense) = (Some(profile), Some(engine), None);
+                self.end_dense();
+                (self.guess, self.engine) = (Some(profile), Some(engine));
             }
             Guess::Maps(maps) => self.maps = Some(maps),
+        }
+    }
+
+    /// Ends what is read by what was used.
+    fn end_dense(&mut self) {
+        if let Some(dense) = self.dense.take() {
+            self.dense_bytes = dense.bytes();
         }
     }
 
@@ -308,16 +318,6 @@ struct Following<'a, 'b> {
     beside: &'a Beside<'a>,
     persisting: &'a mut Persisting<'b>,
     fetch: &'a mut Fetch,
-    /// What was asked for by density, once that has ended.
-    dense_bytes: u64,
-}
-
-impl Following<'_, '_> {
-    fn end_dense(&mut self) {
-        if let Some(dense) = self.fetch.dense.take() {
-            self.dense_bytes = dense.bytes();
-        }
-    }
 }
 
 impl Follower for Following<'_, '_> {
@@ -344,7 +344,7 @@ impl Follower for Following<'_, '_> {
     }
 
     fn ended(&mut self) {
-        self.end_dense();
+        self.fetch.end_dense();
         self.fetch.let_go();
     }
 }

@@ -8,6 +8,7 @@
 //! What the loader is likely to need of each is asked for on the way: the first 128 KiB and [`Elf::linked_pages`]. Nobody waits for that but the thread that looks
 //! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
@@ -136,7 +137,7 @@ struct Progress {
     found: FoundMaps,
 }
 
-/// A thread at work on one library. Dropped, also by a panic, it is not.
+/// A thread that is at work on one library until this is dropped, be it by a panic.
 struct AtWork<'a>(&'a Search);
 
 impl Drop for AtWork<'_> {
@@ -261,13 +262,11 @@ impl Search {
 
     fn look_at_library(&self, path: &Path) -> Place {
         let Ok(path) = path.canonicalize() else { return Place::Nothing };
-        let seen = self.progress().seen.insert(path.clone(), true);
-        if seen == Some(true) {
-            return Place::Known;
+        match self.progress().seen.entry(path.clone()) {
+            Entry::Occupied(seen) => return if *seen.get() { Place::Known } else { Place::Nothing },
+            Entry::Vacant(new) => _ = new.insert(true),
         }
-        let looked =
-            if seen.is_none() { Looked::at(&path, &self.sidecars) } else { Err(ElfError::Foreign.into()) };
-        match looked {
+        match Looked::at(&path, &self.sidecars) {
             Ok(looked) if looked.elf.machine == self.machine => {
                 self.progress().bytes += looked.asked_bytes;
                 Place::Found(looked)

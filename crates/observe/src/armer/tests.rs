@@ -1,0 +1,158 @@
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use prepage_core::Permissions;
+use prepage_sys::mounts::mounts;
+use prepage_sys::process_stat::ProcessStat;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+
+/// A program that waits, and may be visited.
+fn sleeping() -> Child {
+    let child = Command::new("sleep").arg("100").spawn().unwrap();
+    // While it is loaded no visit begins.
+    reaches(child.id(), b'S');
+    child
+}
+
+fn reaches(pid: u32, state: u8) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while ProcessStat::of(pid).unwrap().state != state {
+        assert!(Instant::now() < until, "it does not stop");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn ended(mut child: Child) -> u32 {
+    child.kill().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+/// What takes the visit's place where an agent sends it.
+fn sent_by(pid: u32) -> FirstTouches {
+    let mut visit = Visit::begin(pid).unwrap();
+    loop {
+        match visit.end(|touches| touches) {
+            Some(touches) => return touches.unwrap(),
+            None => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn mapping(path: &str) -> Mapped {
+    Mapped {
+        start: 0x7000_0000_0000,
+        end: 0x7000_0000_0000 + 100 * 4096,
+        offset_bytes: 2 * 4096,
+        inode: Some((8 << 20 | 1, 7)),
+        permissions: Permissions::READ,
+        path: path.into(),
+    }
+}
+
+/// The files of which it is told that pages could not be armed.
+fn told(armer: &Armer) -> Vec<(Arc<str>, u64, u64)> {
+    armer.ranges.now().take_unarmed().into_iter().collect()
+}
+
+/// On a busy machine a program has ended by the time that perf's report of its last mappings is read.
+#[test]
+fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
+    let whole = |path: &str| [(Arc::from(path), 2, 102)];
+    let at_once = [mapping("/late"), mapping("/dev/zero")];
+
+    // It was armed, and has ended since.
+    let child = sleeping();
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    let sent = Sent::FirstTouches(sent_by(child.id()));
+    armer.executed(child.id(), 1);
+    assert!(armer.go_on(vec![sent]) && armer.arms(child.id()));
+    armer.judge();
+    told(&armer);
+    let pid = ended(child);
+    at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+    assert_eq!(told(&armer), whole("/late"));
+    armer.ended(pid);
+    assert!(!armer.arms(pid) && told(&armer).is_empty());
+
+    // Its exec, its mappings, its end and word of its agent are read together.
+    let child = sleeping();
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    let sent = Sent::FirstTouches(sent_by(child.id()));
+    let pid = ended(child);
+    armer.executed(pid, 1);
+    at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+    armer.ended(pid);
+    armer.go_on(vec![sent]);
+    armer.judge();
+    assert_eq!(told(&armer), whole("/late"));
+    assert!(!armer.arms(pid), "its descriptor is let go");
+
+    // Nothing came of it.
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    armer.executed(pid, 1);
+    at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+    armer.go_on(Vec::new());
+    armer.judge();
+    armer.ended(pid);
+    assert_eq!(told(&armer), whole("/late"));
+}
+
+#[test]
+fn file_systems_of_a_process_that_has_ended_are_those_that_this_process_sees() {
+    // No file system has it.
+    const UNSEEN: u64 = 0xf_ffff;
+    let pid = ended(sleeping());
+    let mut armer = Armer::new(None, Ok(()));
+    assert!(!armer.is_in_memory(pid, UNSEEN));
+    assert!(!armer.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
+    for mount in mounts().unwrap().iter().filter(|mount| mount.device >> 20 == 0) {
+        let is_in_memory = matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs");
+        assert_eq!(armer.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
+    }
+    assert!(!armer.is_in_memory(std::process::id(), UNSEEN));
+    assert_eq!(armer.in_memory.get(&UNSEEN), Some(&false));
+}
+
+/// What no descriptor can come for is not kept for it.
+#[test]
+fn only_mappings_that_may_come_to_be_judged_are_kept() {
+    let pid = ended(sleeping());
+    let anonymous = Mapped { inode: None, ..mapping("[anon]") };
+    let mut armer = Armer::new(None, Ok(()));
+    armer.mapped(pid, &anonymous, 2);
+    assert!(armer.mapped_at.is_empty());
+    armer.mapped(pid, &mapping("/file"), 2);
+    assert_eq!(armer.mapped_at[&pid].len(), 1);
+    let mut armer = Armer::new(None, Err("not allowed".into()));
+    armer.mapped(pid, &mapping("/file"), 2);
+    assert!(armer.mapped_at.is_empty());
+}
+
+/// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.
+#[test]
+fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
+    let child = sleeping();
+    let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    reaches(pid, b'T');
+    let visit = Visit::begin(pid).unwrap();
+    let since = Instant::now().checked_sub(2 * BUSY_MAX).unwrap();
+    let forked = Forked { pid, parent: 0, time_ns: 1, since };
+    let mut armer = Armer::new(None, Ok(()));
+    armer.visits.push((visit, Visited::Forked(forked)));
+    armer.executed(pid, now_ns());
+    while armer.is_visiting() {
+        assert!(Instant::now() < until, "the visit does not end");
+        std::thread::sleep(PAUSE);
+        armer.end_visits();
+    }
+    let is_waiting = armer.loading.iter().any(|(loading, _)| *loading == pid);
+    ended(child);
+    assert!(is_waiting, "it is given up: {:?}", armer.ranges.now().refusals());
+}
