@@ -121,8 +121,11 @@ fn is_said_to_be_in_memory_and_rests() {
     }
     let status = service.status();
     let starts = status["last_starts"].as_array().unwrap();
-    assert!(starts.iter().all(|start| start["done"] == "in memory"), "{starts:?}");
-    // After rests of 1, 2 and 4 s: three, and those that begin while another is looked at.
+    let how = |done: &str| starts.iter().filter(|start| start["done"] == done).count();
+    // Those that begin while another is still looked at, on a busy machine, are left alone.
+    assert!(how("in memory") > 0 && how("in memory") + how("left alone") == starts.len(), "{starts:?}");
+    assert_eq!(service.count("fetched_bytes"), 0);
+    // After rests of 1, 2 and 4 s: three, and those left alone.
     assert!((1..=made / 2).contains(&starts.len()), "{made} starts, {starts:?}");
 }
 

@@ -22,15 +22,18 @@ fn output(dir: &Path, arguments: &[&str]) -> Output {
     record(dir, arguments).output().expect("prepage-tools runs")
 }
 
-/// Waits until a recorder takes signals that ask it to end for what they are meant.
+/// Waits until a recorder takes signals that ask it to end for what they are meant: holds back these, and not all, as every process does
+/// while it makes a thread.
 fn wait_for_signals(recorder: u32) {
     const SIGINT_AND_SIGTERM: u64 = 1 << 1 | 1 << 14;
+    const SIGUSR1: u64 = 1 << 9;
     let status = format!("/proc/{recorder}/status");
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_ready = || {
         let status = fs::read_to_string(&status).expect("it runs");
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).expect("a mask");
-        u64::from_str_radix(blocked, 16).expect("a number") & SIGINT_AND_SIGTERM == SIGINT_AND_SIGTERM
+        let blocked = u64::from_str_radix(blocked, 16).expect("a number");
+        blocked & (SIGINT_AND_SIGTERM | SIGUSR1) == SIGINT_AND_SIGTERM
     };
     while !is_ready() {
         assert!(Instant::now() < deadline, "it never began");
