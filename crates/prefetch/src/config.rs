@@ -24,6 +24,8 @@ use prepage_trace::build_id::open_regular;
 const OF_MACHINE: &str = "/etc/prepage.conf";
 /// Longer ones are cut off: nobody writes them by hand.
 const BYTES_MAX: u64 = 64 << 10;
+/// All patterns of a list: the service compares each start of a user with the user's, which costs at most so many bytes times those of a path.
+const PATTERNS_BYTES_MAX: usize = 8 << 10;
 
 /// The keys, as files and `prepage config` name them.
 pub const KEYS: [&str; 8] =
@@ -237,15 +239,15 @@ impl Config {
             "learn" => self.learn = switch()?,
             "verbose" => self.verbose = switch()?,
             "predict" => self.predict = switch()?,
-            "exclude" => self.exclude.extend(value.split_ascii_whitespace().map(str::to_owned)),
+            "exclude" => add_patterns(&mut self.exclude, key, value)?,
             "exclude-cgroup" => {
                 let mut patterns = value.split_ascii_whitespace();
-                if let Some(name) = patterns.clone().find(|pattern| !pattern.starts_with(['/', '*'])) {
+                if let Some(name) = patterns.find(|pattern| !pattern.starts_with(['/', '*'])) {
                     return Err(format!(
                         "exclude-cgroup: wanted paths such as /system.slice/*, not `{name}`"
                     ));
                 }
-                self.exclude_cgroup.extend(patterns.by_ref().map(str::to_owned));
+                add_patterns(&mut self.exclude_cgroup, key, value)?;
             }
             "store-max" => {
                 let bytes = parse_size(value);
@@ -256,6 +258,19 @@ impl Config {
         }
         Ok(KEYS.iter().position(|known| *known == key).expect("each key that is set is one of them"))
     }
+}
+
+/// Adds the patterns in `value` to `list`, or says why not.
+fn add_patterns(list: &mut Vec<String>, key: &str, value: &str) -> Result<(), String> {
+    let bytes: usize = list.iter().map(|pattern| pattern.len() + 1).sum();
+    if bytes + value.len() > PATTERNS_BYTES_MAX {
+        return Err(format!(
+            "{key}: these patterns and those before are longer than {}: wanted fewer, with * in them",
+            bytes_text(PATTERNS_BYTES_MAX as u64)
+        ));
+    }
+    list.extend(value.split_ascii_whitespace().map(str::to_owned));
+    Ok(())
 }
 
 /// The file's text; `None` where there is none.
@@ -393,6 +408,18 @@ mod tests {
         assert!(told[1].starts_with("/0:2: ") && told[2].contains("no such key: `foo`; there are enabled"));
         assert!(!config.learn, "what comes after a mistake counts");
         assert_eq!(config.store_bytes_max, Config::default().store_bytes_max);
+    }
+
+    #[test]
+    fn patterns_are_bounded_in_all_and_those_before_count() {
+        let long = "?".repeat(PATTERNS_BYTES_MAX / 2);
+        for key in ["exclude", "exclude-cgroup"] {
+            let line = |pattern: &str| format!("{key} = {pattern}\n");
+            let config = parsed(&[&(line(&format!("/{long}")) + &line(&format!("*{long}")) + &line("/a"))]);
+            let kept = [&config.exclude, &config.exclude_cgroup].into_iter().find(|list| !list.is_empty());
+            assert_eq!(kept.map(|list| list.iter().map(String::len).collect::<Vec<_>>()), Some(vec![long.len() + 1, 2]));
+            assert!(config.mistakes[0].text.contains("longer than 8k"), "{:?}", config.mistakes);
+        }
     }
 
     #[test]

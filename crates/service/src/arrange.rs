@@ -20,7 +20,8 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{identity_of, open_if_same};
 use prepage_sys::extents::extents;
 use prepage_sys::move_extents::exchange;
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use prepage_sys::rights::Rights;
+use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags, ResolveFlags, openat2};
 
 use crate::blocks::BlockDevice;
 use crate::replay::READ_PAGES_MAX;
@@ -138,14 +139,19 @@ fn with_whole_files(profile: &Profile) -> Profile {
 
 /// A file of a profile that lies on the device with number `device`, open to be moved, and its inode. No program, where the machine `runs` from there.
 fn open_to_move(profiled: &ProfiledFile, device: u64, runs: bool) -> Option<(File, u64)> {
-    let opened = open_if_same(profiled).ok()?;
+    let opened = {
+        // By its name others may lead to a device by now, and to open one may have effects.
+        let _assumed = Rights::of_everybody().assume().ok()?;
+        open_if_same(profiled).ok()?
+    };
     let seen = identity_of(&opened).ok()?;
     if runs && opened.metadata().ok()?.mode() & 0o111 != 0 {
         return None;
     }
     // Nobody's data changes, but the kernel moves only what may be written to.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    let file = File::from(rustix::fs::open(&profiled.path, flags, Mode::empty()).ok()?);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    let file = File::from(openat2(CWD, &profiled.path, flags, Mode::empty(), resolve).ok()?);
     (seen.device == device && identity_of(&file) == Ok(seen)).then_some((file, seen.inode))
 }
 

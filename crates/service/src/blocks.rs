@@ -22,6 +22,7 @@ use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::extents::{FileExtent, extents, place_of};
 use prepage_sys::new_file::write_at;
 use prepage_sys::page_flags::PageFlags;
+use prepage_sys::rights::Rights;
 use serde::{Deserialize, Serialize};
 
 use crate::early;
@@ -236,8 +237,10 @@ impl BlockDevice {
         Blocks { places: self.places(profile), ..blocks }
     }
 
-    /// Where the files of `profile` lie, as far as it needs them.
+    /// Where the files of `profile` lie, as far as it needs them and everybody may read them: by their names others may lead to something else by now, and
+    /// to open a device may have effects.
     fn places(&self, profile: &Profile) -> Vec<Placed> {
+        let Ok(_assumed) = Rights::of_everybody().assume() else { return Vec::new() };
         let mut placed = BTreeMap::<_, BTreeMap<_, _>>::new();
         let mut left = PLACES_MAX;
         for file in &profile.files {
@@ -441,6 +444,7 @@ impl Blocks {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
 
     use prepage_testing::{Need, has};
@@ -455,7 +459,9 @@ pub(crate) mod tests {
 
     impl Image {
         pub(crate) fn new() -> Self {
-            let image = Self { place: tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap() };
+            // Below no directory that is somebody's own.
+            let image = Self { place: tempfile::tempdir_in("/var/tmp").unwrap() };
+            fs::set_permissions(image.place.path(), fs::Permissions::from_mode(0o755)).unwrap();
             File::create(image.file()).unwrap().set_len(16 << 20).unwrap();
             fs::create_dir(image.point()).unwrap();
             let made = Command::new("mkfs.ext4").args(["-q", "-b", "4096"]).arg(image.file()).status();
@@ -500,6 +506,9 @@ pub(crate) mod tests {
         let (directory, file) = (point.join("directory"), point.join("directory/file"));
         fs::create_dir(&directory).unwrap();
         fs::write(&file, "text").unwrap();
+        let secret = point.join("secret");
+        fs::write(&secret, "text").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
         rustix::fs::sync();
 
         let device = BlockDevice::of(&point).unwrap().unwrap();
@@ -510,7 +519,7 @@ pub(crate) mod tests {
             learned_unix_s: 0,
             extents: vec![Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 1)), 5)],
         };
-        let profile = Profile { files: vec![profiled(&file, 0)], ..Profile::default() };
+        let profile = Profile { files: vec![profiled(&file, 0), profiled(&secret, 0)], ..Profile::default() };
         let names = device.names(needed([(&*file, false)].into_iter(), &profile));
         let blocks = device.holding(&names, [], &profile);
         let layout = Layout::of(&device.file).unwrap();
@@ -524,6 +533,7 @@ pub(crate) mod tests {
         let place = extents(File::open(&file).unwrap().as_fd()).unwrap()[0].physical_bytes / PAGE_SIZE;
         let place_of = |file: &ProfiledFile, page| device.place_of(&blocks, file, PageIndex(page));
         assert_eq!([0, 3].map(|page| place_of(&profile.files[0], page)), [Some(place), Some(place + 3)]);
+        assert_eq!(place_of(&profile.files[1], 0), None, "what not everybody may read is not opened");
         assert_eq!(place_of(&device.profiled(&blocks), 7), Some(7), "the device itself");
         // Its inode's number may be that of another file now, and of any file of another file system.
         let gone = FileIdentity { ctime_ns: 1, ..profile.files[0].identity };

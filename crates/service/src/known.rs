@@ -98,15 +98,13 @@ impl Known {
     /// # Errors
     /// Since when somebody waits.
     pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Result<T, Instant> {
-        let looked_at = || self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let since = *looked_at().get_or_insert(now);
+        let since = *self.looked_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(now);
         if since != now {
             return Err(since);
         }
-        let found = look();
-        *looked_at() = None;
-        Ok(found)
+        let _looking = Looking(self);
+        Ok(look())
     }
 
     /// Leaves it alone for `pause`.
@@ -145,6 +143,15 @@ fn bytes_of(profile: &Profile) -> u64 {
     let files: usize = profile.files.iter().map(file).sum();
     let names: usize = profile.lookups.iter().map(|name| name.path.len() + NAME_BYTES).sum();
     (files + names + size_of_val(&profile.starts[..]) + profile.program.len() + profile.role.len()) as u64
+}
+
+/// Somebody looks at its files, until this is dropped, be it by a panic.
+struct Looking<'a>(&'a Known);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        *self.0.looked_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +200,14 @@ mod tests {
         let known = Known::new(&profile, Rights::of_everybody());
         assert!([LEARNED - 5, LEARNED, LEARNED + 60].into_iter().all(|now| known.was_just_learned(now)));
         assert!([0, LEARNED - 61, LEARNED + 61].into_iter().all(|now| !known.was_just_learned(now)));
+    }
+
+    #[test]
+    fn a_look_that_panics_keeps_nobody_from_the_next() {
+        let known = Known::new(&Profile::default(), Rights::of_everybody());
+        let look = || known.look_at(|| panic!("a defect"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).is_err());
+        assert_eq!(known.look_at(|| known.look_at(|| 1).is_err()), Ok(true), "somebody looks already");
+        assert_eq!(known.look_at(|| 2), Ok(2));
     }
 }

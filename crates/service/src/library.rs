@@ -338,10 +338,16 @@ impl Library {
 
     /// Whether a start of `program` by user `uid` may be wanted, whatever it is called by, as far as the user's configuration has been read.
     pub fn may_be_wanted(&self, uid: u32, program: &Path) -> bool {
-        let state = self.lock();
         // What is excluded by a name is called by another name, too.
-        let wants = |config: &Config| config.wants(OsStr::new(""), program);
-        wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
+        let wants = |shelf: &Arc<Shelf>| shelf.config.wants(OsStr::new(""), program);
+        let (machine, own) = self.shelves_of(uid);
+        wants(&machine) && own.as_ref().is_none_or(wants)
+    }
+
+    /// The machine's, and the user's where it is in memory: to compare a program with what a user excludes takes a while, and the lock is not held for that.
+    fn shelves_of(&self, uid: u32) -> (Arc<Shelf>, Option<Arc<Shelf>>) {
+        let state = self.lock();
+        (state.machine.clone(), state.users.get(&uid).cloned())
     }
 
     /// Whether `file` is a program of which there are profiles.
@@ -373,11 +379,10 @@ impl Library {
 
     /// The profile in memory for an expected start of `key` by user `uid`; `None` where no profile is known or prediction is off.
     pub fn expected(&self, key: &ProgramKey, uid: u32) -> Option<Arc<Known>> {
-        let state = self.lock();
-        let (machine, own) = (&state.machine, state.users.get(&uid));
+        let (machine, own) = self.shelves_of(uid);
         let name = key.role.split(' ').next().unwrap_or_default();
-        let is_wanted = |shelf: &Shelf| shelf.config.wants(name.as_ref(), Path::new(&key.program));
-        if !is_wanted(machine) || !own.is_none_or(|own| is_wanted(own)) {
+        let is_wanted = |shelf: &Arc<Shelf>| shelf.config.wants(name.as_ref(), Path::new(&key.program));
+        if !is_wanted(&machine) || !own.as_ref().is_none_or(is_wanted) {
             return None;
         }
         own.and_then(|own| own.find(key)).or_else(|| machine.find(key))

@@ -30,6 +30,8 @@ use crate::watch::Watch;
 
 /// Files and directories that are remembered.
 const OPENED_MAX: usize = 1 << 16;
+/// Opens that were taken from the kernel and not noted yet: four times what it keeps itself.
+const TAKEN_MAX: usize = 1 << 16;
 /// Processes of which is remembered whether they count.
 const PROCESSES_MAX: usize = 1 << 14;
 
@@ -64,6 +66,8 @@ pub struct Opened {
     watch: Watch,
     whose: Whose,
     seen: HashSet<FileHandle>,
+    /// Opens that are to be noted: by which process, and of what.
+    taken: Vec<(u32, FileHandle)>,
     opens: Vec<Open>,
     /// Opens that did not count.
     others: usize,
@@ -112,6 +116,7 @@ impl Opened {
             watch,
             whose,
             seen: HashSet::new(),
+            taken: Vec::new(),
             opens: Vec::new(),
             others: 0,
             places: HashMap::new(),
@@ -149,19 +154,27 @@ impl Opened {
             let _ = self.watch.look_at_mounts();
             self.places.retain(|_, place| place.is_some());
         }
-        let mut all = Vec::new();
-        while self.watch.read(&mut |seen| all.push(seen)).unwrap_or(false) {}
+        self.take();
         // One after another, though all are looked at now.
-        for (time_ns, seen) in (now_ns()..).zip(all) {
-            match seen {
-                Seen::Exec { pid, file } => self.note(time_ns, pid, file, sightings),
-                Seen::Lost => self.is_lost = true,
-            }
+        for (time_ns, (pid, file)) in (now_ns()..).zip(std::mem::take(&mut self.taken)) {
+            self.note(time_ns, pid, file, sightings);
         }
     }
 
+    /// Takes from the kernel what was opened: it keeps 16,384 of them (fs.fanotify.max_queued_events).
+    fn take(&mut self) {
+        let (own, seen) = (std::process::id(), &self.seen);
+        let (taken, is_lost) = (&mut self.taken, &mut self.is_lost);
+        let mut take = |event| match event {
+            Seen::Exec { pid, file } if pid == own || seen.contains(&file) => {}
+            Seen::Exec { pid, file } if taken.len() < TAKEN_MAX => taken.push((pid, file)),
+            Seen::Exec { .. } | Seen::Lost => *is_lost = true,
+        };
+        while self.watch.read(&mut take).unwrap_or(false) {}
+    }
+
     fn note(&mut self, time_ns: u64, pid: u32, file: FileHandle, sightings: &mut Sightings) {
-        if pid == std::process::id() || self.seen.contains(&file) {
+        if self.seen.contains(&file) {
             return;
         }
         if !self.is_counted(pid) {
@@ -250,12 +263,19 @@ impl Opened {
     pub fn look_at_pages(&mut self, sighted: &mut Sightings, rights: &Rights) -> io::Result<()> {
         let flags = PageFlags::open()?;
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
-        for Open { time_ns, path, .. } in self.opens.iter().filter(|open| !open.is_directory) {
+        for at in 0..self.opens.len() {
+            // To look at some thousand files takes a while.
+            self.take();
+            let Open { time_ns, path, is_directory } = &self.opens[at];
+            if *is_directory {
+                continue;
+            }
             let opened = {
                 let _assumed = rights.assume()?;
-                open_to_read(path)
+                // Whoever waits for a file system that does not answer is enough.
+                Askers::of_machine().ask(path).ok().map(|_asking| open_to_read(path))
             };
-            let Ok(file) = opened else { continue };
+            let Some(Ok(file)) = opened else { continue };
             let Ok(identity) = identity_of(&file) else { continue };
             let Some(place) = sighted.place(path, Some((identity.device, identity.inode))) else {
                 continue;

@@ -92,12 +92,12 @@ impl ExecWatch {
         Self::of(libc::FAN_UNLIMITED_MARKS, libc::FAN_OPEN_EXEC)
     }
 
-    /// Of all that is opened on no file system yet. The kernel keeps what was not read, however much that is.
+    /// Of all that is opened on no file system yet.
     ///
     /// # Errors
     /// EPERM without the right to watch.
     pub fn of_opens() -> io::Result<Self> {
-        Self::of(libc::FAN_UNLIMITED_QUEUE, libc::FAN_OPEN | libc::FAN_ONDIR)
+        Self::of(libc::FAN_UNLIMITED_MARKS, libc::FAN_OPEN | libc::FAN_ONDIR)
     }
 
     fn of(flags: u32, mask: u64) -> io::Result<Self> {

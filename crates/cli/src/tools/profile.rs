@@ -381,6 +381,9 @@ pub fn what_is_wrong(error: &StoreError) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// Not all was done that was asked for: some profiles or files were left out, which is said.
+pub const PARTLY: u8 = 1;
+
 /// The names that `list` and the completion of shells have for a profile: that of its file without the ending, and its program's.
 pub fn short_names((path, loaded): &StoreEntry) -> [String; 2] {
     let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());

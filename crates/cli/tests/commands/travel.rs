@@ -201,6 +201,28 @@ fn profiles_are_exported_merged_and_imported() {
 }
 
 #[test]
+fn what_cannot_be_read_of_all_profiles_is_named_and_fails() {
+    let sandbox = Sandbox::outside_homes();
+    let (_place, maps) = maps_place();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    learned(&sandbox, "/usr/bin/true", &[]);
+    wait_for("both profiles", || (sandbox.profiles().len() == 2).then_some(()));
+    let damaged = sandbox.profiles().remove(0);
+    fs::write(&damaged, "damaged").unwrap();
+    let bundle = sandbox.path().join("all");
+    for command in [["export", "--all", "-o", as_text(&bundle)], ["embed", "--all", "--sidecar", as_text(&maps)]] {
+        let output = sandbox.output(&[&["profile"][..], &command].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(as_text(damaged.file_name().unwrap().as_ref())), "{said}");
+    }
+    assert!(bundle.exists() && maps.exists(), "what can be read is there");
+}
+
+#[test]
 fn nobodys_maps_steer_root() {
     let sandbox = Sandbox::new();
     let (_place, maps) = maps_place();

@@ -72,12 +72,14 @@ pub fn read_bundle(path: &Path) -> Result<Vec<Profile>> {
 /// Runs `prepage profile export`.
 pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Result<ExitCode> {
     let mut found = Vec::new();
+    let mut end = ExitCode::SUCCESS;
     if args.all {
         for (path, loaded) in super::all(stores)? {
             match loaded {
                 Ok(profile) => found.push(profile),
                 Err(error) => {
-                    say!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error))
+                    say!("prepage: {}: left out: {}", path.display(), super::what_is_wrong(&error));
+                    end = super::PARTLY.into();
                 }
             }
         }
@@ -103,13 +105,15 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         bail!(Remedied::new("no profile may be exported", remedy));
     }
     let profiles = bundle::merge([given]);
-    write_bundle(&args.output, &profiles, out)
+    write_bundle(&args.output, &profiles, out)?;
+    Ok(end)
 }
 
 /// Runs `prepage profile merge`.
 pub fn merge(args: &MergeArgs, out: &mut impl Write) -> Result<ExitCode> {
     let bundles = args.files.iter().map(|path| read_bundle(path)).collect::<Result<Vec<_>>>()?;
-    write_bundle(&args.output, &bundle::merge(bundles), out)
+    write_bundle(&args.output, &bundle::merge(bundles), out)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `prepage profile import`.
@@ -170,12 +174,12 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
     Ok(end)
 }
 
-fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<ExitCode> {
+fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<()> {
     let bytes = bundle::write(profiles);
     output::replace(path, |file| file.write_all(&bytes))?;
     if !output::is_stdout(path) {
         let profiles = counted(profiles.len(), "profile");
         writeln!(out, "{}: {profiles}, {} bytes", path.display(), bytes.len())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

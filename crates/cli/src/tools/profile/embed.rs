@@ -1,6 +1,7 @@
 //! `prepage profile embed` and `strip`: page maps into files and beside them.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,9 +21,6 @@ use serde_json::{Value, json};
 use crate::output::{print_json, shown};
 use crate::remedy::Remedied;
 use prepage_profiles::chain;
-
-/// Some files were not given what was asked for.
-const PARTLY: u8 = 1;
 
 /// What to embed, and where from.
 #[derive(Debug, clap::Args)]
@@ -57,9 +55,9 @@ pub struct StripArgs {
 
 /// Runs `prepage profile embed`.
 pub fn embed(stores: &Stores, args: &EmbedArgs, out: &mut impl Write) -> Result<ExitCode> {
-    let profiles = profiles(stores, &args.from)?;
-    let files = if args.all { known_files(&profiles) } else { args.files.clone() };
     let mut results = Results::default();
+    let profiles = profiles(stores, &args.from, &mut results)?;
+    let files = if args.all { known_files(&profiles) } else { args.files.clone() };
     for path in &files {
         match &args.sidecar {
             None => match embed::embed(path, &profiles) {
@@ -87,11 +85,16 @@ pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
     results.print(args.json, out)
 }
 
-/// The profiles that `names` mean: of the store, or of files; all of the store where there are none.
-fn profiles(stores: &Stores, names: &[String]) -> Result<Vec<Profile>> {
+/// The profiles that `names` mean: of the store, or of files; all of the store that can be read where there are none.
+fn profiles(stores: &Stores, names: &[String], results: &mut Results) -> Result<Vec<Profile>> {
     if names.is_empty() {
-        let loaded: Vec<Profile> =
-            super::all(stores)?.into_iter().filter_map(|(_, loaded)| loaded.ok()).collect();
+        let mut loaded = Vec::new();
+        for (path, profile) in super::all(stores)? {
+            match profile {
+                Ok(profile) => loaded.push(profile),
+                Err(error) => results.left_out(&path, super::what_is_wrong(&error)),
+            }
+        }
         if loaded.is_empty() {
             bail!(Remedied::new("no profiles", "prepage learn -- CMD"));
         }
@@ -190,12 +193,16 @@ impl Results {
     }
 
     fn failed(&mut self, path: &Path, error: &EmbedError) {
-        self.failures += 1;
-        say!("prepage: {}: {}", path.display(), chain(error));
+        self.left_out(path, chain(error));
         if let Some(remedy) = remedy(error) {
             say!("  try: {remedy}");
         }
-        self.json.push(json!({ "path": shown(path), "error": chain(error) }));
+    }
+
+    fn left_out(&mut self, path: &Path, why: impl Display) {
+        self.failures += 1;
+        say!("prepage: {}: {why}", path.display());
+        self.json.push(json!({ "path": shown(path), "error": why.to_string() }));
     }
 
     fn print(self, json: bool, out: &mut impl Write) -> Result<ExitCode> {
@@ -206,7 +213,7 @@ impl Results {
                 writeln!(out, "{line}")?;
             }
         }
-        Ok(if self.failures == 0 { ExitCode::SUCCESS } else { PARTLY.into() })
+        Ok(if self.failures == 0 { ExitCode::SUCCESS } else { super::PARTLY.into() })
     }
 }
 
