@@ -371,6 +371,11 @@ impl Armer {
                 }
             };
             let (pid, sent_ns) = (touches.pid(), touches.sent_ns());
+            // Of the program before, which was over before this was read: the one that the process runs by now sends word of its own. What a
+            // process has mapped that has ended is judged all the same.
+            if touches.is_gone() && !mappings(pid).is_empty() {
+                continue;
+            }
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().push(touches);

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::LeftOut;
@@ -16,43 +17,100 @@ use prepage_profiles::identity::Skipped;
 /// Files named in one message; of more, the number is told.
 const NAMED: usize = 5;
 
+/// How long the threads of a start that is over are given at most to say what they did: they end after the read that they are at, and where a
+/// file system does not answer, whoever reads the stream to its end does not wait for that.
+const OTHERS_WAIT: Duration = Duration::from_millis(100);
+
 /// Who wants to know. Told once, the stream is let go: whoever reads it to its end must not wait for a prefetch.
-#[derive(Clone, Debug)]
+///
+/// Threads have clones. The process ends soon after the first one is dropped, which therefore waits for a moment until the clones have said what
+/// they have to say, or are dropped: a program may have ended before they got round to it.
+#[derive(Debug)]
 pub struct Listener {
-    stream: Arc<Mutex<Option<File>>>,
+    shared: Arc<Shared>,
     is_kept: bool,
+    /// How long it waits for the others: not at all if it is a clone.
+    others_wait: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the stream was let go, or a listener was dropped.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Written to without the lock: a full pipe holds up its writer alone.
+    stream: Option<Arc<File>>,
+    /// How many listeners there are.
+    listeners: usize,
 }
 
 impl Listener {
     /// The stream `to`, or nobody.
     pub fn to(to: Option<OwnedFd>) -> Self {
-        Self { stream: Arc::new(Mutex::new(to.map(File::from))), is_kept: false }
+        let state = State { stream: to.map(File::from).map(Arc::new), listeners: 1 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        Self { shared, is_kept: false, others_wait: OTHERS_WAIT }
     }
 
     /// Whether anybody still listens.
     pub fn is_heard(&self) -> bool {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.shared.lock().stream.is_some()
     }
 
     /// Says `text` in one write, so that the program's own lines stay whole, and lets the stream go.
     pub fn say(&self, text: &str) {
         self.note(text);
         if !self.is_kept {
-            self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.shared.lock().stream.take();
+            self.shared.changed.notify_all();
         }
     }
 
     /// Says `text`, and keeps the stream: more is to come.
     pub fn note(&self, text: &str) {
-        if let Some(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        let stream = self.shared.lock().stream.clone();
+        if let Some(stream) = stream {
             // Nobody may read it any more.
-            let _ = stream.write_all(format!("prepage: {text}\n").as_bytes());
+            let _ = (&*stream).write_all(format!("prepage: {text}\n").as_bytes());
         }
     }
 
     /// For somebody who says one thing of several: the stream is kept.
     pub fn kept(&self) -> Self {
-        Self { is_kept: true, ..self.clone() }
+        let mut kept = self.clone();
+        kept.is_kept = true;
+        kept
+    }
+}
+
+impl Clone for Listener {
+    fn clone(&self) -> Self {
+        self.shared.lock().listeners += 1;
+        Self { shared: Arc::clone(&self.shared), is_kept: self.is_kept, others_wait: Duration::ZERO }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        if !self.others_wait.is_zero() {
+            let waits = |state: &mut State| state.stream.is_some() && state.listeners > 1;
+            let waited = self.shared.changed.wait_timeout_while(state, self.others_wait, waits);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.listeners -= 1;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,6 +167,49 @@ mod tests {
         assert_eq!(line.lines().count(), 1);
         assert!(line.starts_with("prefetched 2.5 MB of 0 files; left out: /a\\n0 (why), "), "{line}");
         assert!(line.ends_with("and 3 more"), "{line}");
+    }
+
+    /// When the first listener is dropped, the process ends.
+    #[test]
+    fn what_a_thread_has_still_to_say_is_waited_for() {
+        for is_kept in [true, false] {
+            let (mut read, write) = std::io::pipe().unwrap();
+            let mut listener = Listener::to(Some(write.into()));
+            listener.others_wait = Duration::from_secs(60);
+            let others = if is_kept { listener.kept() } else { listener.clone() };
+            // One that has nothing to say.
+            let silent = listener.clone();
+            let (go, gone) = std::sync::mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                let _ = gone.recv();
+                std::thread::sleep(Duration::from_millis(20));
+                drop(silent);
+                others.say("late");
+                drop(others);
+                // Not before it is known what had been said by the time at which the process would have ended.
+                let _ = gone.recv();
+            });
+            go.send(()).unwrap();
+            drop(listener);
+            let mut heard = [0; 64];
+            rustix::io::ioctl_fionbio(&read, true).unwrap();
+            let len = std::io::Read::read(&mut read, &mut heard).unwrap();
+            assert_eq!(&heard[..len], b"prepage: late\n");
+            drop(go);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for_long_and_nobody_where_nobody_listens() {
+        let (_read, write) = std::io::pipe().unwrap();
+        for to in [Some(write.into()), None] {
+            let is_heard = to.is_some();
+            let mut listener = Listener::to(to);
+            let _silent = listener.clone();
+            listener.others_wait = Duration::from_millis(if is_heard { 1 } else { 1 << 40 });
+            drop(listener);
+        }
     }
 
     #[test]

@@ -520,13 +520,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use prepage_core::profile::{ProfiledFile, Touches};
-    use prepage_core::{PAGE_SIZE, PageIndex};
-    use prepage_profiles::identity::{content_of, identity_of};
+    use prepage_core::PAGE_SIZE;
+    use prepage_core::profile::ProfiledFile;
     use prepage_sys::cachestat::evict;
     use prepage_testing::{Need, has};
 
     use super::*;
+    use crate::needed_file::needed_file;
 
     /// Longer than anything takes here, on the slowest machine.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -537,18 +537,7 @@ mod tests {
 
     /// Of a new file at `path`.
     fn profile_of(path: &std::path::Path) -> Profile {
-        std::fs::write(path, [1; 64 * PAGE_SIZE as usize]).unwrap();
-        let file = open_to_read(path).unwrap();
-        let mut touches = Touches::default();
-        (8..12).for_each(|page| touches.touch(PageIndex(page), page as u32));
-        let profiled = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&file).unwrap(),
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 1,
-            extents: touches.extents(),
-        };
-        file.sync_all().unwrap();
+        let (_, profiled) = needed_file(path, 64, &[8, 9, 10, 11]);
         Profile { program: "x".into(), files: vec![profiled], ..Profile::default() }
     }
 

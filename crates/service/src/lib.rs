@@ -106,6 +106,8 @@ pub mod log;
 pub mod missed;
 pub mod moment;
 pub mod names;
+#[cfg(test)]
+mod needed_file;
 pub mod notify;
 pub mod opened;
 pub mod options;

@@ -38,7 +38,8 @@ enum carrying {
     SANDBOXED,
     TOO_LARGE,
     RELATIVE,
-    STATIC_TLS
+    STATIC_TLS,
+    SEVERAL_THREADS
 };
 
 /* Whether the mappings of a program are registered. */

@@ -315,8 +315,14 @@ static struct {
 static struct room *lend(void)
 {
     struct room *room = NULL;
-    if (!log_is_read() || !world_has_one_thread() || lent.room)
+    /* Whoever comes in a signal handler meanwhile finds what is lent. */
+    if (!log_is_read() || lent.room)
         return NULL;
+    if (!world_has_one_thread()) {
+        if (!world.sandboxed && library)
+            log_path(EXECUTED, SEVERAL_THREADS, NULL, "/bin/sh");
+        return NULL;
+    }
     lent.before = *program_environ;
     if (!goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1) || !extend(room->strings, lent.before, room)) {
         give_back(room);

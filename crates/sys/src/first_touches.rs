@@ -3,11 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use prepage_core::PAGE_SIZE;
+use rustix::io::Errno;
+
 use crate::fork::fork_unannounced;
 use crate::reap::wait4;
 use crate::userfaultfd::{OpenError, Userfaultfd};
 use crate::userfaultfd_abi::{
-    API, Api, FEATURE_WP_ASYNC, IOC_API, IOC_REGISTER, MODE_WRITE_PROTECT, Range, Register, USER_MODE_ONLY,
+    API, Api, FEATURE_WP_ASYNC, IOC_API, IOC_REGISTER, IOC_WRITE_PROTECT, MODE_WRITE_PROTECT, Range,
+    Register, USER_MODE_ONLY, WriteProtect,
 };
 
 /// Makes each page of `[start, start + len)` fault of its own when it is touched first, in the process that opened
@@ -18,6 +22,17 @@ pub(crate) fn register_first_touches(userfaultfd: BorrowedFd<'_>, start: u64, le
     // SAFETY: the struct has the kernel's layout and lives through the call. Registering alone changes no memory.
     let result = unsafe { libc::ioctl(userfaultfd.as_raw_fd(), IOC_REGISTER, &mut register) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether the address space of `userfaultfd` is gone: its process has ended, or executed another program since. Asks for a page that is not
+/// protected to be so no longer, which changes nothing where there is such a page: the kernel looks for the address space first (ESRCH).
+pub(crate) fn is_gone(userfaultfd: BorrowedFd<'_>) -> bool {
+    /// One that the kernel allows.
+    const ANY_ADDRESS: u64 = 1 << 20;
+    let mut protect = WriteProtect { range: Range { start: ANY_ADDRESS, len: PAGE_SIZE }, mode: 0 };
+    // SAFETY: the struct has the kernel's layout and lives through the call, which changes no contents of memory.
+    let result = unsafe { libc::ioctl(userfaultfd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) };
+    result == -1 && Errno::from_io_error(&io::Error::last_os_error()) == Some(Errno::SRCH)
 }
 
 /// Whether this process gets a userfaultfd for first touches.

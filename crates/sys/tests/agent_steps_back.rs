@@ -763,6 +763,35 @@ fn who_jumps_out_of_system_finds_nothing_in_its_environment() {
     }
 }
 
+/// Other threads may look at the environment meanwhile. That such a shell is not seen is told.
+#[test]
+fn a_shell_that_one_of_several_threads_starts_goes_without_the_agent_and_is_told() {
+    let source = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        static void *waits(void *fd) { char byte; return read(*(int *)fd, &byte, 1) < 0 ? fd : NULL; }
+        int main(void) {
+            int ends[2];
+            pthread_t thread;
+            if (pipe(ends) || pthread_create(&thread, NULL, waits, ends) || system("env")) return 1;
+            FILE *out = popen("env", "r");
+            char line[4096];
+            while (fgets(line, sizeof line, out)) fputs(line, stdout);
+            pclose(out);
+            close(ends[1]);
+            return pthread_join(thread, NULL);
+        }"#;
+    let Some(program) = built(&["-pthread"], source) else { return };
+    let observed = same_with_and_without(program.to_str().unwrap(), &[]);
+    let is_shell = |record: &&Record| {
+        let carrying = Carrying::SeveralThreads;
+        record.event == Event::Executed { path: "/bin/sh".into(), carrying }
+    };
+    assert_eq!(observed.records.iter().filter(is_shell).count(), 2, "{:?}", observed.records);
+}
+
 #[test]
 fn other_namespaces_and_interposers_keep_their_own_functions() {
     if !tool("gcc") {

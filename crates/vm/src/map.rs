@@ -320,12 +320,24 @@ impl Map {
         if self.core.writes.are_told() {
             self.at.settle();
         }
-        let _none_written = self.core.forget_writes(range);
-        let mut poisoned = self.core.poison.hold();
-        let offset = self.core.offset_of(range.start());
-        self.region.discard(offset, range.bytes()).map_err(AccessError::System)?;
-        poisoned.forget(|page| range.contains(page));
-        Ok(())
+        let core = &self.core;
+        let held = core.hold_writes();
+        let mut poisoned = core.poison.hold();
+        let discarded = self.region.discard(core.offset_of(range.start()), range.bytes());
+        if discarded.is_ok() {
+            poisoned.forget(|page| range.contains(page));
+            // Not before: what is still there after an error counts as written to, for the next snapshot.
+            if let Some(held) = &held {
+                held.forget(core.index_of(range.start())..core.index_of(range.end()));
+            }
+        } else {
+            // Some may be gone by now, and poison with them: again, one by one, to know which.
+            let region = &mut self.region;
+            poisoned.forget(|page| {
+                range.contains(page) && region.discard(core.offset_of(page), PAGE_SIZE).is_ok()
+            });
+        }
+        discarded.map_err(AccessError::System)
     }
 
     pub(crate) fn inside(&self, range: PageRange) -> Result<(), AccessError> {

@@ -46,7 +46,7 @@ impl Poison {
 
 impl Held<'_> {
     /// Poison is gone from the pages of which `which` is true.
-    pub(crate) fn forget(&mut self, which: impl Fn(PageIndex) -> bool) {
+    pub(crate) fn forget(&mut self, mut which: impl FnMut(PageIndex) -> bool) {
         self.pages.retain(|&page| !which(page));
         self.count.store(self.pages.len() as u32, Ordering::SeqCst);
     }
@@ -113,11 +113,13 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
+    use prepage_sys::call_filter::When;
     use prepage_sys::region::try_copy;
     use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
     use crate::error::MapError;
+    use crate::snapshot::tests::while_failing;
     use crate::{MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
     const PAGES: u64 = 16;
@@ -167,6 +169,18 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(60), "what the program writes there would be lost");
             std::thread::yield_now();
         }
+        assert_eq!(map.as_slice()[5 * PAGE_SIZE as usize], 7);
+    }
+
+    /// The kernel may have discarded a part by then.
+    #[test]
+    fn a_discard_that_fails_keeps_no_poison_that_is_gone() {
+        let Some((_object, mut map)) = poisoned(5) else { return };
+        let window = map.window();
+        let whole = (libc::SYS_madvise, When::Is(1, window.bytes() as u32));
+        let Some(failed) = while_failing(libc::ENOMEM, whole, || map.discard(window)) else { return };
+        assert!(matches!(failed, Err(AccessError::System(_))), "{failed:?}");
+        assert!(map.core.poison.is_nowhere(), "what the program writes there would be lost");
         assert_eq!(map.as_slice()[5 * PAGE_SIZE as usize], 7);
     }
 

@@ -335,7 +335,7 @@ fn copy(
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
-mod tests {
+pub(crate) mod tests {
     use std::io::{Error, ErrorKind};
     use std::time::Duration;
 
@@ -344,6 +344,7 @@ mod tests {
 
     use super::*;
     use crate::book::STORES_MOST;
+    use crate::error::AccessError;
     use crate::{MapOptions, VmOptions};
 
     /// The pages that the kernel holds of a memfd.
@@ -354,17 +355,26 @@ mod tests {
         runs.map(|(start, end)| (end - start) / PAGE_SIZE).sum()
     }
 
-    /// A snapshot of `map` while nothing can be written to `page` of a store; `None` where that cannot be had.
-    fn snapshot_that_fails_at(map: &Map, page: u64) -> Option<Result<Object, SnapshotError>> {
+    /// What comes of `work` in a thread in which `call` fails with `errno`; `None` where that cannot be had.
+    pub(crate) fn while_failing<T: Send>(
+        errno: i32,
+        call: (i64, When),
+        work: impl FnOnce() -> T + Send,
+    ) -> Option<T> {
         std::thread::scope(|scope| {
             let failing = scope.spawn(|| {
-                let write = [(libc::SYS_pwrite64, When::Is(3, (page * PAGE_SIZE) as u32))];
                 let denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
                 let need = Need::Path("/proc/sys/kernel/seccomp".into());
-                unless_refused(fail(libc::ENOSPC, &write), need, denied).map(|()| map.snapshot())
+                unless_refused(fail(errno, &[call]), need, denied).map(|()| work())
             });
             failing.join().unwrap()
         })
+    }
+
+    /// A snapshot of `map` while nothing can be written to `page` of a store; `None` where that cannot be had.
+    fn snapshot_that_fails_at(map: &Map, page: u64) -> Option<Result<Object, SnapshotError>> {
+        let write = (libc::SYS_pwrite64, When::Is(3, (page * PAGE_SIZE) as u32));
+        while_failing(libc::ENOSPC, write, || map.snapshot())
     }
 
     fn write(map: &mut Map, page: u64, byte: u8) {
@@ -396,6 +406,22 @@ mod tests {
         assert_eq!((held(&store), vm.statistics().frames), (1, 3));
         let clone = vm.map(&second, &MapOptions::private()).unwrap();
         assert_eq!([5, 6, 42].map(|page| read(&clone, page)), [3, 1, 2]);
+    }
+
+    #[test]
+    fn what_was_written_to_is_known_still_where_a_discard_fails() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        let _first = map.snapshot().unwrap();
+        [5, 6].into_iter().for_each(|page| write(&mut map, page, 1));
+        let range = PageRange::new(PageIndex(4), PageIndex(8));
+        let call = (libc::SYS_madvise, When::Is(1, range.bytes() as u32));
+        let Some(failed) = while_failing(libc::ENOMEM, call, || map.discard(range)) else { return };
+        assert!(matches!(failed, Err(AccessError::System(_))), "{failed:?}");
+        write(&mut map, 6, 2);
+        let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!([5, 6].map(|page| (read(&map, page), read(&clone, page))), [(1, 1), (2, 2)]);
     }
 
     #[test]

@@ -99,6 +99,18 @@ struct Freeze {
 #[derive(Debug)]
 pub(crate) struct HeldWrites<'a>(&'a Writes);
 
+impl HeldWrites<'_> {
+    /// None of these pages, by index, counts as written to.
+    pub(crate) fn forget(&self, pages: Range<u64>) {
+        for (_, word) in self.0.used(pages) {
+            // Words take memory once they are written to.
+            if word.load(Ordering::SeqCst) != CLEAN {
+                word.store(CLEAN, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
 impl Drop for HeldWrites<'_> {
     fn drop(&mut self) {
         self.0.held.store(0, Ordering::SeqCst);
@@ -245,7 +257,7 @@ impl Fault<'_> {
 }
 
 impl MapCore {
-    fn index_of(&self, page: PageIndex) -> u64 {
+    pub(crate) fn index_of(&self, page: PageIndex) -> u64 {
         page.0 - self.window.start().0
     }
 
@@ -360,17 +372,9 @@ impl MapCore {
         Ok(())
     }
 
-    /// No page of `range` counts as written to; until what is returned is dropped, none is.
-    pub(crate) fn forget_writes(&self, range: PageRange) -> Option<HeldWrites<'_>> {
-        let writes = self.writes.writes.get()?;
-        let held = writes.hold();
-        for (_, word) in writes.used(self.index_of(range.start())..self.index_of(range.end())) {
-            // Words take memory once they are written to.
-            if word.load(Ordering::SeqCst) != CLEAN {
-                word.store(CLEAN, Ordering::SeqCst);
-            }
-        }
-        Some(held)
+    /// Keeps pages from becoming Open until what is returned is dropped; `None` where writes are not told.
+    pub(crate) fn hold_writes(&self) -> Option<HeldWrites<'_>> {
+        self.writes.writes.get().map(Writes::hold)
     }
 
     /// The pages that were written to, by index, in runs. Nobody waits for it.

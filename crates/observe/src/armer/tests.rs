@@ -1,4 +1,5 @@
-use std::process::{Child, Command};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use prepage_core::Permissions;
@@ -101,6 +102,35 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
     armer.judge();
     armer.ended(pid);
     assert_eq!(told(&armer), whole("/late"));
+}
+
+/// A script executes another program in its own place before word of its own agent is read.
+#[test]
+fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
+    // It waits in no call that a visit would disturb.
+    let script = "trap 'exec sleep 100' USR1; echo; while :; do :; done";
+    let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+    let first = sent_by(pid);
+    assert!(!first.is_gone());
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    while proc_file::read_text(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
+        assert!(Instant::now() < until, "it executes nothing");
+        std::thread::sleep(PAUSE);
+    }
+    reaches(pid, b'S');
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    [1, 2].into_iter().for_each(|time_ns| armer.executed(pid, time_ns));
+    let second = sent_by(pid);
+    assert!(first.is_gone() && !second.is_gone());
+    assert!(armer.go_on(vec![Sent::FirstTouches(first), Sent::FirstTouches(second)]));
+    let armed = armer.unjudged[0].mapped.len();
+    let kept = armer.spaces[&pid].len();
+    ended(child);
+    assert!(armed > 0, "nothing of the next program is armed");
+    assert_eq!(kept, 1, "a descriptor of what is gone is kept");
 }
 
 #[test]

@@ -4,12 +4,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
-use prepage_core::profile::Touches;
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_sys::cachestat::evict;
 use prepage_testing::{Need, assert_passed, child_command, child_output, has};
 
 use super::*;
+use crate::needed_file::needed_file;
 
 const PAGES: u64 = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,18 +25,7 @@ impl Place {
     /// A file on the disk and not in memory, and what a profile says of it: four of its pages.
     fn file(&self, name: &str) -> ProfiledFile {
         let path = self.0.path().join(name).canonicalize().unwrap_or_else(|_| self.0.path().join(name));
-        std::fs::write(&path, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
-        let file = open_to_read(&path).unwrap();
-        let mut touches = Touches::default();
-        [8, 9, 10, 40].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
-        let profiled = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&file).unwrap(),
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 1,
-            extents: touches.extents(),
-        };
-        file.sync_all().unwrap();
+        let (file, profiled) = needed_file(&path, PAGES, &[8, 9, 10, 40]);
         fadvise(&file, 0, None, Advice::Random).unwrap();
         evict(file.as_fd(), PATIENCE).unwrap();
         profiled

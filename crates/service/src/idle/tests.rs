@@ -2,14 +2,14 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use prepage_core::profile::{Profile, ProfiledFile, Touches};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_core::profile::Profile;
+use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_sys::rights::Rights;
 use prepage_testing::{Need, has};
 
 use super::*;
+use crate::needed_file::needed_file;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,18 +17,7 @@ const PAGES: u64 = 16;
 
 /// A file on the disk, and up to four pages of it, brought in for user 7 a moment ago.
 fn brought(path: &Path, what: &Launched) -> Entry {
-    std::fs::write(path, [1; (PAGES * PAGE_SIZE) as usize]).unwrap();
-    let file = open_to_read(path).unwrap();
-    file.sync_all().unwrap();
-    let mut touches = Touches::default();
-    (4..8).for_each(|page| touches.touch(PageIndex(page), page as u32));
-    let profiled = ProfiledFile {
-        path: path.to_str().unwrap().into(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 1,
-        extents: touches.extents(),
-    };
+    let (file, profiled) = needed_file(path, PAGES, &[4, 5, 6, 7]);
     let profile = Profile { files: vec![profiled], ..Profile::default() };
     let rights = Rights::of_process(std::process::id()).unwrap();
     let until = Instant::now() + PATIENCE;

@@ -263,6 +263,11 @@ impl FirstTouches {
     pub fn register(&self, start: u64, len: u64) -> io::Result<()> {
         first_touches::register_first_touches(self.userfaultfd.as_fd(), start, len)
     }
+
+    /// Whether the address space is gone: the process has ended, or executed another program since.
+    pub fn is_gone(&self) -> bool {
+        first_touches::is_gone(self.userfaultfd.as_fd())
+    }
 }
 
 /// Whether agents may ask for userfaultfds: this process asks for one. Where it has seccomp filters, which may kill who

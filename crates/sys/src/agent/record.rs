@@ -157,6 +157,8 @@ pub enum Carrying {
     /// The program's libraries need more static thread-local memory than ld.so has for them beside an auditing library. It is
     /// executed once more, without the agent.
     StaticTls,
+    /// system(3) or popen(3) starts the shell with the environment of the process, which other threads may look at meanwhile: it stays as it is.
+    SeveralThreads,
 }
 
 /// Takes records out of a run of slots.
@@ -299,6 +301,7 @@ fn carrying(detail: u16) -> Option<Carrying> {
         TooLarge,
         Relative,
         StaticTls,
+        SeveralThreads,
     ];
     all.get(usize::from(detail)).copied()
 }
