@@ -7,7 +7,7 @@
 //! A page that a userfaultfd mapped passes for written to, and to take such a page out of a page table interrupts every other CPU on which a thread of the
 //! process runs, for each page anew (Linux 6.18). Where one thread touches pages, and the reclaimer runs beside it, that is 10 µs of the one and 5 of the other
 //! for each page; the thread that touches them needs 1 µs, which costs no time while it waits for its device. Where several threads touch pages nothing is gained,
-//! and the reclaimer does it alone.
+//! and the reclaimer does it alone (`between`).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -103,13 +103,17 @@ impl Hiding {
             return false;
         }
         self.asked.store(1, Ordering::Relaxed);
-        let is_alone = self.moves.load(Ordering::Relaxed) <= MOST_MOVES;
-        if !is_alone || self.cpu.load(Ordering::Relaxed) == here as u32 {
+        if self.are_of_several() || self.cpu.load(Ordering::Relaxed) == here as u32 {
             return false;
         }
         let left_out = self.dear.load(Ordering::Relaxed);
         self.dear.store(left_out.saturating_sub(1), Ordering::Relaxed);
         left_out == 0
+    }
+
+    /// Whether faults come from several threads, which take nothing out.
+    pub(crate) fn are_of_several(&self) -> bool {
+        self.moves.load(Ordering::Relaxed) > MOST_MOVES
     }
 
     /// The reclaimer has taken out all that it wanted to at a time: from here on faults show anew whether they are of one thread.
