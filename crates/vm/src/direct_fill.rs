@@ -35,13 +35,19 @@ impl LocalFill {
     }
 
     /// Reads `range` of `file`, all of which lies before the file's end. Stays awake for `spin` before it
-    /// sleeps. Allocates nothing.
-    pub(crate) fn fill(&self, file: &File, range: PageRange, spin: Duration) -> Result<(), u16> {
+    /// sleeps, and does `meanwhile` while the device is busy. Allocates nothing.
+    pub(crate) fn fill(
+        &self,
+        file: &File,
+        range: PageRange,
+        spin: Duration,
+        meanwhile: impl FnOnce(),
+    ) -> Result<(), u16> {
         let offset = range.start().offset_bytes();
         self.clear(self.left.swap(0, Ordering::Relaxed));
         self.frames.populate(offset, range.bytes()).map_err(code)?;
         let mut done = 0;
-        self.spin.read(spin, || {
+        let read = || {
             let at = offset + done;
             match self.frames.read_cached(file.as_fd(), at, at, range.bytes() - done) {
                 Ok(Cached::Read(bytes)) if bytes > 0 => {
@@ -51,7 +57,8 @@ impl LocalFill {
                 Ok(Cached::NotYet) => Tried::NotYet,
                 _ => Tried::Never,
             }
-        });
+        };
+        self.spin.read(spin, read, meanwhile);
         while done < range.bytes() {
             let at = offset + done;
             match self.frames.read(file.as_fd(), at, at, range.bytes() - done) {

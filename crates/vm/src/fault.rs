@@ -80,6 +80,8 @@ pub(crate) struct Fault<'a> {
     pub(crate) touch: Touch,
     pub(crate) context: Context,
     pub(crate) account: Account,
+    /// Whether it has helped the reclaimer while it waited for the device.
+    has_helped: bool,
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -88,7 +90,17 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl Fault<'_> {
+impl<'a> Fault<'a> {
+    pub(crate) fn new(
+        map: &'a MapCore,
+        at: MapRef,
+        touch: Touch,
+        context: Context,
+        account: Account,
+    ) -> Self {
+        Self { map, at, touch, context, account, has_helped: false }
+    }
+
     /// Serves the fault and writes down how it ended.
     pub(crate) fn serve(mut self) -> FaultOutcome {
         // Of the map's slot: to enter it and to leave.
@@ -105,12 +117,8 @@ impl Fault<'_> {
             },
         };
         self.finish(&place, outcome);
-        let pool = map.vm.pool.core();
-        if matches!(outcome, FaultOutcome::Mapped(FaultClass::Disk, _))
-            && pool.reclaims()
-            && pool.hiding.help(map, self.account.cpu)
-        {
-            pool.frames.end_rest();
+        if matches!(outcome, FaultOutcome::Mapped(FaultClass::Disk, _)) && !self.has_helped {
+            map.vm.pool.core().help(map, self.account.cpu);
         }
         outcome
     }
@@ -220,7 +228,8 @@ impl Fault<'_> {
             whole_grains: true,
         };
         let read = claim.range();
-        let mut by = FaultMap { map: self.map, place, shows: false };
+        let mut by =
+            FaultMap { map: self.map, place, cpu: self.account.cpu, shows: false, has_helped: false };
         let filled = match (&frames.bytes, self.context) {
             (Bytes::Local(file), Context::Signal) => {
                 fill_local(place.object, frames, file, claim, wanted, Some(&mut by), &mut self.account)
@@ -250,6 +259,7 @@ impl Fault<'_> {
                 return self.show_hard(place, frames, read);
             }
         };
+        self.has_helped = by.has_helped;
         if filled.waiters.listed {
             vm.jobs.serve_listed_soon();
         }
@@ -350,13 +360,8 @@ pub(crate) fn finish_read(
     account: &mut Account,
 ) {
     let tally = std::mem::take(&mut account.tally);
-    let mut fault = Fault {
-        map,
-        at,
-        touch: *touch,
-        context: Context::Handler,
-        account: Account { cpu: account.cpu, tally },
-    };
+    let account = Account { cpu: account.cpu, tally };
+    let mut fault = Fault::new(map, at, *touch, Context::Handler, account);
     let shown = map.look(&mut fault.account);
     let place = lookup(&shown, touch.page);
     let frames = place.frames().expect("zeros are never read");
@@ -414,7 +419,7 @@ pub(crate) fn serve_listed(jobs: &Jobs, account: &mut Account) {
         let shown = map.look(account);
         let place = lookup(&shown, touch.page);
         let account = Account { cpu: account.cpu, tally: std::mem::take(&mut account.tally) };
-        let mut fault = Fault { map: &map, at, touch, context: Context::Handler, account };
+        let mut fault = Fault::new(&map, at, touch, Context::Handler, account);
         match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.
             Some(Seen::Failed(code)) => fault.finish(&place, FaultOutcome::Failed(code)),

@@ -51,8 +51,19 @@ pub(crate) struct Wanted {
 pub(crate) struct FaultMap<'a> {
     pub(crate) map: &'a MapCore,
     pub(crate) place: &'a Place<'a>,
+    pub(crate) cpu: usize,
     /// Whether it shows those that were read.
     pub(crate) shows: bool,
+    /// Whether it did a part of the reclaimer's work while the device was busy.
+    pub(crate) has_helped: bool,
+}
+
+impl FaultMap<'_> {
+    /// The device is busy with what the fault needs.
+    fn meanwhile(&mut self) {
+        self.has_helped = true;
+        self.map.vm.pool.core().help(self.map, self.cpu);
+    }
 }
 
 /// What became of a claim.
@@ -389,7 +400,7 @@ fn read(
     file: &LocalFile,
     range: PageRange,
     wanted: Wanted,
-    by: Option<&mut FaultMap<'_>>,
+    mut by: Option<&mut FaultMap<'_>>,
     buffer: &mut Buffer,
 ) -> Result<(), u16> {
     let bytes = buffer.pages(range.len());
@@ -399,15 +410,21 @@ fn read(
     let short = wanted.priority == Priority::Demand && range.len() <= DIRECT_PAGES;
     // Where frames are reclaimed too, another CPU may have to be interrupted for each that the mapping shows.
     let direct = file.direct && !object.vm.pool.core().reclaims();
-    let read_uncached =
-        short && file.direct && file.read_uncached(offset, &mut bytes[..valid], object.vm.options.read_spin);
+    let mut meanwhile = || {
+        if let Some(by) = &mut by {
+            by.meanwhile();
+        }
+    };
+    let read_uncached = short
+        && file.direct
+        && file.read_uncached(offset, &mut bytes[..valid], object.vm.options.read_spin, &mut meanwhile);
     let into_frames =
         frames.local.as_ref().filter(|_| valid == bytes.len() && (short && !file.direct || direct));
     match into_frames {
         _ if read_uncached => {}
         Some(local) if file.direct || !file.read_cached(offset, bytes) => {
             let spin = if file.direct { std::time::Duration::ZERO } else { object.vm.options.read_spin };
-            let read = local.fill(file.file(), range, spin);
+            let read = local.fill(file.file(), range, spin, &mut meanwhile);
             return read
                 .and_then(|()| frames.verify_frames(range, bytes))
                 .inspect_err(|_| frames.abandon(range));

@@ -143,7 +143,7 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
         tid: message.tid,
         start_ns,
     };
-    let _ = Fault { map: &map, at, touch, context: Context::Handler, account }.serve();
+    let _ = Fault::new(&map, at, touch, Context::Handler, account).serve();
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]

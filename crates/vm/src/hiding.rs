@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   reclaimer: offers places ─► rests while faults take some ─► takes those that are left
-//!                 └─► a fault that has read its page takes some, on the CPU that may know them
+//!                 └─► a fault takes some while the device reads its page, on the CPU that may know them
 //! ```
 //! A page that a userfaultfd mapped passes for written to, and to take such a page out of a page table interrupts every other CPU on which a thread of the
 //! process runs, for each page anew (Linux 6.18). Where one thread touches pages, and the reclaimer runs beside it, that is 10 µs of the one and 5 of the other
-//! for each page; the thread that touches them needs 1 µs. Where several threads touch pages nothing is gained, and the reclaimer does it alone.
+//! for each page; the thread that touches them needs 1 µs, which costs no time while it waits for its device. Where several threads touch pages nothing is gained,
+//! and the reclaimer does it alone (`between`).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ impl Hiding {
         }
     }
 
-    /// A fault of `map` on `cpu` has read its page: it takes some places, if there are any of this map. True where these were the last.
+    /// A fault of `map` on `cpu` waits for the device, or has read its page: it takes some places, if there are any of this map. True where these were the last.
     pub(crate) fn help(&self, map: &MapCore, cpu: usize) -> bool {
         let moves = self.moves.load(Ordering::Relaxed);
         if moves <= MOST_MOVES && self.cpu.load(Ordering::Relaxed) != cpu as u32 {
@@ -102,13 +103,17 @@ impl Hiding {
             return false;
         }
         self.asked.store(1, Ordering::Relaxed);
-        let is_alone = self.moves.load(Ordering::Relaxed) <= MOST_MOVES;
-        if !is_alone || self.cpu.load(Ordering::Relaxed) == here as u32 {
+        if self.are_of_several() || self.cpu.load(Ordering::Relaxed) == here as u32 {
             return false;
         }
         let left_out = self.dear.load(Ordering::Relaxed);
         self.dear.store(left_out.saturating_sub(1), Ordering::Relaxed);
         left_out == 0
+    }
+
+    /// Whether faults come from several threads, which take nothing out.
+    pub(crate) fn are_of_several(&self) -> bool {
+        self.moves.load(Ordering::Relaxed) > MOST_MOVES
     }
 
     /// The reclaimer has taken out all that it wanted to at a time: from here on faults show anew whether they are of one thread.
@@ -230,6 +235,14 @@ impl Hiding {
 pub(crate) struct Hurry<'a>(&'a Hiding);
 
 impl PoolCore {
+    /// A fault of `map` on `cpu` waits for the device, or has read its page: it does a part of the reclaimer's work, if there is any of this map. From any context;
+    /// waits for nobody.
+    pub(crate) fn help(&self, map: &MapCore, cpu: usize) {
+        if self.reclaims() && self.hiding.help(map, cpu) {
+            self.frames.end_rest();
+        }
+    }
+
     /// For who is about to wait for what the reclaimer holds while it takes pages out of maps: pins, poison, and the maps.
     pub(crate) fn hurry(&self) -> Hurry<'_> {
         // Who rests says so before it looks for this.

@@ -31,7 +31,7 @@ pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict 
         },
         start_ns,
     };
-    match (Fault { map: &map, at, touch, context: Context::Signal, account }).serve() {
+    match Fault::new(&map, at, touch, Context::Signal, account).serve() {
         // Where the memory is served no longer, or is being registered anew, the kernel answers the next touch.
         FaultOutcome::Mapped(..) | FaultOutcome::Repeat(..) | FaultOutcome::Again | FaultOutcome::Gone => {
             Verdict::Resolved

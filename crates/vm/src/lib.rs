@@ -37,7 +37,7 @@
 //! | `pool`, `frame_count` | the limit and the number of frames, their objects, reads that wait for a frame |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame is reclaimed next, and the thread that reclaims it          |
-//! | `unwire`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                             |
+//! | `unwire`, `between`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                  |
 //! | `hiding`       | pages that faults take out of a map for the reclaimer                   |
 //! | `prune`       | frees page tables that map nothing                                        |
 //! | `space`, `addresses`, `sparse` | a userfaultfd with its maps; from an address to its map, in signal context |
@@ -87,6 +87,7 @@ mod addresses;
 mod ahead;
 mod allowance;
 mod backing;
+mod between;
 mod blocks;
 mod book;
 mod buffers;

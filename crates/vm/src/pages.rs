@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!   bits  0-1 state   2 waited   3 listed   4 marked   5 unwired   6 pinned   7 queued   8 dirty   9 written
-//!        10 ahead   11 a flag   12-15 count
+//!        10 ahead   11 watched   12-15 count
 //!        16-31 value
 //! ```
 //! Every change of the state keeps the flags, which belong to whoever gives them a meaning, and compares only the bits that
@@ -53,6 +53,8 @@ pub(crate) const DIRTY: u32 = 1 << 8;
 pub(crate) const WRITING: u32 = 1 << 9;
 /// While Dirty or Writing: nobody is known to have written to it, and its sum is that of what its home has. Changed by `dirty`.
 pub(crate) const AHEAD: u32 = 1 << 10;
+/// The order of reclaim unwired the page in its turn, and was not told yet whether it was touched since. Changed by who holds the order's lock.
+const WATCHED: u32 = 1 << 11;
 /// The frame may not be taken away or unwired.
 const HELD: u32 = PINNED | DIRTY | WRITING;
 /// Kept by every change of the state, but for what holds of resident pages alone.
@@ -89,6 +91,19 @@ pub(crate) enum Unwire {
     Already,
     /// It is not in memory, or pinned, or dirty.
     No,
+}
+
+/// What a page is that lies between others that are to be unwired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    /// No map shows it, or one does since a moment ago.
+    Unmapped,
+    /// It may be unwired too.
+    Wired,
+    /// As it was touched since it was unwired, which the order of reclaim is to see. It may be unmapped, and stays wired.
+    Touched,
+    /// It has to stay in maps.
+    Stays,
 }
 
 /// What the order of reclaim leaves in the word of a page that it takes the frame of.
@@ -239,6 +254,18 @@ impl Pages {
         }
     }
 
+    /// What `page` is to who unwires pages on both sides of it. Who holds the object's pins knows that nobody pins it meanwhile.
+    pub(crate) fn between(&self, page: PageIndex) -> Between {
+        match self.word(page).load(Ordering::SeqCst) {
+            // Also one that is about to come: it is mapped once, and then stays.
+            word if word & PINNED != 0 => Between::Stays,
+            word if word & (STATE | UNWIRED | MARKED) != RESIDENT => Between::Unmapped,
+            word if word & HELD != 0 => Between::Stays,
+            word if word & WATCHED != 0 => Between::Touched,
+            _ => Between::Wired,
+        }
+    }
+
     /// Somebody needs `page`: true for the one caller who found it unwired, and so made it wired.
     pub(crate) fn rewire(&self, page: PageIndex) -> bool {
         let word = self.word(page);
@@ -278,7 +305,12 @@ impl Pages {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
         while now & QUEUED == 0 && matches!(now & STATE, FILLING | RESIDENT) && may(now) {
-            match word.compare_exchange(now, now & !STAMP | QUEUED, Ordering::AcqRel, Ordering::Acquire) {
+            match word.compare_exchange(
+                now,
+                now & !(STAMP | WATCHED) | QUEUED,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(before) => return Some(Stamp::of(before)),
                 Err(other) => now = other,
             }
@@ -288,7 +320,17 @@ impl Pages {
 
     /// The order of reclaim has no entry for `page` any more.
     pub(crate) fn unqueue(&self, page: PageIndex) {
-        self.word(page).fetch_and(!QUEUED, Ordering::AcqRel);
+        self.word(page).fetch_and(!(QUEUED | WATCHED), Ordering::AcqRel);
+    }
+
+    /// The order of reclaim unwired `page` in its turn: that it is wired, from now on, says that it was touched.
+    pub(crate) fn watch(&self, page: PageIndex) {
+        self.word(page).fetch_or(WATCHED, Ordering::AcqRel);
+    }
+
+    /// The order of reclaim knows that `page` was touched.
+    pub(crate) fn end_watch(&self, page: PageIndex) {
+        self.word(page).fetch_and(!WATCHED, Ordering::AcqRel);
     }
 
     /// Whether `page` is in memory and pinned there.
@@ -525,7 +567,7 @@ mod tests {
     use super::*;
 
     const PAGE: PageIndex = PageIndex(0);
-    const FLAG: u32 = 1 << 11;
+    const FLAG: u32 = WATCHED;
 
     #[test]
     fn flags_of_others_outlive_every_change() {

@@ -336,10 +336,14 @@ impl Reclaim {
                 let pages: Vec<PageIndex> = of_object.iter().map(|entry| PageIndex(entry.page)).collect();
                 match object.unwire(frames, &pages, is_patient) {
                     Ok(came) => {
-                        let not = of_object.iter().zip(came);
-                        let not =
-                            not.filter(|(_, came)| !matches!(came, Some(Unwire::Done | Unwire::Already)));
-                        unwatched.extend(not.map(|(entry, _)| *entry));
+                        for (entry, came) in of_object.iter().zip(came) {
+                            match came {
+                                Some(Unwire::Done | Unwire::Already) => {
+                                    frames.pages.watch(PageIndex(entry.page));
+                                }
+                                _ => unwatched.push(*entry),
+                            }
+                        }
                     }
                     // They are reclaimed without having been watched.
                     Err(_) => unwatched.extend(of_object),
@@ -451,10 +455,14 @@ fn first_class([data, memory, code]: [usize; 3]) -> usize {
 /// What became of a frame that was queued.
 fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
     let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
-    match frames.pages.idleness(PageIndex(entry.page)) {
+    let page = PageIndex(entry.page);
+    match frames.pages.idleness(page) {
         Idleness::Missing => Look::Gone,
         Idleness::Held => Look::Held,
-        Idleness::Wired if watched => Look::Touched,
+        Idleness::Wired if watched => {
+            frames.pages.end_watch(page);
+            Look::Touched
+        }
         Idleness::Wired | Idleness::Unwired => Look::Idle,
     }
 }

@@ -240,10 +240,16 @@ impl LocalFile {
         self.begin(range.start().offset_bytes(), range.bytes());
     }
 
-    /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit` meanwhile; false where that
+    /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit`, and does `meanwhile`, while the device is busy; false where that
     /// cannot be done.
-    pub(crate) fn read_uncached(&self, offset_bytes: u64, into: &mut [u8], limit: Duration) -> bool {
-        self.uncached.as_ref().is_some_and(|uncached| uncached.read(offset_bytes, into, limit))
+    pub(crate) fn read_uncached(
+        &self,
+        offset_bytes: u64,
+        into: &mut [u8],
+        limit: Duration,
+        meanwhile: impl FnOnce(),
+    ) -> bool {
+        self.uncached.as_ref().is_some_and(|uncached| uncached.read(offset_bytes, into, limit, meanwhile))
     }
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.

@@ -40,11 +40,17 @@ pub(crate) enum Tried {
 }
 
 impl Spin {
-    /// Tries until all is read, for as long as `limit`; false where it was not.
-    pub(crate) fn read(&self, limit: Duration, mut read: impl FnMut() -> Tried) -> bool {
+    /// Tries until all is read, for as long as `limit`; false where it was not. The first try has the device begin: what is to be done `meanwhile` costs no time.
+    pub(crate) fn read(
+        &self,
+        limit: Duration,
+        mut read: impl FnMut() -> Tried,
+        meanwhile: impl FnOnce(),
+    ) -> bool {
         if limit.is_zero() || self.is_in_vain() {
             return false;
         }
+        let mut meanwhile = Some(meanwhile);
         let began = Instant::now();
         let reads = loop {
             match read() {
@@ -62,6 +68,10 @@ impl Spin {
                 let reads = (2 * self.slow.load(Ordering::Relaxed)).clamp(1, SLOW_READS);
                 self.slow.store(reads, Ordering::Relaxed);
                 break reads;
+            }
+            if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+                continue;
             }
             // Whoever else has work for this CPU gets it; else this returns at once.
             rustix::thread::sched_yield();
@@ -91,6 +101,7 @@ fn reads_for(lost: Duration) -> u32 {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::cell::Cell;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -107,7 +118,7 @@ mod tests {
                     std::thread::sleep(2 * limit);
                     Tried::NotYet
                 };
-                assert!(!spin.read(limit, slow));
+                assert!(!spin.read(limit, slow, || ()));
             }
             tries
         };
@@ -115,11 +126,30 @@ mod tests {
         assert_eq!(tries(6 + 63), 6);
         assert_eq!(tries(2 * (SLOW_READS + 1)), 2);
         let mut answers = [Tried::Read, Tried::Part].into_iter();
-        assert!(spin.read(limit, || answers.next_back().unwrap()));
+        assert!(spin.read(limit, || answers.next_back().unwrap(), || ()));
         // It is not slow for good.
         assert_eq!(tries(2), 1);
-        assert!(spin.read(limit, || Tried::Read));
-        assert!(!spin.read(Duration::ZERO, || panic!("it may not stay awake")));
+        assert!(spin.read(limit, || Tried::Read, || ()));
+        assert!(!spin.read(Duration::ZERO, || panic!("it may not stay awake"), || ()));
+    }
+
+    #[test]
+    fn what_is_done_meanwhile_is_done_once_and_only_while_the_device_is_busy() {
+        for busy in [0, 1, 5] {
+            let (tries, done) = (Cell::new(0), Cell::new(0));
+            let read = || {
+                tries.set(tries.get() + 1);
+                if tries.get() > busy { Tried::Read } else { Tried::NotYet }
+            };
+            let meanwhile = || {
+                assert_eq!(tries.get(), 1);
+                done.set(done.get() + 1);
+            };
+            // Where others take the processor it sleeps for the rest.
+            let read_all = Spin::default().read(Duration::from_secs(20), read, meanwhile);
+            assert!(read_all || tries.get() > 1, "{busy}");
+            assert_eq!(done.get(), u32::from(busy > 0), "{busy}");
+        }
     }
 
     #[test]
@@ -150,11 +180,11 @@ mod tests {
                     std::thread::yield_now();
                 }
                 let limit = Duration::from_secs(20);
-                assert!(!spin.read(limit, || Tried::NotYet));
+                assert!(!spin.read(limit, || Tried::NotYet, || ()));
                 // How long the processor was away only the read knows.
                 (0..reads_for(TAKEN))
-                    .for_each(|_| assert!(!spin.read(limit, || panic!("it offers the processor"))));
-                while !spin.read(limit, || Tried::Read) {}
+                    .for_each(|_| assert!(!spin.read(limit, || panic!("it offers the processor"), || ())));
+                while !spin.read(limit, || Tried::Read, || ()) {}
             });
             let outcome = waiting.join();
             stop.store(true, Ordering::Relaxed);

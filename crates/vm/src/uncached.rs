@@ -35,13 +35,20 @@ impl Uncached {
         Some(Self { file, spin: Spin::default(), refused: AtomicU32::new(0) })
     }
 
-    /// Fills `into` with what is at `offset_bytes`, awake for `limit` at most; false where that is not done, or the device takes
-    /// longer. Nothing here allocates.
-    pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8], limit: Duration) -> bool {
+    /// Fills `into` with what is at `offset_bytes`, awake for `limit` at most, and does `meanwhile` while the device is busy; false where that is not done, or the device
+    /// takes longer. Nothing here allocates.
+    pub(crate) fn read(
+        &self,
+        offset_bytes: u64,
+        into: &mut [u8],
+        limit: Duration,
+        meanwhile: impl FnOnce(),
+    ) -> bool {
         if self.refused.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let read = self.spin.read(limit, || self.try_read(offset_bytes, into, ReadWriteFlags::NOWAIT));
+        let read =
+            self.spin.read(limit, || self.try_read(offset_bytes, into, ReadWriteFlags::NOWAIT), meanwhile);
         // What the tries have begun to bring in stays until it is read.
         read || !limit.is_zero() && self.try_read(offset_bytes, into, ReadWriteFlags::empty()) == Tried::Read
     }

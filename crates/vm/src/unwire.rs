@@ -60,7 +60,7 @@ pub(crate) struct Shower {
 
 impl ObjectCore {
     /// Unwires `pages`, which ascend; gives what came of each, `None` where a map with snapshots may show it. The reclaimer's thread `is_patient`: faults may do
-    /// a part of it.
+    /// a part of it, and wired pages between may go with them.
     pub(crate) fn unwire(
         &self,
         frames: &Frames,
@@ -76,6 +76,12 @@ impl ObjectCore {
         let (shared, private) = self.showers(account.cpu);
         let private: Vec<PrivateMap<'_>> = PrivateMap::all(&private).collect();
         let mut is_beside_a_pin = self.are_beside_a_pin(Some(&pins));
+        let asked = pages;
+        // Who writes, or may have copies of its own, has to know of each page. One thread does it without interrupting anybody.
+        let takes_between =
+            is_patient && private.is_empty() && frames.dirty.is_none() && pool.hiding.are_of_several();
+        let with_between = if takes_between { frames.with_between(pages) } else { Vec::new() };
+        let pages = if takes_between { &with_between[..] } else { asked };
         let came: Vec<Option<Unwire>> = pages
             .iter()
             .map(|&page| {
@@ -94,11 +100,12 @@ impl ObjectCore {
             .filter(|(_, came)| **came == Some(Unwire::Done))
             .map(|(page, _)| *page)
             .collect();
+        let came = of_asked(asked, pages, came);
         if done.is_empty() {
             return Ok(came);
         }
         frames.sections.wait();
-        let runs: Vec<PageRange> = runs(&done).collect();
+        let runs = if takes_between { frames.joined(runs(&done)) } else { runs(&done).collect() };
         // Who writes to a private map, or takes a snapshot of it, waits for what is held of it here.
         let may_offer = is_patient && private.is_empty();
         let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, may_offer));
@@ -162,8 +169,15 @@ impl Shower {
     }
 }
 
+/// What came of the pages `asked` for, of what `came` of all `pages`, which hold these.
+fn of_asked<T>(asked: &[PageIndex], pages: &[PageIndex], came: Vec<T>) -> Vec<T> {
+    let mut asked = asked.iter().peekable();
+    let came = pages.iter().zip(came);
+    came.filter(|(page, _)| asked.next_if_eq(page).is_some()).map(|(_, came)| came).collect()
+}
+
 /// The runs of pages that follow each other.
-fn runs(pages: &[PageIndex]) -> impl Iterator<Item = PageRange> {
+pub(crate) fn runs(pages: &[PageIndex]) -> impl Iterator<Item = PageRange> {
     pages
         .chunk_by(|page, next| page.0 + 1 == next.0)
         .map(|run| PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64)))
