@@ -417,7 +417,10 @@ mod tests {
             let line = |pattern: &str| format!("{key} = {pattern}\n");
             let config = parsed(&[&(line(&format!("/{long}")) + &line(&format!("*{long}")) + &line("/a"))]);
             let kept = [&config.exclude, &config.exclude_cgroup].into_iter().find(|list| !list.is_empty());
-            assert_eq!(kept.map(|list| list.iter().map(String::len).collect::<Vec<_>>()), Some(vec![long.len() + 1, 2]));
+            assert_eq!(
+                kept.map(|list| list.iter().map(String::len).collect::<Vec<_>>()),
+                Some(vec![long.len() + 1, 2])
+            );
             assert!(config.mistakes[0].text.contains("longer than 8k"), "{:?}", config.mistakes);
         }
     }

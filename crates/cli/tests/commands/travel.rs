@@ -213,7 +213,9 @@ fn what_cannot_be_read_of_all_profiles_is_named_and_fails() {
     let damaged = sandbox.profiles().remove(0);
     fs::write(&damaged, "damaged").unwrap();
     let bundle = sandbox.path().join("all");
-    for command in [["export", "--all", "-o", as_text(&bundle)], ["embed", "--all", "--sidecar", as_text(&maps)]] {
+    for command in
+        [["export", "--all", "-o", as_text(&bundle)], ["embed", "--all", "--sidecar", as_text(&maps)]]
+    {
         let output = sandbox.output(&[&["profile"][..], &command].concat());
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
