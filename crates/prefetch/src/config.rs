@@ -24,8 +24,9 @@ use prepage_trace::build_id::open_regular;
 const OF_MACHINE: &str = "/etc/prepage.conf";
 /// Longer ones are cut off: nobody writes them by hand.
 const BYTES_MAX: u64 = 64 << 10;
-/// All patterns of a list: the service compares each start of a user with the user's, which costs at most so many bytes times those of a path.
+/// All patterns of a user's file: the service compares each start of the user with them, which costs at most so many bytes times those of a path.
 const PATTERNS_BYTES_MAX: usize = 8 << 10;
+const PATTERN_CHARS_SHOWN: usize = 40;
 
 /// The keys, as files and `prepage config` name them.
 pub const KEYS: [&str; 8] =
@@ -212,13 +213,16 @@ impl Config {
     }
 
     fn parse(&mut self, path: &Path, text: &str) {
+        // What the machine's are may cost, the administrator has said.
+        let mut patterns_bytes_left =
+            if path == Path::new(OF_MACHINE) { usize::MAX } else { PATTERNS_BYTES_MAX };
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
                 continue;
             }
             let said = match line.split_once('=') {
-                Some((key, value)) => self.set(key.trim(), value.trim()),
+                Some((key, value)) => self.set(key.trim(), value.trim(), &mut patterns_bytes_left),
                 None => Err("wanted: key = value".into()),
             };
             match said {
@@ -231,7 +235,7 @@ impl Config {
     }
 
     /// Returns the key's place in [`KEYS`], or what is wrong.
-    fn set(&mut self, key: &str, value: &str) -> Result<usize, String> {
+    fn set(&mut self, key: &str, value: &str, patterns_bytes_left: &mut usize) -> Result<usize, String> {
         let switch = || parse_switch(value).ok_or_else(|| format!("{key}: wanted yes or no, not `{value}`"));
         match key {
             "enabled" => self.enabled = switch()?,
@@ -239,7 +243,7 @@ impl Config {
             "learn" => self.learn = switch()?,
             "verbose" => self.verbose = switch()?,
             "predict" => self.predict = switch()?,
-            "exclude" => add_patterns(&mut self.exclude, key, value)?,
+            "exclude" => add_patterns(&mut self.exclude, value, patterns_bytes_left)?,
             "exclude-cgroup" => {
                 let mut patterns = value.split_ascii_whitespace();
                 if let Some(name) = patterns.find(|pattern| !pattern.starts_with(['/', '*'])) {
@@ -247,7 +251,7 @@ impl Config {
                         "exclude-cgroup: wanted paths such as /system.slice/*, not `{name}`"
                     ));
                 }
-                add_patterns(&mut self.exclude_cgroup, key, value)?;
+                add_patterns(&mut self.exclude_cgroup, value, patterns_bytes_left)?;
             }
             "store-max" => {
                 let bytes = parse_size(value);
@@ -260,16 +264,16 @@ impl Config {
     }
 }
 
-/// Adds the patterns in `value` to `list`, or says why not.
-fn add_patterns(list: &mut Vec<String>, key: &str, value: &str) -> Result<(), String> {
-    let bytes: usize = list.iter().map(|pattern| pattern.len() + 1).sum();
-    if bytes + value.len() > PATTERNS_BYTES_MAX {
-        return Err(format!(
-            "{key}: these patterns and those before are longer than {}: wanted fewer, with * in them",
-            bytes_text(PATTERNS_BYTES_MAX as u64)
-        ));
+/// Adds to `list` the patterns in `value` that fit into `bytes_left`; says which do not.
+fn add_patterns(list: &mut Vec<String>, value: &str, bytes_left: &mut usize) -> Result<(), String> {
+    for pattern in value.split_ascii_whitespace() {
+        *bytes_left = bytes_left.checked_sub(pattern.len()).ok_or_else(|| {
+            let most = bytes_text(PATTERNS_BYTES_MAX as u64);
+            let shown: String = pattern.chars().take(PATTERN_CHARS_SHOWN).collect();
+            format!("`{shown}` and what follows it: the patterns of this file are longer than {most}")
+        })?;
+        list.push(pattern.to_owned());
     }
-    list.extend(value.split_ascii_whitespace().map(str::to_owned));
     Ok(())
 }
 
@@ -411,17 +415,26 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_bounded_in_all_and_those_before_count() {
-        let long = "?".repeat(PATTERNS_BYTES_MAX / 2);
+    fn the_patterns_of_a_users_file_are_bounded_and_those_of_the_machine_do_not_count() {
+        let long = |first: char| format!("{first}{}", "?".repeat(PATTERNS_BYTES_MAX / 2));
         for key in ["exclude", "exclude-cgroup"] {
-            let line = |pattern: &str| format!("{key} = {pattern}\n");
-            let config = parsed(&[&(line(&format!("/{long}")) + &line(&format!("*{long}")) + &line("/a"))]);
-            let kept = [&config.exclude, &config.exclude_cgroup].into_iter().find(|list| !list.is_empty());
-            assert_eq!(
-                kept.map(|list| list.iter().map(String::len).collect::<Vec<_>>()),
-                Some(vec![long.len() + 1, 2])
+            let text = format!("{key} = {} /a {} /b\n{key} = /c\n", long('/'), long('*'));
+            let kept = |path: &str| {
+                let mut config = Config::default();
+                config.parse(Path::new(OF_MACHINE), &format!("{key} = /machine\n"));
+                config.parse(Path::new(path), &text);
+                let lists = [config.exclude, config.exclude_cgroup];
+                let kept: Vec<usize> = lists.iter().flatten().map(String::len).collect();
+                (kept, config.mistakes)
+            };
+            let (kept_of_user, mistakes) = kept("/home/user");
+            let len = long('/').len();
+            assert_eq!(kept_of_user, [8, len, 2, 2], "what fits");
+            assert!(
+                mistakes[0].text.contains("longer than 8k") && mistakes[0].text.len() < 200,
+                "{mistakes:?}"
             );
-            assert!(config.mistakes[0].text.contains("longer than 8k"), "{:?}", config.mistakes);
+            assert_eq!(kept(OF_MACHINE), (vec![8, len, 2, len, 2, 2], vec![]));
         }
     }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
+use prepage_profiles::identity::{identity_at, identity_of, open_directory, open_to_read};
 use prepage_profiles::trust::read_in;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::extents::{FileExtent, extents, place_of};
@@ -244,7 +244,8 @@ impl BlockDevice {
         let mut placed = BTreeMap::<_, BTreeMap<_, _>>::new();
         let mut left = PLACES_MAX;
         for file in &profile.files {
-            let Ok(opened) = open_to_read(Path::new(&file.path)) else { continue };
+            let path = Path::new(&file.path);
+            let Ok(opened) = identity_at(path).and_then(|_is_regular| open_to_read(path)) else { continue };
             let Ok(identity) = identity_of(&opened) else { continue };
             if identity.device != self.number {
                 continue;

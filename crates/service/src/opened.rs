@@ -32,6 +32,8 @@ use crate::watch::Watch;
 const OPENED_MAX: usize = 1 << 16;
 /// Opens that were taken from the kernel and not noted yet: four times what it keeps itself.
 const TAKEN_MAX: usize = 1 << 16;
+/// Opens that are noted before the kernel is asked for more.
+const NOTED_AT_ONCE: usize = 256;
 /// Processes of which is remembered whether they count.
 const PROCESSES_MAX: usize = 1 << 14;
 
@@ -83,6 +85,7 @@ pub struct Opened {
     /// Files of which more were used.
     cut: HashSet<PathBuf>,
     pages_of_a_file_max: usize,
+    taken_max: usize,
 }
 
 impl Opened {
@@ -126,6 +129,7 @@ impl Opened {
             noted: HashMap::new(),
             cut: HashSet::new(),
             pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
+            taken_max: TAKEN_MAX,
         }
     }
 
@@ -155,19 +159,25 @@ impl Opened {
             self.places.retain(|_, place| place.is_some());
         }
         self.take();
-        // One after another, though all are looked at now.
-        for (time_ns, (pid, file)) in (now_ns()..).zip(std::mem::take(&mut self.taken)) {
-            self.note(time_ns, pid, file, sightings);
+        // One after another, though all are looked at now. To note thousands takes a while.
+        let mut time_ns = now_ns();
+        let mut taken = std::mem::take(&mut self.taken).into_iter();
+        while taken.len() > 0 {
+            for (pid, file) in taken.by_ref().take(NOTED_AT_ONCE) {
+                self.note(time_ns, pid, file, sightings);
+                time_ns += 1;
+            }
+            self.take();
         }
     }
 
     /// Takes from the kernel what was opened: it keeps 16,384 of them (fs.fanotify.max_queued_events).
     fn take(&mut self) {
-        let (own, seen) = (std::process::id(), &self.seen);
+        let (own, seen, most) = (std::process::id(), &self.seen, self.taken_max);
         let (taken, is_lost) = (&mut self.taken, &mut self.is_lost);
         let mut take = |event| match event {
             Seen::Exec { pid, file } if pid == own || seen.contains(&file) => {}
-            Seen::Exec { pid, file } if taken.len() < TAKEN_MAX => taken.push((pid, file)),
+            Seen::Exec { pid, file } if taken.len() < most => taken.push((pid, file)),
             Seen::Exec { .. } | Seen::Lost => *is_lost = true,
         };
         while self.watch.read(&mut take).unwrap_or(false) {}
@@ -405,6 +415,23 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (true, false));
+    }
+
+    #[test]
+    fn opens_that_nobody_has_noted_yet_are_bounded_and_those_beyond_are_told_as_lost() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let names: Vec<PathBuf> = (0..4).map(|number| directory.path().join(number.to_string())).collect();
+        names.iter().for_each(|name| std::fs::write(name, "text").unwrap());
+        let mut opened = Opened::watch(Whose::Everybody).unwrap();
+        opened.taken_max = 2;
+        assert!(Command::new("cat").args(&names).stdout(Stdio::null()).status().unwrap().success());
+        [(), ()].iter().for_each(|()| opened.take());
+        assert_eq!((opened.taken.len(), opened.is_lost), (2, true));
+        opened.look(&mut Sightings::default());
+        assert!(opened.taken.len() <= 2 && opened.opens.len() + opened.others >= 2, "they are noted");
     }
 
     /// A compiler's driver may have started it.

@@ -458,7 +458,11 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
     let page = PageIndex(entry.page);
     match frames.pages.idleness(page) {
         Idleness::Missing => Look::Gone,
-        Idleness::Held => Look::Held,
+        Idleness::Held => {
+            // It is queued anew, as one that is wired.
+            frames.pages.end_watch(page);
+            Look::Held
+        }
         Idleness::Wired if watched => {
             frames.pages.end_watch(page);
             Look::Touched

@@ -107,8 +107,8 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
 /// A script executes another program in its own place before word of its own agent is read.
 #[test]
 fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
-    // It waits in no call that a visit would disturb.
-    let script = "trap 'exec sleep 100' USR1; echo; while :; do :; done";
+    // It waits in no call that a visit would disturb, and not for good where this test fails.
+    let script = "ulimit -t 60; trap 'exec sleep 100' USR1; echo; while :; do :; done";
     let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
