@@ -182,7 +182,8 @@ impl Bench {
         let mut measured = Measured { wall_ns: began.elapsed().as_nanos() as u64, ..Measured::default() };
         let made = head_start.and_then(HeadStart::end);
         let others = others.collect().map_err(unstarted())?;
-        let cpu = ended.cpu + others.cpu;
+        let made_cpu = Duration::from_nanos(made.map_or(0, |made| made.cpu_ns));
+        let cpu = ended.cpu + others.cpu + made_cpu;
         let disk = disk().zip(disk_before);
         if ended.status != 0 {
             let status = ExitStatus::from_raw(ended.status);
