@@ -52,7 +52,7 @@ pub struct Made {
     pub took_ns: u64,
     /// Pages asked for.
     pub pages: u64,
-    /// Processor time of its process. The benchmark, which adopts orphans, is told nothing of it by wait(2).
+    /// Processor time of this process. wait(2) does not report it to the benchmark, which does not wait for this process.
     pub cpu_ns: u64,
     /// System calls that it took; `None` where they were not counted or cannot be (not root, or a kernel without the
     /// tracepoint).
@@ -126,14 +126,15 @@ fn prefetch(profile: &Profile, tuning: Tuning, counts_calls: bool, program_ended
         pid: std::process::id(),
         took_ns: took.as_nanos() as u64,
         pages: requested_bytes / PAGE_SIZE,
-        cpu_ns: clock_ns(ClockId::ProcessCPUTime),
+        cpu_ns: processor_ns(),
         system_calls: calls.and_then(|calls| calls.count()),
     }
 }
 
-fn clock_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+/// What all threads of this process have taken of the processors.
+fn processor_ns() -> u64 {
+    let taken = clock_gettime(ClockId::ProcessCPUTime);
+    taken.tv_sec as u64 * 1_000_000_000 + taken.tv_nsec as u64
 }
 
 /// Waits until something can be read from `pipe` or its other end is closed.

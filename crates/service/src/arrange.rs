@@ -64,7 +64,7 @@ pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Resul
         let what = "its file system has no journal: files could be lost if the machine stopped meanwhile";
         return Err(io::Error::other(what));
     }
-    // Without these no file would be moved, and nobody told why.
+    // Each file needs both. Where the machine does not allow them, that is an error here, and not a file left alone for each.
     drop(Rights::of_everybody().assume()?);
     openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let mut seen = HashSet::new();

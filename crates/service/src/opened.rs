@@ -274,12 +274,12 @@ impl Opened {
         let flags = PageFlags::open()?;
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
         for at in 0..self.opens.len() {
-            // To look at some thousand files takes a while.
-            self.take();
-            let Open { time_ns, path, is_directory } = &self.opens[at];
-            if *is_directory {
+            if self.opens[at].is_directory {
                 continue;
             }
+            // To look at some thousand files takes a while.
+            self.take();
+            let Open { time_ns, path, .. } = &self.opens[at];
             let opened = {
                 let _assumed = rights.assume()?;
                 // Whoever waits for a file system that does not answer is enough.

@@ -763,7 +763,7 @@ fn who_jumps_out_of_system_finds_nothing_in_its_environment() {
     }
 }
 
-/// Other threads may look at the environment meanwhile. That such a shell is not seen is told.
+/// Other threads may look at the environment meanwhile, so the shell goes without the agent. The observer learns that there was one.
 #[test]
 fn a_shell_that_one_of_several_threads_starts_goes_without_the_agent_and_is_told() {
     let source = r#"

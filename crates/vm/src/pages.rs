@@ -53,7 +53,7 @@ pub(crate) const DIRTY: u32 = 1 << 8;
 pub(crate) const WRITING: u32 = 1 << 9;
 /// While Dirty or Writing: nobody is known to have written to it, and its sum is that of what its home has. Changed by `dirty`.
 pub(crate) const AHEAD: u32 = 1 << 10;
-/// The order of reclaim unwired the page in its turn, and was not told yet whether it was touched since. Changed by who holds the order's lock.
+/// The order of reclaim has unwired the page in its turn, and still has to see whether it was touched since. Changed by whoever holds the order's lock.
 const WATCHED: u32 = 1 << 11;
 /// The frame may not be taken away or unwired.
 const HELD: u32 = PINNED | DIRTY | WRITING;

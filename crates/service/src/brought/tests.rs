@@ -68,7 +68,8 @@ fn what_prepage_itself_has_opened_is_not_used() {
     let mut brought = bring(&profile(&[&a, &b]), u64::MAX).unwrap();
     // A program of that name that opens a file and goes on.
     let prepaged = place.0.path().join("prepaged");
-    std::fs::copy("/usr/bin/tail", &prepaged).unwrap();
+    // By another process: while this one writes it, a child that another test makes has it open too, and nobody can execute it.
+    assert!(Command::new("cp").arg("/usr/bin/tail").arg(&prepaged).status().unwrap().success());
     let mut follows = Command::new(&prepaged).args(["-f", &a.path]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = [0];
     follows.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();

@@ -85,7 +85,7 @@ pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
     results.print(args.json, out)
 }
 
-/// The profiles that `names` mean: of the store, or of files; all of the store that can be read where there are none.
+/// The profiles that `names` mean, of the store or of files. Without names all of the store; those that cannot be read are put into `results`.
 fn profiles(stores: &Stores, names: &[String], results: &mut Results) -> Result<Vec<Profile>> {
     if names.is_empty() {
         let mut loaded = Vec::new();
