@@ -69,6 +69,11 @@ impl Askers {
         lock(&self.points).is_empty()
     }
 
+    /// Whether one of the mounts on the way to `path` may not answer.
+    pub fn may_not_answer(&self, path: &Path) -> bool {
+        lock(&self.points).iter().any(|point| path.starts_with(point))
+    }
+
     /// The mounts on the way to `path` that may not answer.
     pub fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
         let points = lock(&self.points).clone();

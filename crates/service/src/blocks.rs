@@ -25,6 +25,7 @@ use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
 use serde::{Deserialize, Serialize};
 
+use crate::askers::Askers;
 use crate::early;
 use crate::ext4::Layout;
 use crate::missed::Missed;
@@ -162,8 +163,12 @@ impl Names {
     }
 
     /// Adds what lies at the path of `needed`, and of a directory that was listed what is in it: who lists one mostly looks at that.
-    fn add(&mut self, needed: Needed<'_>) {
+    fn add(&mut self, needed: Needed<'_>, askers: &Askers) {
         let Needed { path, is_listed, rank } = needed;
+        // What lies there is none of this device, and nobody could end a thread that waits for it.
+        if askers.may_not_answer(path) {
+            return;
+        }
         let Ok(metadata) = fs::symlink_metadata(path) else { return };
         if metadata.dev() != self.device {
             return;
@@ -245,6 +250,9 @@ impl BlockDevice {
         let mut left = PLACES_MAX;
         for file in &profile.files {
             let path = Path::new(&file.path);
+            if Askers::of_machine().may_not_answer(path) {
+                continue;
+            }
             let Ok(opened) = identity_at(path).and_then(|_is_regular| open_to_read(path)) else { continue };
             let Ok(identity) = identity_of(&opened) else { continue };
             if identity.device != self.number {
@@ -284,7 +292,7 @@ impl BlockDevice {
 
     /// What the files and directories of these names are found by on this device.
     pub fn names<'a>(&self, opened: impl Iterator<Item = Needed<'a>>) -> Names {
-        let mut names = Names::of(self.number);
+        let (mut names, askers) = (Names::of(self.number), Askers::of_machine());
         let mut seen = HashSet::new();
         let root = Needed { path: Path::new("/"), is_listed: true, rank: 0 };
         for needed in [root].into_iter().chain(opened) {
@@ -292,9 +300,9 @@ impl BlockDevice {
             let above: Vec<_> =
                 needed.path.ancestors().skip(1).take_while(|parent| seen.insert(parent.to_owned())).collect();
             for path in above.into_iter().rev() {
-                names.add(Needed { path, is_listed: false, ..needed });
+                names.add(Needed { path, is_listed: false, ..needed }, askers);
             }
-            names.add(needed);
+            names.add(needed, askers);
         }
         names
     }

@@ -1,5 +1,5 @@
 //! Threads of which no user takes all, whatever the users' work waits for: a file system that a hostile user answers for, or that user's own
-//! end of a socket.
+//! end of a socket. What is of no user goes to the threads at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,6 @@ use crate::crew::{Crew, Priority};
 
 /// Pieces of work that wait, of all users.
 const WAITING_MAX: usize = 512;
-/// Those of one user that are under way at once: nobody knows of any of them whether it will ever end.
-const OF_A_USER_MAX: usize = 2;
 /// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -21,6 +19,8 @@ pub type Work = Box<dyn FnOnce(AtWork) + Send>;
 #[derive(Debug)]
 pub struct FairCrew {
     crew: Crew,
+    /// Pieces of one user that are under way at once: nobody knows of any of them whether it will ever end.
+    of_a_user_max: usize,
     state: Mutex<State>,
 }
 
@@ -45,10 +45,10 @@ struct User {
 }
 
 impl User {
-    /// Whether those under way take so long that no others are waited with.
-    fn is_slow(&self, now: Instant) -> bool {
+    /// Whether `all` that may be under way take so long that no others are waited with.
+    fn is_slow(&self, all: usize, now: Instant) -> bool {
         let slow = self.at_work.iter().filter(|began| now.saturating_duration_since(**began) > SLOW);
-        slow.count() >= OF_A_USER_MAX
+        slow.count() >= all
     }
 }
 
@@ -70,9 +70,19 @@ pub struct AtWork {
 }
 
 impl FairCrew {
-    /// At most `threads_max` threads, and as many again in place of those that hang.
+    /// At most `threads_max` threads, and as many again in place of those that hang; of each user two pieces of work are under way at once.
     pub fn new(name: &'static str, threads_max: usize) -> Self {
-        Self { crew: Crew::new(name, threads_max, WAITING_MAX), state: Mutex::default() }
+        Self::of(Crew::new(name, threads_max, WAITING_MAX), 2)
+    }
+
+    /// The threads of `crew`; of each user `of_a_user_max` pieces of work are under way at once.
+    pub fn of(crew: Crew, of_a_user_max: usize) -> Self {
+        Self { crew, of_a_user_max, state: Mutex::default() }
+    }
+
+    /// The threads, for work that is of no user.
+    pub fn of_nobody(&self) -> &Crew {
+        &self.crew
     }
 
     /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way. Returns whether it will be: it is
@@ -85,7 +95,7 @@ impl FairCrew {
         let mut state = self.lock();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
-        if user.under_way < OF_A_USER_MAX {
+        if user.under_way < self.of_a_user_max {
             user.under_way += 1;
             drop(state);
             let is_lent = self.hand_on(uid, work);
@@ -94,7 +104,7 @@ impl FairCrew {
             }
             return is_lent;
         }
-        let waits = may_wait && !user.is_slow(now);
+        let waits = may_wait && !user.is_slow(self.of_a_user_max, now);
         if waits {
             user.waiting.push_back(work);
             state.waiting += 1;
@@ -109,7 +119,7 @@ impl FairCrew {
 
     fn drop_late_at(&self, now: Instant) -> usize {
         let mut state = self.lock();
-        let slow = state.users.values_mut().filter(|user| user.is_slow(now));
+        let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
         let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
         state.waiting -= late.len();
         late.len()
@@ -240,7 +250,7 @@ mod tests {
     fn so_many_wait_and_no_more() {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, _begun) = channel();
-        let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
+        let gates: Vec<_> = (0..2 + WAITING_MAX)
             .map(|_| {
                 let (gate, work) = gated(&began, 0);
                 assert!(crew.lend(7, work));

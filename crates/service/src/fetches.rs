@@ -20,12 +20,15 @@ use crate::askers::{Askers, Unanswered};
 use crate::beyond::beyond;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
+use crate::fair_crew::FairCrew;
 use crate::holdings::{Holding, Holdings};
 use crate::known::Known;
 
 /// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
 const READERS: usize = 64;
 const READS_WAITING_MAX: usize = 256;
+/// Of them, those that one user's own profiles may have: what they name is the user's choice, and may never answer. One prefetch lends no more.
+const READERS_OF_A_USER: usize = 40;
 /// Devices with readers of their own; programs on others share.
 const DEVICES_MAX: usize = 16;
 /// A profile that was fetched or found in memory is left alone for this long.
@@ -75,7 +78,7 @@ pub enum Done {
 #[derive(Debug)]
 pub struct Fetches {
     counters: Arc<Counters>,
-    readers: Mutex<HashMap<u64, Crew>>,
+    readers: Mutex<HashMap<u64, Arc<FairCrew>>>,
     prefetches: Mutex<Prefetches>,
     /// Prefetches that have ended, by the user whose rights they had: they hold files open.
     over: Mutex<HashMap<u32, Vec<(Engine, Holding)>>>,
@@ -333,16 +336,19 @@ impl Fetches {
         let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
             let (rights, account) = (known.rights.clone(), account.clone());
-            let is_lent = crew.lend(
-                priority,
-                Box::new(move || {
-                    // Without these rights nothing is opened.
-                    if let Ok(_assumed) = rights.assume() {
-                        work();
-                    }
-                    account.note_end();
-                }),
-            );
+            let work = move || {
+                // Without these rights nothing is opened.
+                if let Ok(_assumed) = rights.assume() {
+                    work();
+                }
+                account.note_end();
+            };
+            let is_lent = if known.rights == Rights::of_everybody() {
+                crew.of_nobody().lend(priority, Box::new(work))
+            } else {
+                let work = move |_at_work| work();
+                crew.lend(known.rights.uid, Box::new(work))
+            };
             is_whole &= is_lent;
             is_lent
         });
@@ -423,15 +429,19 @@ impl Fetches {
         done
     }
 
-    fn readers_of(&self, device: u64) -> Crew {
+    fn readers_of(&self, device: u64) -> Arc<FairCrew> {
         let mut readers = lock(&self.readers);
         let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
-        readers.entry(device).or_insert_with(|| Crew::of_readers("read", READERS, READS_WAITING_MAX)).clone()
+        let crew = || Crew::of_readers("read", READERS, READS_WAITING_MAX);
+        readers.entry(device).or_insert_with(|| Arc::new(FairCrew::of(crew(), READERS_OF_A_USER))).clone()
     }
 
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
     /// rights files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
+        let readers: Vec<_> = lock(&self.readers).values().cloned().collect();
+        // What is dropped frees the files of prefetches.
+        readers.iter().for_each(|crew| self.counters.crowded.add(crew.drop_late() as u64));
         let has_ended = |UnderWay { engine, began, has_begun, is_cut_short, .. }: &mut UnderWay| {
             if *has_begun && engine.wait_for(Duration::ZERO) {
                 return true;
@@ -469,7 +479,7 @@ impl Fetches {
 
     /// How many threads read, and how many of them hang.
     pub fn threads(&self) -> (usize, usize) {
-        let of_each = lock(&self.readers).values().map(Crew::threads).collect::<Vec<_>>();
+        let of_each = lock(&self.readers).values().map(|crew| crew.threads()).collect::<Vec<_>>();
         of_each.into_iter().fold((0, 0), |(all, hanging), (more, hang)| (all + more, hanging + hang))
     }
 }
@@ -554,6 +564,35 @@ mod tests {
         std::fs::write(&path, [2; 64 * PAGE_SIZE as usize]).unwrap();
         fetch(8);
         assert!(known.has_changed());
+    }
+
+    #[test]
+    fn a_user_whose_files_never_answer_leaves_readers_to_others() {
+        let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(directory.clone())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let path = directory.path().canonicalize().unwrap().join("file");
+        let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+        let fetches = Fetches::new(Arc::default());
+        let (gate, closed) = std::sync::mpsc::sync_channel::<()>(0);
+        let closed = Arc::new(Mutex::new(closed));
+        for _ in 0..2 * READERS {
+            let closed = closed.clone();
+            let hangs = move |_at_work| _ = lock(&closed).recv();
+            fetches.readers_of(known.device).lend(12345, Box::new(hangs));
+        }
+        let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
+        assert_eq!(done, Done::Fetched);
+        let until = Instant::now() + PATIENCE;
+        while !fetches.look().0 {
+            assert!(Instant::now() < until, "{:?}", fetches.threads());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fetches.counters.fetched_bytes.get(), 4 * PAGE_SIZE);
+        drop(gate);
     }
 
     /// A program that answers for a file system may never answer whoever closes a file there.

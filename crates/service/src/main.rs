@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -137,7 +137,16 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
     let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
     let (mut is_to_arrange, mut is_to_predict) = (false, true);
+    // The last option that only the service has, and the last that only boot and session have.
+    let (mut of_service, mut of_period) = (None, None);
     while let Some(arg) = parser.next()? {
+        if let Arg::Long(option) = arg {
+            match option {
+                "socket" | "below" | "no-predict" | "idle-after" => of_service = Some(option.to_owned()),
+                "quiet" | "at-most" | "root" => of_period = Some(option.to_owned()),
+                _ => {}
+            }
+        }
         match arg {
             Arg::Short('h') | Arg::Long("help") => {
                 return Ok(Task::Say(HELP.to_owned()));
@@ -170,6 +179,14 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
+    let refused = if subject.is_some() { &of_service } else { &of_period };
+    if let Some(option) = refused {
+        let whose = if subject.is_some() { "of the service only" } else { "of boot and session only" };
+        return Err(format!("--{option}: an option {whose}").into());
+    }
+    if options.below.as_deref().is_some_and(Path::is_relative) {
+        return Err("--below: programs are compared by their whole paths; give one that begins with /".into());
+    }
     period.learn = options.learn;
     options.idle_after = options.idle_after.filter(|_| is_to_predict);
     Ok(match subject {
@@ -192,6 +209,23 @@ mod tests {
         for args in [&["--no-predict", "--idle-after", "60"][..], &["--idle-after", "60", "--no-predict"]] {
             let Ok(Task::Serve(options)) = parse(lexopt::Parser::from_args(args)) else { panic!("{args:?}") };
             assert_eq!(options.idle_after, None, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_another_command_and_a_directory_in_which_nothing_can_lie_are_refused() {
+        for args in [
+            "--quiet 5",
+            "--root /x",
+            "boot --socket /x",
+            "session 1000 --idle-after 3",
+            "--below x",
+            "image --quiet 5 /x",
+        ] {
+            assert!(parse(lexopt::Parser::from_args(args.split(' '))).is_err(), "{args}");
+        }
+        for args in ["--below /x --no-learn", "boot --root /x --no-learn", "session 1000 --at-most 3"] {
+            assert!(parse(lexopt::Parser::from_args(args.split(' '))).is_ok(), "{args}");
         }
     }
 

@@ -40,6 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 /// Fault-around is on again so long after the time is up, whatever holds this up.
 const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
+/// To look at all files once more takes some seconds.
+const LOOK_LONGER: Duration = Duration::from_secs(10);
 /// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -148,6 +150,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         None if is_learning && subject == Subject::Boot => fault_around(),
         None => None,
     };
+    end_after(2 * options.at_most + LOOK_LONGER)?;
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
@@ -256,6 +259,19 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         write(&report, stores.directory(subject.layer())?);
     }
     refused.map_or(Ok(report), |error| Err(ServiceError::Watch(error)))
+}
+
+/// Ends this process after `time`, if it has not ended by then: it waits for a file system that does not answer, and nobody else would end it.
+fn end_after(time: Duration) -> std::io::Result<()> {
+    let end = move || {
+        std::thread::sleep(time);
+        eprintln!("prepaged: given up after {} s: a file system does not answer", time.as_secs());
+        eprintln!(
+            "  try: findmnt, for mounts whose servers are gone; what this boot or session used was not learned"
+        );
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("end".into()).spawn(end).map(drop)
 }
 
 /// Seconds since the kernel began.

@@ -66,7 +66,12 @@ impl Shelf {
 
     fn remove(&mut self, key: &ProgramKey) {
         let Some(known) = self.by_key.remove(&(key.program.clone(), key.role.clone())) else { return };
-        self.by_program.entry(key.program.clone()).or_default().retain(|other| other.key != *key);
+        if let Some(of_program) = self.by_program.get_mut(&key.program) {
+            of_program.retain(|other| other.key != *key);
+            if of_program.is_empty() {
+                self.by_program.remove(&key.program);
+            }
+        }
         self.bytes -= known.bytes;
     }
 
@@ -126,10 +131,15 @@ mod tests {
                 list: false,
                 counts: Default::default(),
             };
-            let profile = Profile { role: role.into(), lookups: vec![lookup; 8], ..Profile::default() };
+            let profile = Profile {
+                program: role.into(),
+                role: role.into(),
+                lookups: vec![lookup; 8],
+                ..Profile::default()
+            };
             Arc::new(Known::new(&profile, Rights::of_everybody()))
         };
-        let key = |role: &str| ProgramKey { program: String::new(), role: role.into() };
+        let key = |role: &str| ProgramKey { program: role.into(), role: role.into() };
         let [before, after, other] = [1, 2, 3].map(|version| vec![Some((0, 0, version, 0))]);
         let shelf = Shelf { version: before.clone(), ..Shelf::default() };
         let shelf = shelf.with(known("a", 10), 10_000).changed(&before, after.clone());
@@ -139,7 +149,7 @@ mod tests {
         assert_eq!((shelf.bytes, &shelf.version), (bytes, &after), "somebody else wrote between");
         let shelf = shelf.with(known("b", 10), 10_000).with(known("a", 10_000), 10_000);
         assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
-        assert_eq!(shelf.by_program[""].len(), 1);
+        assert!(shelf.by_program.keys().eq(["b"]), "a program without profiles takes no room");
         assert_eq!(shelf.bytes, bytes);
         let shelf = shelf.with(known("a", 10), 2 * bytes);
         ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());

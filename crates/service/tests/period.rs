@@ -16,7 +16,7 @@ use prepage_profiles::Stores;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::{Subject, is_of_subject};
 use prepage_sys::cachestat::{cached_pages, evict};
-use prepage_testing::{Need, has};
+use prepage_testing::{Hung, Need, has};
 use rustix::fs::{Advice, fadvise};
 
 /// Longer than anything takes here, on the slowest machine.
@@ -35,6 +35,16 @@ fn begin(subject: Subject, directory: &Path, options: &[&str]) -> Child {
 }
 
 fn begin_as(program: &[&str], subject: Subject, directory: &Path, options: &[&str]) -> Child {
+    begin_as_told(program, subject, directory, options, Stdio::inherit())
+}
+
+fn begin_as_told(
+    program: &[&str],
+    subject: Subject,
+    directory: &Path,
+    options: &[&str],
+    errors: Stdio,
+) -> Child {
     let socket = directory.join("notify");
     let _ = fs::remove_file(&socket);
     let ready = UnixDatagram::bind(&socket).unwrap();
@@ -51,6 +61,7 @@ fn begin_as(program: &[&str], subject: Subject, directory: &Path, options: &[&st
         .env("PREPAGE_LAYERS", directory.join("layer"))
         .env("PREPAGE_STORE", directory.join("layer"))
         .env("NOTIFY_SOCKET", &socket)
+        .stderr(errors)
         .spawn()
         .unwrap();
     let mut said = [0; 64];
@@ -177,6 +188,28 @@ fn of_a_user_whom_nobody_knows_a_session_is_ready_and_over_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = begin(Subject::Session(54321), directory.path(), &[]);
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
+    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let layer = directory.path().join("layer");
+    fs::create_dir(&layer).unwrap();
+    let mut child = begin_as_told(&[PREPAGED], Subject::Boot, directory.path(), &[], Stdio::piped());
+    let hung = Hung::mount(&layer);
+    let said = {
+        let (said, all) = std::sync::mpsc::channel();
+        let stderr = child.stderr.take().unwrap();
+        std::thread::spawn(move || said.send(std::io::read_to_string(stderr)));
+        all.recv_timeout(PATIENCE)
+    };
+    drop(hung);
+    let status = child.wait().unwrap();
+    assert!(said.unwrap().unwrap().contains("a file system does not answer"));
+    assert_eq!(status.code(), Some(1));
 }
 
 #[test]
