@@ -23,6 +23,8 @@ pub struct ArmedRanges {
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
+    /// Whether nobody asks when that was seen: the pages are then kept as those that cannot be armed.
+    keeps_pages_only: bool,
     /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
     unarmed: BTreeSet<(Arc<str>, u64, u64)>,
     /// Looked at when the kernel tells of an exec: the process may soon be gone.
@@ -95,13 +97,26 @@ impl ArmedRanges {
         *self.refusals.entry(why).or_default() += 1;
     }
 
+    /// From now on what was mapped before it was armed is told as [what could not be armed](Self::take_unarmed): each page once, however long
+    /// nobody takes it.
+    pub(crate) fn keep_pages_only(&mut self) {
+        self.keeps_pages_only = true;
+    }
+
     pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)], is_of_agent: bool) {
+        if self.keeps_pages_only && is_of_agent {
+            return;
+        }
         let time_ns = now_ns();
         let from = present.partition_point(|run| run.1 <= mapped.start);
         for &(start, end) in present[from..].iter().take_while(|run| run.0 < mapped.end) {
             let page = |address: u64| PageIndex::containing(mapped.offset_bytes + (address - mapped.start));
             let pages = PageRange::new(page(start.max(mapped.start)), page(end.min(mapped.end)));
-            self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages, is_of_agent });
+            if self.keeps_pages_only {
+                self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
+            } else {
+                self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages, is_of_agent });
+            }
         }
     }
 
@@ -142,6 +157,12 @@ impl ArmedRanges {
         if let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) {
             program.ranges.remove(&mapped.start);
         }
+    }
+
+    /// Whether process `pid` has ended and is forgotten in a while.
+    #[cfg(test)]
+    pub(crate) fn forgets(&self, pid: u32) -> bool {
+        self.ended.iter().any(|(_, ended)| *ended == pid)
     }
 
     pub(crate) fn ended(&mut self, pid: u32) {

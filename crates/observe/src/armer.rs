@@ -335,10 +335,9 @@ impl Armer {
     /// Forgets process `pid`, which has ended, but for what could not be armed in it.
     fn let_go(&mut self, pid: u32) {
         let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
-        match self.spaces.remove(&pid) {
-            Some(_) => self.ranges.now().ended(pid),
-            None if self.no_arming.is_some() => {}
-            None => self.unarmed(pid, &mapped_at, 0),
+        self.ranges.now().ended(pid);
+        if self.spaces.remove(&pid).is_none() && self.no_arming.is_none() {
+            self.unarmed(pid, &mapped_at, 0);
         }
     }
 

@@ -71,9 +71,9 @@ impl State {
             // What it has mapped last is armed, or told, before it is gone.
             inside.ask_for(Last::Wait);
         }
-        match Arming::listen(vec![pid])
-            .and_then(|stream| Arming::begin(stream, pid, entry, Armer::new(receiver, may_be_armed)))
-        {
+        let armer = Armer::new(receiver, may_be_armed);
+        armer.ranges().now().keep_pages_only();
+        match Arming::listen(vec![pid]).and_then(|stream| Arming::begin(stream, pid, entry, armer)) {
             Ok(arming) => self.arming = Some(arming),
             Err(error) => {
                 self.programs.push(format!("first touches: the kernel does not report mappings: {error}"));
@@ -98,9 +98,7 @@ impl State {
     /// Takes note of what could not be armed, or was too late.
     fn look_at(&mut self, arming: &Arming) {
         let mut ranges = arming.ranges();
-        let before = ranges.take_mapped_before().into_iter().filter(|before| !before.is_of_agent);
-        let before = before.map(|before| (before.mapped.path, before.pages.start().0, before.pages.end().0));
-        for (path, start, end) in before.chain(ranges.take_unarmed()) {
+        for (path, start, end) in ranges.take_unarmed() {
             let pages = self.pages.entry(path).or_default();
             *pages = joined(pages, &[(start, end)]);
         }

@@ -58,6 +58,30 @@ fn told(armer: &Armer) -> Vec<(Arc<str>, u64, u64)> {
     armer.ranges.now().take_unarmed().into_iter().collect()
 }
 
+#[test]
+fn of_processes_that_were_never_armed_nothing_is_kept_for_long() {
+    for may_be_armed in [Ok(()), Err("refused".into())] {
+        let mut armer = Armer::new(None, may_be_armed);
+        armer.executed(1, 1);
+        armer.let_go(1);
+        assert!(armer.ranges.now().forgets(1));
+    }
+}
+
+/// Nobody takes them while a recording's disk is full.
+#[test]
+fn pages_that_many_processes_have_mapped_before_they_were_armed_are_kept_once() {
+    let ranges = SharedRanges::default();
+    ranges.now().keep_pages_only();
+    let mapped = mapping("/library");
+    for is_of_agent in [false, true].repeat(1000) {
+        ranges.now().mapped_before(&mapped, &[(mapped.start, mapped.start + 4096)], is_of_agent);
+    }
+    let mut ranges = ranges.now();
+    assert!(ranges.take_unarmed().into_iter().eq([("/library".into(), 2, 3)]));
+    assert!(ranges.take_mapped_before().is_empty());
+}
+
 /// On a busy machine a program has ended by the time that perf's report of its last mappings is read.
 #[test]
 fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
