@@ -100,11 +100,6 @@ fn wait_for_end_of_parent(parent: Pid) {
     }
 }
 
-/// [`run_beside_with`] one file of the caller, or none.
-pub fn run_beside(keep: Option<OwnedFd>, work: impl FnOnce(Option<OwnedFd>)) -> io::Result<()> {
-    run_beside_with(keep.into_iter().collect(), |mut kept| work(kept.pop()))
-}
-
 /// Drops every tie to the caller's files and terminal. Returns `keep` under numbers of its own.
 fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
     const FIRST_KEPT: i32 = 3;
@@ -185,7 +180,7 @@ mod tests {
                     adopt_orphans().unwrap();
                 }
                 let kept_for_good = Leaves(callers.clone());
-                let begun = run_beside(None, |_| {
+                let begun = run_beside_with(Vec::new(), |_| {
                     let _own = Leaves(own.clone());
                     std::panic::set_hook(Box::new(|_| ()));
                     panic!("as work may");

@@ -72,10 +72,6 @@ impl Buffer {
         }
     }
 
-    fn room_pages(&self) -> u64 {
-        self.region.len() / PAGE_SIZE
-    }
-
     /// Gives memory back, but for a little.
     fn cool(&mut self) {
         if self.used_pages > COLD_PAGES {
@@ -137,7 +133,17 @@ impl Buffers {
     /// # Errors
     /// ENOMEM when the address space is exhausted.
     pub(crate) fn take_or_make(&self, pages: u64) -> io::Result<Buffer> {
-        self.pop().filter(|buffer| buffer.room_pages() >= pages).map_or_else(|| Buffer::new(pages), Ok)
+        if pages * PAGE_SIZE > REGION_ALIGN {
+            // None so large is kept.
+            return Buffer::new(pages);
+        }
+        match self.pop() {
+            Some(buffer) if buffer.region.len() >= pages * PAGE_SIZE => Ok(buffer),
+            too_small => {
+                too_small.into_iter().for_each(|buffer| self.give(buffer));
+                Buffer::new(pages)
+            }
+        }
     }
 
     /// Gives a buffer back.
@@ -205,7 +211,14 @@ mod tests {
         // Small reads leave it where it is.
         cold.into_iter().chain(warm).for_each(|buffer| buffers.give(buffer));
         read(1);
-        assert!(std::iter::from_fn(|| buffers.pop()).all(|buffer| present(&buffer)));
+        let all: Vec<Buffer> = std::iter::from_fn(|| buffers.pop()).collect();
+        assert!(all.iter().all(present));
+        all.into_iter().for_each(|buffer| buffers.give(buffer));
+        // Neither do reads for which they are too small.
+        for pages in [BUFFER_PAGES + 1, REGION_ALIGN / PAGE_SIZE + 1] {
+            read(pages);
+            assert!(buffers.warm.len() + buffers.cold.len() >= count);
+        }
     }
 
     #[test]

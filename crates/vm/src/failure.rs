@@ -48,23 +48,15 @@ impl Failures {
     pub(crate) fn keep(&self, object: u32, page: PageIndex, address: u64, code: u16) {
         self.kept.force_push(Kept { object, page: page.0, address, code });
         if self.explain {
-            let mut line = Line { bytes: [0; 160], len: 0 };
+            let mut line = Line { bytes: [0; 256], len: 0 };
             let _ = write!(
                 line,
-                "prepage: a fault at {address:#x} failed: page {page} of object {object} cannot be brought in, "
+                "prepage: a fault at {address:#x} failed: page {page} of object {object} cannot be brought in: "
             );
-            let _ = match code {
-                crate::reason::SHORT => line.write_str("its source ended early"),
-                crate::reason::AGAIN => line.write_str("its source asked to try again too often"),
-                crate::reason::PANICKED | crate::reason::ABANDONED => line.write_str("its source panicked"),
-                crate::reason::REFUSED => line.write_str("its source failed"),
-                crate::reason::NO_FRAMES => {
-                    line.write_str("the limit of frames is reached, and all are pinned or being read")
-                }
-                crate::reason::CHANGED => line.write_str("its bytes changed since they were first shown"),
-                crate::reason::TIMED_OUT => line.write_str("its source took longer than the deadline"),
-                crate::reason::DROPPED => line.write_str("its source dropped the request"),
-                errno => write!(line, "errno {errno}"),
+            let _ = match Reason::of(code, None) {
+                // The system's own words are asked for memory.
+                Reason::System(errno) => write!(line, "errno {errno}"),
+                reason => write!(line, "{reason}"),
             };
             let _ = line.write_str("\n");
             // Nobody to tell where stderr is closed.
@@ -88,7 +80,7 @@ pub(crate) fn say(failure: fmt::Arguments<'_>) {
 
 /// Text without memory of its own to ask for: this runs in signal handlers.
 struct Line {
-    bytes: [u8; 160],
+    bytes: [u8; 256],
     len: usize,
 }
 

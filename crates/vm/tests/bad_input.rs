@@ -264,7 +264,7 @@ fn a_touch_that_fails_ends_in_sigbus_and_says_why() {
         let output = child(name, &[]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.signal(), Some(7), "{said}");
-        assert!(said.contains("page 21 of object 0 cannot be brought in, its source failed"), "{said}");
+        assert!(said.contains("page 21 of object 0 cannot be brought in: the source failed"), "{said}");
         assert!(!said.contains("came back"), "{said}");
     }
 }

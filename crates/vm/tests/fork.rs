@@ -29,8 +29,8 @@ fn a_child_does_not_inherit_maps() {
 
 fn die_at_touch(map: &Map) {
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    prepage_sys::beside::run_beside(Some(theirs.into()), |theirs| {
-        let theirs = File::from(theirs.expect("given"));
+    prepage_sys::beside::run_beside_with(vec![theirs.into()], |mut kept| {
+        let theirs = File::from(kept.pop().expect("given"));
         let _ = rustix::io::write(theirs.as_fd(), b"a");
         // Mapped in the parent: the child must neither see it nor zeros.
         let seen = touch(map, 0);
