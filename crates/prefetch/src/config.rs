@@ -139,7 +139,7 @@ impl Config {
     pub(crate) fn at_hand() -> Option<Self> {
         Self::paths().iter().try_fold(Self::default(), |mut config, path| {
             match at_hand(path).and_then(|file| file.read(BYTES_MAX)) {
-                Ok(text) => config.parse(path, &String::from_utf8_lossy(&text)),
+                Ok(text) => config.parse(path, &text),
                 Err(error) if is_absent(error) => {}
                 Err(_) => return None,
             }
@@ -212,7 +212,15 @@ impl Config {
         }
     }
 
-    fn parse(&mut self, path: &Path, text: &str) {
+    fn parse(&mut self, path: &Path, text: &[u8]) {
+        let (text, is_cut) = match text.split_at_checked(BYTES_MAX as usize) {
+            // A line that is cut may say something else.
+            Some((first, rest)) if !rest.is_empty() => {
+                (first.rsplitn(2, |&byte| byte == b'\n').nth(1).unwrap_or_default(), true)
+            }
+            _ => (text, false),
+        };
+        let text = String::from_utf8_lossy(text);
         // What the machine's are may cost, the administrator has said.
         let mut patterns_bytes_left =
             if path == Path::new(OF_MACHINE) { usize::MAX } else { PATTERNS_BYTES_MAX };
@@ -231,6 +239,11 @@ impl Config {
                     self.mistakes.push(Mistake { path: path.into(), line: Some(number), text });
                 }
             }
+        }
+        if is_cut {
+            let line = Some(1 + text.lines().count());
+            let text = format!("longer than {}: what follows is not read", bytes_text(BYTES_MAX));
+            self.mistakes.push(Mistake { path: path.into(), line, text });
         }
     }
 
@@ -277,8 +290,8 @@ fn add_patterns(list: &mut Vec<String>, value: &str, bytes_left: &mut usize) -> 
     Ok(())
 }
 
-/// The file's text; `None` where there is none.
-fn content(path: &Path) -> io::Result<Option<String>> {
+/// What is in the file, as far as it is [read](Config::parse) and a little more; `None` where there is none.
+fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match open_regular(path) {
         Ok((file, _)) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -287,8 +300,8 @@ fn content(path: &Path) -> io::Result<Option<String>> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// Whether `$PREPAGE` switches everything off.
@@ -351,7 +364,7 @@ mod tests {
     fn parsed(texts: &[&str]) -> Config {
         let mut config = Config::default();
         for (at, text) in texts.iter().enumerate() {
-            config.parse(Path::new(&format!("/{at}")), text);
+            config.parse(Path::new(&format!("/{at}")), text.as_bytes());
         }
         config
     }
@@ -403,6 +416,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_file_that_is_too_long_whole_lines_are_read_and_the_rest_is_told() {
+        // Cut in the word, the last line would be another pattern.
+        let text = format!("exclude = a\n{}\nexclude = word", " ".repeat(BYTES_MAX as usize - 27));
+        let mut config = Config::default();
+        config.parse(Path::new("/x"), text.as_bytes());
+        assert_eq!(config.exclude, ["a", "word"]);
+        assert!(config.mistakes.is_empty() && text.len() as u64 == BYTES_MAX);
+        let mut config = Config::default();
+        config.parse(Path::new("/x"), format!("{text}s").as_bytes());
+        assert_eq!(config.exclude, ["a"]);
+        assert_eq!(config.mistakes[0].to_string(), "/x:3: longer than 64k: what follows is not read");
+    }
+
+    #[test]
     fn mistakes_name_file_and_line_and_change_nothing() {
         let config =
             parsed(&["learn = maybe\nno sense\nfoo = 1\nstore-max = 99999999999G\nstore-max =\nlearn = no"]);
@@ -421,8 +448,8 @@ mod tests {
             let text = format!("{key} = {} /a {} /b\n{key} = /c\n", long('/'), long('*'));
             let kept = |path: &str| {
                 let mut config = Config::default();
-                config.parse(Path::new(OF_MACHINE), &format!("{key} = /machine\n"));
-                config.parse(Path::new(path), &text);
+                config.parse(Path::new(OF_MACHINE), format!("{key} = /machine\n").as_bytes());
+                config.parse(Path::new(path), text.as_bytes());
                 let lists = [config.exclude, config.exclude_cgroup];
                 let kept: Vec<usize> = lists.iter().flatten().map(String::len).collect();
                 (kept, config.mistakes)

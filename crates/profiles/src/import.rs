@@ -106,8 +106,12 @@ pub fn import(
         is_news.then_some(after)
     };
     imported.news = if dry_run {
-        let before = stores.list(layer)?.into_iter().filter_map(|(_, loaded)| loaded.ok());
-        added(before.into_iter().find(|profile| key.is_of(profile))).is_some()
+        let before = match stores.at_path(layer, &stores.path_of(&key, layer)?) {
+            // It would be replaced.
+            Err(StoreError::Unreadable { .. }) => None,
+            before => before?,
+        };
+        added(before.filter(|profile| key.is_of(profile))).is_some()
     } else {
         let mut news = false;
         stores.update(&key, layer, |before| {

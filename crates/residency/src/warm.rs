@@ -61,6 +61,8 @@ pub struct WarmedFile<'a> {
     pub before: Option<u64>,
     /// In memory afterwards; `None` as above.
     pub after: Option<u64>,
+    /// Bytes read of it, or asked for where they were in memory unknown to us.
+    pub read_bytes: u64,
     /// The first error of reading it.
     pub error: Option<io::Error>,
 }
@@ -103,8 +105,12 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
         warmed.stopped = Some(Stopped::MemoryShort { available_bytes: available_bytes() });
     }
     warmed.read_bytes = readers.read_bytes.into_inner();
-    for (at, error) in readers.errors.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        warmed.files[at].error.get_or_insert(error);
+    for (at, read) in readers.read.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        let file = &mut warmed.files[at];
+        match read {
+            Ok(read_bytes) => file.read_bytes += read_bytes,
+            Err(error) => drop(file.error.get_or_insert(error)),
+        }
     }
     for file in &mut warmed.files {
         file.after =
@@ -135,7 +141,14 @@ fn hand_out<'a>(
             Err(ResidencyError::NotAllowed | ResidencyError::Io(_)) => (None, opened.ranges.clone()),
         };
         let at = warmed.files.len();
-        warmed.files.push(WarmedFile { spot, pages: opened.pages(), before, after: None, error: None });
+        warmed.files.push(WarmedFile {
+            spot,
+            pages: opened.pages(),
+            before,
+            after: None,
+            read_bytes: 0,
+            error: None,
+        });
         // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
         let _ = rustix::fs::fadvise(&opened.file, 0, None, Advice::Random);
         let file = Arc::new(opened.file);
@@ -167,8 +180,8 @@ struct Readers {
     read_bytes: AtomicU64,
     /// Memory is short: nothing more is read.
     short: AtomicBool,
-    /// Of file `.0`.
-    errors: Mutex<Vec<(usize, io::Error)>>,
+    /// What came of each piece of file `.0`: bytes, or why not.
+    read: Mutex<Vec<(usize, io::Result<u64>)>>,
 }
 
 impl Readers {
@@ -186,9 +199,10 @@ impl Readers {
         if self.short.load(Ordering::Relaxed) {
             return;
         }
-        if let Err(error) = bring_in(piece, buffer) {
-            let mut errors = self.errors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            errors.push((piece.at, error));
+        let read = bring_in(piece, buffer).map(|()| piece.pages.bytes());
+        let is_read = read.is_ok();
+        self.read.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((piece.at, read));
+        if !is_read {
             return;
         }
         let before = self.read_bytes.fetch_add(piece.pages.bytes(), Ordering::Relaxed);

@@ -113,6 +113,16 @@ fn reading_stops_at_the_limit() {
     let warmed = warm(&asked, Some(256 << 10));
     assert_eq!(warmed.stopped, Some(Stopped::Limit { limit_bytes: 256 << 10 }));
     assert_eq!((warmed.read_bytes, warmed.files[0].after), (256 << 10, Some(64)));
+    // The rest of it, and then part of another.
+    let other = dir.path().join("other");
+    write(&other, 256);
+    if !can_evict(&other) {
+        return;
+    }
+    let asked = [Spot::file(&path), Spot::file(&other)];
+    let warmed = warm(&asked, Some((192 << 12) + (256 << 10)));
+    let read_bytes: Vec<u64> = warmed.files.iter().map(|file| file.read_bytes).collect();
+    assert_eq!(read_bytes, [192 << 12, 256 << 10], "of each its own");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::output::print_json;
 use crate::remedy::{self, Remedied};
-use crate::stores::stores;
+use crate::stores::{of_layer, stores};
 use crate::table::table;
 
 /// Commands of `prepage profile`.
@@ -341,7 +341,7 @@ fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> 
         for path in meant {
             match remove(&path) {
                 Ok(()) => writeln!(out, "removed {}", file_name(&path))?,
-                Err(error) => failed(name, &error.into()),
+                Err(error) => failed(name, &of_layer(layer, error)),
             }
         }
     }

@@ -80,9 +80,8 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
         )?;
     }
     if !unknown.is_empty() {
-        let asked = unknown.iter().map(|file| file.pages).sum::<u64>();
         // Of the last file less, where reading stopped in it.
-        let read = asked.min(warmed.read_bytes / PAGE_SIZE);
+        let read = unknown.iter().map(|file| file.read_bytes / PAGE_SIZE).sum::<u64>();
         writeln!(
             out,
             "{} of {} read; whether it stays in memory is shown only to those who may write them",
