@@ -7,11 +7,11 @@ The interval is that of a bootstrap over the rounds: every round is drawn again,
 """
 import glob
 import json
-import math
 import os
 import random
 import statistics
 import sys
+from statistics import geometric_mean
 
 from programs import commands
 
@@ -30,15 +30,11 @@ FIRST = (6, 10)
 random.seed(1)
 
 
-def geometric(ratios):
-    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-
-
 def mean_with_interval(pairs):
     """Of medians' ratios, for pairs (starts, starts without)."""
     again = lambda starts: statistics.median(random.choices(starts, k=len(starts)))
-    value = geometric([statistics.median(a) / statistics.median(b) for a, b in pairs])
-    drawn = sorted(geometric([again(a) / again(b) for a, b in pairs]) for _ in range(RESAMPLES))
+    value = geometric_mean([statistics.median(a) / statistics.median(b) for a, b in pairs])
+    drawn = sorted(geometric_mean([again(a) / again(b) for a, b in pairs]) for _ in range(RESAMPLES))
     return value, drawn[int(RESAMPLES * 0.025)], drawn[int(RESAMPLES * 0.975)]
 
 
