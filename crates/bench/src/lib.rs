@@ -32,6 +32,7 @@
 //! | [`linux`]      | Linux's policies as simulated, against the kernel's own counts      |
 //! | [`pool`]       | a file twice as large as memory, by the kernel and by the VM's pool |
 //! | [`patterns`]   | a large file, records and small files, written and read in three ways |
+//! | [`tracking`]   | what it takes to know who maps which page                           |
 //! | [`workload`]   | work like that of compilers, under three ways to manage memory      |
 //! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
@@ -76,6 +77,7 @@ pub mod rates;
 pub mod reasons;
 pub mod start;
 pub mod subject;
+pub mod tracking;
 pub mod tuning_sweep;
 pub mod workload;
 pub mod yardstick;

@@ -49,7 +49,6 @@
 //! | [`error`], `reason` | what can go wrong, and why a page could not be brought in           |
 //! | [`view`], `show`, [`viewed`] | what a process reports of its pools, to whom, and how to ask other processes |
 //! | `poison`      | pages that raise SIGBUS                                                  |
-//! | [`tracking`]  | the memory that knowing who maps which page takes                        |
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -149,7 +148,6 @@ mod statistics;
 mod stop_pages;
 mod swap;
 mod sync;
-pub mod tracking;
 mod uncached;
 mod unwire;
 pub mod view;

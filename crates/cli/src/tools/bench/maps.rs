@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use prepage_vm::tracking::{self, Load, RECORD_BYTES, Tracking};
+use prepage_bench::tracking::{self, Load, RECORD_BYTES, Tracking};
 use serde_json::json;
 
 use crate::output::print_json;

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Neighbours;
 use prepage_sys::forked::Forked;
-
-use crate::{Map, MapOptions, Mode, Object, Source, SourceError, Statistics, Vm, VmOptions};
+use prepage_vm::{
+    AccessError, MakeError, Map, MapError, MapOptions, Mode, Object, Source, SourceError, Statistics, Vm,
+    VmOptions,
+};
 
 /// Bytes of a record for each page and map: DragonFly's pv_entry before its rework, on 64 bits.
 pub const RECORD_BYTES: u64 = 80;
@@ -21,13 +23,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum TrackingError {
     /// The object cannot be made.
     #[error("cannot make an object")]
-    Make(#[from] crate::MakeError),
+    Make(#[from] MakeError),
     /// It cannot be mapped so often.
     #[error("cannot map it")]
-    Map(#[from] crate::MapError),
+    Map(#[from] MapError),
     /// Its pages cannot be had.
     #[error("cannot bring its pages in")]
-    Access(#[from] crate::AccessError),
+    Access(#[from] AccessError),
     /// The page tables cannot be read.
     #[error("cannot read /proc/self/pagemap")]
     Read(#[from] io::Error),
@@ -193,7 +195,7 @@ fn summed(load: Load, before: &Statistics, mapped: &Statistics, operations: u64,
     }
 }
 
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(test)]
 mod tests {
     use prepage_testing::{Need, unless_refused};
 
@@ -236,7 +238,7 @@ mod tests {
         let measured = [1, 3].map(|children| measure(Load { children, ..load }));
         let [one, three] = measured.map(|measured| {
             unless_refused(measured, Need::Root, |error| {
-                matches!(error, TrackingError::Map(crate::MapError::Userfaultfd(_)))
+                matches!(error, TrackingError::Map(MapError::Userfaultfd(_)))
             })
         });
         let (Some(one), Some(three)) = (one, three) else { return };
