@@ -82,6 +82,8 @@ pub struct Start {
     pub unix_s: u64,
     /// Whose.
     pub uid: u32,
+    /// By which process.
+    pub pid: u32,
     /// The program.
     pub program: String,
     /// How it was called.
@@ -118,6 +120,7 @@ impl Status {
         let start = |last: LastStart| Start {
             unix_s: last.unix_s,
             uid: last.uid,
+            pid: last.pid,
             fetch_after_ms: last.account.as_ref().map(|account| ms(account.after())),
             fetch_ms: last.account.as_ref().map(|account| ms(account.took())).filter(|ms| *ms > 0.0),
             fetched_bytes: last.account.as_ref().map(|account| account.amounts.requested_bytes()),

@@ -28,14 +28,14 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
     place.profile(&program, &[&secret, &open]);
     let service = Prepaged::start(&place, &["--no-learn"]);
     assert_eq!(service.status()["machine_profiles"], 1);
-    let _running = Running::start(&program);
+    let running = Running::start(&program);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     let in_memory = pages_in_memory(&open);
     assert!((3..PAGES / 2).contains(&in_memory), "{in_memory} pages");
     assert_eq!(pages_in_memory(&secret), 0);
     let status = service.status();
     let last = status["last_starts"].as_array().unwrap().last().unwrap();
-    assert_eq!(last["program"], program.to_str().unwrap());
+    assert_eq!((&last["program"], &last["pid"]), (&program.to_str().unwrap().into(), &running.0.id().into()));
     // What was fetched, and when.
     assert_eq!(last["fetched_bytes"], 3 * PAGE_SIZE, "{last}");
     assert!(
