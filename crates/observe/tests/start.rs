@@ -934,6 +934,42 @@ fn odd_programs_end_as_without_being_observed() {
     }
 }
 
+/// Registers memory that it maps from a memfd with a userfaultfd of its own; 77 where it may not have one.
+const HANDLES_ITS_FAULTS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void)
+{
+    int memory = memfd_create("memory", 0), own = syscall(SYS_userfaultfd, O_CLOEXEC | 1);
+    struct uffdio_api api = {.api = UFFD_API};
+    if (own < 0 || ioctl(own, UFFDIO_API, &api))
+        return 77;
+    if (ftruncate(memory, 1 << 20))
+        return 1;
+    void *mapped = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory, 0);
+    struct uffdio_register registered = {{(unsigned long)mapped, 1 << 20}, UFFDIO_REGISTER_MODE_MISSING};
+    return mapped == MAP_FAILED || ioctl(own, UFFDIO_REGISTER, &registered);
+}
+"#;
+
+#[test]
+fn memory_that_a_program_handles_faults_of_is_left_to_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let program = compile(dir.path(), "program", HANDLES_ITS_FAULTS, &[]);
+    let program = program.to_str().unwrap();
+    let plain = unobserved(&[program]);
+    assert!([0, 77].contains(&plain), "{plain}");
+    for options in ways(program) {
+        let (observation, found) = observe(&[program], &options);
+        assert_eq!(found, plain, "{options:?} {:?}", observation.unseen);
+    }
+}
+
 #[test]
 fn names_and_reads_are_seen_from_inside() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

@@ -399,6 +399,14 @@ static void unmaps(uintptr_t start, uintptr_t bytes)
         touched_tell(start, start + bytes);
 }
 
+/* Of memory the program may register mappings with a userfaultfd of its own. */
+static int is_in_memory(int fd)
+{
+    const unsigned TMPFS = 0x01021994, HUGETLBFS = 0x958458f6;
+    long kind_and_rest[16]; /* struct statfs */
+    return RAW2(__NR_fstatfs, fd, kind_and_rest) || (unsigned)kind_and_rest[0] == TMPFS || (unsigned)kind_and_rest[0] == HUGETLBFS;
+}
+
 /* Whether what is mapped is of a file, and longer than a fault that is not armed shows exactly. To arm it takes some 20 µs. Shared mappings
  * cannot be armed, mostly. */
 static int is_worth_arming(const long *args)
@@ -406,7 +414,8 @@ static int is_worth_arming(const long *args)
     enum { PAGE = 4096, MAPS_MAX = 64 };
     static int count;
     return (args[3] & (RAW_MAP_SHARED | RAW_MAP_PRIVATE | RAW_MAP_ANONYMOUS)) == RAW_MAP_PRIVATE && (int)args[4] >= 0 &&
-           (uint64_t)args[1] > PAGE && arm_is_wanted() && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
+           (uint64_t)args[1] > PAGE && arm_is_wanted() && __atomic_load_n(&count, __ATOMIC_RELAXED) < MAPS_MAX &&
+           !is_in_memory((int)args[4]) && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
 }
 
 /* In the place of mmap: arms what that maps before the program uses it. */
