@@ -1,33 +1,26 @@
-"""What a profile knows of a program, read as docs/profile-format.md has it, and counted beside another one, the yardstick's."""
-import os, struct
+"""What a profile knows of a program, as `prepage profile show --json` tells it, and counted beside another one, the yardstick's."""
+import json, os, subprocess
 
-# A page or name is prefetched if its probability is at least `threshold` of crates/core/src/profile/worth.rs, here of a local disk
-# (`DeviceFigures::default`): the price of a page that is not used, over that and the price of one that is missed.
-MISS_NS = 100_000 + 16 * 1e9 / 60_000  # latency, and 16 reads under way at 60,000 a second
-UNUSED_NS = 4096 + 0.1 * MISS_NS  # the transfer of a page at 1 GB/s, and a tenth of a miss (`EVICTION_PRICE`)
-WORTH = UNUSED_NS / (MISS_NS + UNUSED_NS)
+PREPAGE = os.path.abspath(os.environ.get("PREPAGE", "build/prepage"))
 # As the kernel has it: path_resolution(7).
 LINKS_MAX = 40
 
 
 class Profile:
-    """The pages that are prefetched, in the order of first use; the names; and what else is counted."""
+    """The only profile of a store: the pages that are prefetched, in the order of first use; the names; and what else is counted."""
 
-    def __init__(self, path):
-        with open(path, "rb") as file:
-            data = file.read()
-        if data[:8] != b"PREPAGE\n" or struct.unpack_from("<I", data, 8)[0] != 3:
-            raise ValueError(f"{path}: is not a profile of version 3")
-        fields = item(data, 24)[0]
-        self.history = fields.get(2, {})
-        self.starts = fields.get(5, [])
-        ranked = []
-        for file in fields.get(3, []):
-            ranked += [(rank, file[0], page) for rank, page in pages_of(file.get(4, []))]
+    def __init__(self, store):
+        [name] = [name for name in os.listdir(store) if name.endswith(".profile")]
+        shown = show(store, name)
+        threshold = shown["worth"]["threshold"]
+        self.starts = shown["cold_starts"]
+        ranked = [(extent["rank"], file["path"], extent["start_page"] + at)
+                  for file in shown["files"] for extent in file["extents"] if extent["probability"] >= threshold
+                  for at in range(extent["pages"])]
         self.order = [(path, page) for _, path, page in sorted(ranked)]
         self.pages = set(self.order)
         self.files = {path for path, _ in self.order}
-        self.names = [name for name, counts in names_of(fields.get(4, [])) if is_worth(*counts)]
+        self.names = [lookup["path"] for lookup in shown["lookups"] if lookup["probability"] >= threshold]
         self.steps = set()
         for name in [*self.names, *self.files]:
             self.steps |= steps(name)
@@ -37,56 +30,13 @@ class Profile:
         return steps(name) <= self.steps
 
 
-def is_worth(used, observed):
-    """Of counts in sixteenths, as `Counts::probability` of crates/core/src/profile/counts.rs."""
-    return (used + 8) / (observed + 16) >= WORTH
-
-
-def pages_of(extents):
-    """(rank, page) of each page that is worth a prefetch."""
-    if isinstance(extents, bytes):
-        return [(0, page) for page in range(8 * len(extents)) if extents[page // 8] >> page % 8 & 1]
-    pages, end, rank = [], 0, 0
-    for at in range(1, len(extents), extents[0] if extents else 1):
-        gap, length, step, used, observed = extents[at:at + 5]
-        start, rank = end + gap, rank + step
-        end = start + length
-        if is_worth(used, observed):
-            pages += [(rank, page) for page in range(start, end)]
-    return pages
-
-
-def names_of(names):
-    before = b""
-    for shared, rest, _, counts, *_ in names:
-        before = before[:shared] + rest.encode()
-        yield before.decode(), counts
-
-
-def item(data, at):
-    """One item of CBOR (RFC 8949), and where the next one begins."""
-    kind, number, at = data[at] >> 5, data[at] & 31, at + 1
-    if kind == 7 and number < 24:
-        return number == 21, at
-    if number >= 24:
-        width = 1 << number - 24
-        number, at = int.from_bytes(data[at:at + width], "big"), at + width
-    match kind:
-        case 0:
-            return number, at
-        case 1:
-            return -1 - number, at
-        case 2 | 3:
-            text = data[at:at + number]
-            return text if kind == 2 else text.decode(), at + number
-        case 4 | 5:
-            values = []
-            for _ in range(number * (kind - 3)):
-                value, at = item(data, at)
-                values.append(value)
-            return values if kind == 4 else dict(zip(values[::2], values[1::2])), at
-        case _:
-            raise ValueError(f"an item of kind {kind}")
+def show(store, name):
+    """A profile, as its owner sees it: another user's store is not trusted."""
+    owner = os.stat(store)
+    env = {**os.environ, "PREPAGE_STORE": store, "PREPAGE_LAYERS": ""}
+    shown = subprocess.run([PREPAGE, "profile", "show", "--json", name], env=env, user=owner.st_uid, group=owner.st_gid,
+                           extra_groups=[], check=True, stdout=subprocess.PIPE)
+    return json.loads(shown.stdout)
 
 
 def steps(name):

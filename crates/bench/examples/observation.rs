@@ -5,14 +5,15 @@
 //! ```
 //! AGENT: the agent's library. MISSES: a file for what was not seen. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::{self, Path};
+use std::path;
 use std::time::{Duration, Instant};
 
+use prepage_bench::answers::Answers;
 use prepage_bench::yardstick::observe_exactly;
 use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveOptions, Observer, Until};
@@ -59,15 +60,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let observation = last.ok_or("no rounds")?;
     let (sure, near) = (pages(&observation, true, false), pages(&observation, false, false));
     let seen_read = pages(&observation, true, true);
-    // A file whose pages are fetched is looked up, and so is each directory on the way.
+    // A file whose pages are fetched is looked up.
     let looked_up = observation.names.iter().map(|name| &name.path);
-    let seen_names: HashSet<&str> = looked_up
-        .chain(observation.files.iter().map(|file| &file.path))
-        .flat_map(|path| Path::new(path).ancestors().filter_map(Path::to_str))
-        .collect();
-    let beyond =
-        sure.iter().filter(|page| !mapped.contains(page) && !read.contains(page) && !held.contains(&page.0));
-    let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+    let seen_names: HashSet<&str> =
+        looked_up.chain(observation.files.iter().map(|file| &file.path)).map(String::as_str).collect();
+    let answers = Answers::to(seen_names.iter().copied());
+    let unanswered: Vec<&str> = names.iter().copied().filter(|name| !answers.answer(name)).collect();
+    let is_beyond =
+        |page: &(String, u64)| !mapped.contains(page) && !read.contains(page) && !held.contains(&page.0);
+    let beyond = sure.iter().filter(|page| is_beyond(page));
+    // Whether ld.so maps its cache or reads it, its pages are brought in.
+    let is_sure = |page: &&(String, u64)| sure.contains(page) || seen_read.contains(page);
+    let share = |part: usize, whole: usize| if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
     let ratio = |times: [Vec<f64>; 2]| {
         let [plain, observed] = times.map(|times| median(&times));
         (plain, observed / plain)
@@ -78,28 +82,46 @@ fn main() -> Result<(), Box<dyn Error>> {
         "{}",
         serde_json::json!({
             "yardstick_pages": mapped.len(),
-            "share": share(mapped.iter().filter(|page| sure.contains(page)).count(), mapped.len()),
+            "share": share(mapped.iter().filter(is_sure).count(), mapped.len()),
             "share_with_near":
-                share(mapped.iter().filter(|page| sure.contains(page) || near.contains(page)).count(), mapped.len()),
+                share(mapped.iter().filter(|page| is_sure(page) || near.contains(page)).count(), mapped.len()),
             "beyond": share(beyond.count(), mapped.len()),
             "near": share(near.len(), mapped.len()),
-            "read_share": share(
-                read.iter().filter(|page| seen_read.contains(page) || sure.contains(page)).count(), read.len()),
+            "read_share": share(read.iter().filter(is_sure).count(), read.len()),
             "read_pages": read.len(),
-            "names_share": share(names.iter().filter(|name| seen_names.contains(*name)).count(), names.len()),
+            "names_share": share(names.len() - unanswered.len(), names.len()),
+            "names_told": share(names.intersection(&seen_names).count(), names.len()),
             "names": names.len(),
             "cold_ms": cold_ms, "cold_ratio": cold_ratio, "warm_ms": warm_ms, "warm_ratio": warm_ratio,
             "coverage": format!("{:?}", observation.coverage), "unseen": observation.unseen,
         })
     );
     if let Some(path) = std::env::var_os("MISSES") {
-        let mut missed: Vec<_> = mapped.iter().filter(|page| !sure.contains(page)).collect();
-        missed.sort();
-        let mut names: Vec<_> = names.iter().filter(|name| !seen_names.contains(*name)).collect();
-        names.sort();
-        let more: Vec<_> =
-            sure.iter().filter(|page| !mapped.contains(page) && !held.contains(&page.0)).collect();
-        fs::write(path, format!("missed {missed:#?}\nnames {names:#?}\nmore {more:#?}"))?;
+        // By file: pages of the yardstick's that are near, or missed, and pages that it does not have.
+        let mut pages: BTreeMap<&str, [Vec<u64>; 3]> = BTreeMap::new();
+        let not_sure =
+            mapped.iter().filter(|page| !is_sure(page)).map(|page| (usize::from(!near.contains(page)), page));
+        for (kind, (path, page)) in
+            not_sure.chain(sure.iter().filter(|page| is_beyond(page)).map(|page| (2, page)))
+        {
+            pages.entry(path).or_default()[kind].push(*page);
+        }
+        let mut lines = Vec::new();
+        for (path, kinds) in &mut pages {
+            for (kind, pages) in
+                ["near", "missed", "beyond"].iter().zip(kinds).filter(|(_, pages)| !pages.is_empty())
+            {
+                pages.sort_unstable();
+                lines.push(format!("{kind} {} {path} {pages:?}", pages.len()));
+            }
+        }
+        for (kind, is_wanted) in [("unanswered", true), ("answered by others", false)] {
+            let untold = names.difference(&seen_names).filter(|name| unanswered.contains(name) == is_wanted);
+            let mut untold: Vec<&&str> = untold.collect();
+            untold.sort();
+            lines.extend(untold.iter().map(|name| format!("{kind} {name}")));
+        }
+        fs::write(path, lines.join("\n") + "\n")?;
     }
     Ok(())
 }

@@ -118,6 +118,7 @@ impl Inside {
     /// Returns the time where pages were read that had not been before.
     fn see(&mut self, record: &Record, sightings: &mut Sightings) -> Option<u64> {
         let time_ns = if record.time_ns == 0 { now_ns() } else { record.time_ns };
+        sightings.process(record.pid);
         match &record.event {
             Event::Name { path, lookup: Lookup::Library } => sightings.library(time_ns, path),
             Event::Name { path, lookup } => {

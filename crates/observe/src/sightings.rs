@@ -92,6 +92,8 @@ pub struct Sightings {
     /// Files that were opened to be read, by name.
     opened: HashSet<PathBuf>,
     loads: Loads,
+    /// Processes of the start.
+    processes: HashSet<u32>,
     /// A file that only observed starts use.
     agent: Option<PathBuf>,
     is_full: bool,
@@ -114,6 +116,7 @@ impl Default for Sightings {
             names: HashMap::new(),
             opened: HashSet::new(),
             loads: Loads::default(),
+            processes: HashSet::new(),
             agent: None,
             is_full: false,
         }
@@ -208,6 +211,11 @@ impl Sightings {
         self.loads.library(time_ns, path);
     }
 
+    /// Notes that process `pid` is one of the start. What is named after it has another name in the next one.
+    pub fn process(&mut self, pid: u32) {
+        self.processes.insert(pid);
+    }
+
     fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
         // No more than can be kept, whatever length a program asked for.
@@ -284,7 +292,9 @@ impl Sightings {
             };
             let (file, pages) =
                 merged.entry(file.path.clone()).or_insert_with(|| (file, FxHashMap::default()));
-            if uses.has_windows {
+            // A page that has no neighbours was mapped for its own sake.
+            let is_alone = file.identity.size_bytes <= PAGE_SIZE;
+            if uses.has_windows && !is_alone {
                 file.coverage = Coverage::Superset;
             }
             for (&page, &used) in &uses.pages {
@@ -292,7 +302,7 @@ impl Sightings {
                 let (first, known) = pages.entry(page).or_insert((rank, used));
                 *first = rank.min(*first);
                 known.by_read &= used.by_read;
-                known.is_sure |= used.is_sure;
+                known.is_sure |= used.is_sure || is_alone;
             }
         }
         if let Some(first) = nameless.first() {
@@ -306,7 +316,7 @@ impl Sightings {
         let mut names: Vec<(u64, ObservedName)> = self
             .names
             .iter()
-            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), &run))
+            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), &run, &self.processes))
             .map(|(path, name)| (name.time_ns, ObservedName { path: path.clone(), list: name.list }))
             .collect();
         names.sort();
@@ -468,8 +478,8 @@ fn nanoseconds(clock: ClockId) -> i64 {
 }
 
 /// Whether a name was made during the run, or looks like one that was and is gone: temporary files have another name
-/// in each run.
-fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>) -> bool {
+/// in each run. So have files that are named after one of its `processes`.
+fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>, processes: &HashSet<u32>) -> bool {
     let changed_ns = |path: &Path| {
         let metadata = std::fs::symlink_metadata(path).ok()?;
         let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
@@ -480,9 +490,19 @@ fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>) -> bool {
             run.contains(&changed) && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
         }
         (Some((changed, _)), _) => run.contains(&changed),
+        (None, _) if names_one_of(processes, path) => true,
         (None, Some((_, parent_modified))) => run.contains(&parent_modified),
         (None, None) => false,
     }
+}
+
+/// Whether the last component of `path` has the number of one of the `processes` in it. In containers these have small numbers, as versions do.
+fn names_one_of(processes: &HashSet<u32>, path: &Path) -> bool {
+    const SMALL: u32 = 100;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut numbers =
+        name.split(|at: char| !at.is_ascii_digit()).filter_map(|digits| digits.parse::<u32>().ok());
+    numbers.any(|number| number >= SMALL && processes.contains(&number))
 }
 
 fn is_on_a_device(path: &Path) -> bool {
@@ -500,6 +520,25 @@ mod tests {
         let run = Began { file_ns: 5 * SECOND, boot_ns: 100 * SECOND }.until(110 * SECOND);
         assert!(run.contains(&(5 * SECOND)) && run.contains(&(15 * SECOND)));
         assert!(!run.contains(&(4 * SECOND)) && !run.contains(&(1_700_000_000 * SECOND)));
+    }
+
+    /// Java looks for /tmp/.java_pid1234.
+    #[test]
+    fn a_name_that_names_a_process_of_the_start_and_is_not_there_is_left_out() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        for name in ["lib1234.so", "lib-1235.so"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut sightings = Sightings::default();
+        [7, 1234].into_iter().for_each(|pid| sightings.process(pid));
+        let names = ["lib1234.so", ".java_pid1234", "1234", "12345", "lib.so.7", "lib-1235.so"];
+        for (time_ns, name) in (1..).zip(names) {
+            sightings.lookup(time_ns, &dir.path().join(name), false);
+        }
+        let seen = sightings.observation().names;
+        let seen: Vec<_> = seen.iter().map(|name| name.path.rsplit('/').next().unwrap()).collect();
+        assert_eq!(seen, ["lib1234.so", "12345", "lib.so.7", "lib-1235.so"]);
     }
 
     #[test]

@@ -168,6 +168,55 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
     }
 }
 
+/// Maps files and touches pages of them at once: nobody has time to arm anything from outside.
+const MAP_AND_USE: &str = r"
+import mmap, sys, time
+# Perf is ready by then.
+time.sleep(0.1)
+for path in sys.argv[1:]:
+    file = open(path, 'rb')
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    for page in (40, 3, 4, 17, 63, 0):
+        if page * 4096 < len(mapped):
+            mapped[page * 4096]
+# Page tables are looked at while they are there.
+time.sleep(0.3)
+";
+
+#[test]
+fn what_is_used_as_soon_as_it_is_mapped_is_told_as_surely() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 64);
+    let [with_agent, _, without_perf, _] = ways("/usr/bin/python3");
+    let impatient = ObserveOptions { is_patient: false, ..with_agent };
+    let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
+    for options in [impatient, without_perf] {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{:?}", observation.unseen);
+        let used = &file(&observation, &data).pages;
+        let seen: Vec<_> =
+            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
+        let touched = [(0, 1, true), (3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)];
+        assert_eq!(seen, touched, "{options:?}");
+    }
+}
+
+/// A fault maps no page of another file along.
+#[test]
+fn the_only_page_of_a_file_was_touched_if_it_is_mapped() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data(dir.path(), 1);
+    let [with_agent, _, without_perf, _] = ways("/usr/bin/python3");
+    let impatient = ObserveOptions { is_patient: false, ..with_agent };
+    let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
+    for options in [impatient, without_perf] {
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{:?}", observation.unseen);
+        let used = &file(&observation, &data).pages;
+        assert!(used.iter().all(|used| used.is_sure), "{options:?}: {used:?}");
+    }
+}
+
 /// A fork inherits no registration.
 #[test]
 fn a_child_that_executes_nothing_is_seen_page_by_page() {
@@ -293,6 +342,33 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\nand $-16, %rsp\ncall begin");
 
 /// Nothing tells of the moment in which it can be visited.
 #[cfg(target_arch = "x86_64")]
+/// The dynamic section that ld.so reads before a library can be armed lies beside the data, of which a fault maps 15 pages along.
+#[test]
+fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let table = "char table[256 * 4096] = {1};";
+    let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
+    let later = compile(dir.path(), "later", LOAD_AND_TOUCH, &[]);
+    let at_start = program_with(&library);
+    std::thread::sleep(Duration::from_millis(20));
+    let [with_agent, _, without_perf, _] = ways(later.to_str().unwrap());
+    let impatient = ObserveOptions { is_patient: false, ..with_agent.clone() };
+    for program in [later, at_start] {
+        for options in [&with_agent, &impatient, &without_perf] {
+            let options = ObserveOptions { program: Some(program.clone()), ..options.clone() };
+            let command = [program.to_str().unwrap(), library.to_str().unwrap()];
+            let (observation, code) = observe(&command, &options);
+            assert_eq!(code, 0, "{:?}", observation.unseen);
+            let used = &file(&observation, &library).pages;
+            let pages = used.iter().map(|used| used.range.len()).sum::<u64>();
+            assert!(
+                used.iter().all(|used| used.is_sure) && (3..12).contains(&pages),
+                "{options:?}: {used:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -855,6 +931,42 @@ fn odd_programs_end_as_without_being_observed() {
             let (observation, found) = observe(&words, &options);
             assert_eq!(found, plain, "{words:?} {options:?} {:?}", observation.unseen);
         }
+    }
+}
+
+/// Registers memory that it maps from a memfd with a userfaultfd of its own; 77 where it may not have one.
+const HANDLES_ITS_FAULTS: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(void)
+{
+    int memory = memfd_create("memory", 0), own = syscall(SYS_userfaultfd, O_CLOEXEC | 1);
+    struct uffdio_api api = {.api = UFFD_API};
+    if (own < 0 || ioctl(own, UFFDIO_API, &api))
+        return 77;
+    if (ftruncate(memory, 1 << 20))
+        return 1;
+    void *mapped = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory, 0);
+    struct uffdio_register registered = {{(unsigned long)mapped, 1 << 20}, UFFDIO_REGISTER_MODE_MISSING};
+    return mapped == MAP_FAILED || ioctl(own, UFFDIO_REGISTER, &registered);
+}
+"#;
+
+#[test]
+fn memory_that_a_program_handles_faults_of_is_left_to_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let program = compile(dir.path(), "program", HANDLES_ITS_FAULTS, &[]);
+    let program = program.to_str().unwrap();
+    let plain = unobserved(&[program]);
+    assert!([0, 77].contains(&plain), "{plain}");
+    for options in ways(program) {
+        let (observation, found) = observe(&[program], &options);
+        assert_eq!(found, plain, "{options:?} {:?}", observation.unseen);
     }
 }
 

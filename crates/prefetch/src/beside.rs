@@ -72,6 +72,7 @@ impl Beside<'_> {
                 (residency == Residency::All, residency == Residency::Little)
             }
         };
+        let is_observed = word.is_some();
         let amounts = engine.amounts();
         let begin = |engine: &mut Engine| match choice.turn {
             Turn::Prefetch => {
@@ -79,17 +80,17 @@ impl Beside<'_> {
                 engine.keep_within(Budget::of_process());
                 engine.start();
             }
+            // Where the start is observed, what was seen is told as well.
+            Turn::HoldOut | Turn::Off if is_observed => self.listener.note(choice.turn_in_words()),
             Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
         let mut progress = Progress::new(self.context.pid, until);
         let mut persisting = self.persisting();
         if !is_warm {
             begin(&mut engine);
-        } else if word.is_none() {
+        } else if !is_observed {
             if self.listener.is_heard() && self.options.prefetch {
-                let left = left_out(profile, &engine.look_at_files(), cut);
-                self.listener
-                    .say(&with_left_out("nothing prefetched: what is there is in memory already", &left));
+                self.listener.note(&in_memory(profile, &engine.look_at_files(), cut));
             }
             if progress.follow(WARM_DISK_FAULTS_MAX) {
                 let changed = changed(profile, &engine.outcome());
@@ -125,7 +126,12 @@ impl Beside<'_> {
                 self.persist(&mut persisting, &shown);
             }
         }
-        self.finish(&mut fetch, until, profile, cut);
+        if is_prefetched && !(is_warm && is_observed) {
+            let lead = if is_warm { "not all of it was in memory after all: " } else { "" };
+            self.finish(&mut fetch, until, profile, cut, lead);
+        } else if is_warm && self.options.prefetch {
+            self.listener.say(&in_memory(profile, &fetch.outcome().skipped, cut));
+        }
     }
 
     /// A program without a profile gets what the executable's other roles have in common, or else what page maps came with
@@ -150,10 +156,19 @@ impl Beside<'_> {
                 until.wait();
             }
         }
+        self.finish_guess(&mut fetch, until);
+    }
+
+    /// Tells what has come of a guess when the start is over.
+    fn finish_guess(&self, fetch: &mut Fetch, until: &Until) {
         fetch.take_guess();
+        if fetch.guessing.take().is_some() || fetch.guess_is_late {
+            self.listener
+                .say("nothing prefetched: the start was over before it was known what it is likely to use");
+        }
         fetch.let_go_after(until);
         if let Some(guess) = fetch.guess.take() {
-            self.finish(&mut fetch, until, &guess, &[]);
+            self.finish(fetch, until, &guess, &[], "");
         }
     }
 
@@ -237,8 +252,8 @@ impl Beside<'_> {
         Persisting::new(self.stores, &self.context.key, Layer::User)
     }
 
-    /// Lets a prefetch come to its end, unless the program has come to its own, and tells what it did.
-    fn finish(&self, fetch: &mut Fetch, until: &Until, profile: &Profile, cut: &[LeftOut]) {
+    /// Lets a prefetch come to its end, unless the program has come to its own, and tells what it did, behind `lead`.
+    fn finish(&self, fetch: &mut Fetch, until: &Until, profile: &Profile, cut: &[LeftOut], lead: &str) {
         let since = Instant::now();
         while let Some(engine) = &fetch.engine
             && !engine.wait_for(FETCH_LOOK)
@@ -247,7 +262,8 @@ impl Beside<'_> {
         {}
         fetch.let_go();
         let outcome = fetch.outcome();
-        self.listener.say(&account(profile, &outcome, &left_out(profile, &outcome.skipped, cut)));
+        let account = account(profile, &outcome, &left_out(profile, &outcome.skipped, cut));
+        self.listener.say(&format!("{lead}{account}"));
     }
 }
 
@@ -258,6 +274,8 @@ struct Fetch {
     is_to_guess: bool,
     /// As long as it is under way.
     guessing: Option<Guessing>,
+    /// Whether it was when the program had ended.
+    guess_is_late: bool,
     /// What was guessed by the executable's other roles.
     guess: Option<Profile>,
     engine: Option<Engine>,
@@ -305,7 +323,9 @@ impl Fetch {
 
     /// Ends it. Its files are closed as soon as each of its threads is done with the read that it is at.
     fn let_go(&mut self) {
-        (self.guessing, self.maps, self.dense) = (None, None, None);
+        self.take_guess();
+        self.guess_is_late |= self.guessing.take().is_some();
+        (self.maps, self.dense) = (None, None);
         if let Some(engine) = self.engine.take() {
             engine.cancel();
             self.outcome = engine.outcome();
@@ -347,6 +367,12 @@ impl Follower for Following<'_, '_> {
         self.fetch.end_dense();
         self.fetch.let_go();
     }
+}
+
+/// One line: why nothing is prefetched of `profile`.
+fn in_memory(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> String {
+    let left = left_out(profile, skipped, cut);
+    with_left_out("nothing prefetched: what is there is in memory already", &left)
 }
 
 /// Files of `profile` that hold something else now.
@@ -391,6 +417,31 @@ mod tests {
             std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
             assert_eq!(heard, "prepage: nothing prefetched: the program has ended already\n");
         }
+    }
+
+    #[test]
+    fn whoever_wants_to_hear_is_told_of_a_guess_that_comes_too_late() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut program =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let context = StartContext::of(program.id(), Path::new("/bin/cat"), &["cat".into()]).unwrap();
+        let until = Until::ended_or(program.id(), WINDOW).unwrap();
+        drop(program.stdin.take());
+        until.wait();
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        let (mut read, write) = std::io::pipe().unwrap();
+        let listener = Listener::to(Some(write.into()));
+        let beside =
+            Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+        let mut fetch = Fetch { guessing: Some(Guessing::under_way()), ..Fetch::default() };
+        // As whoever follows an observed start hears first.
+        fetch.let_go();
+        beside.finish_guess(&mut fetch, &until);
+        drop(beside);
+        let mut heard = String::new();
+        std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
+        assert!(heard.contains("before it was known what it is likely to use"), "{heard}");
+        program.wait().unwrap();
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Guessing {
         Self(state)
     }
 
+    /// One that is never made.
+    #[cfg(test)]
+    pub(crate) fn under_way() -> Self {
+        Self(Arc::new(Mutex::new(State::UnderWay)))
+    }
+
     /// The guess, once, when it is made.
     pub(crate) fn take(&self) -> Option<Guess> {
         let mut state = locked(&self.0);

@@ -47,6 +47,8 @@ enum arming { ARMED, REFUSED_BY_KERNEL, NOT_ASKED };
 
 /* 1:PID:FD:TOKEN:FILTERS:ARM, see crates/sys/src/agent/log.rs. Says whether to register mappings. */
 HIDDEN int log_open(const char *variable, int *arms);
+/* Whether somebody still observes this process. */
+HIDDEN int log_is_observed(void);
 /* Whether somebody still reads and there is room: otherwise nothing is worth doing. Counts what is dropped for want of room. */
 HIDDEN int log_is_read(void);
 /* What the observer wants of a process before its page table goes: to be told what it has touched, unless that would fill the log, or to look
@@ -78,6 +80,7 @@ struct world {
     const char *execfn;
     const char *single_threaded; /* libc's own note of it */
     uintptr_t phdr, phdrs; /* of the program */
+    uintptr_t loader; /* where ld.so is mapped */
     long (*clock)(int, long *);
 };
 extern HIDDEN struct world world;
@@ -105,6 +108,8 @@ struct extent {
     uintptr_t start, end;
 };
 HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
+/* Touches what ld.so has read of a library when it has mapped it: the head, the dynamic section and the table of symbols' hashes. */
+HIDDEN void object_touch(const struct link_map *map);
 /* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */
 HIDDEN const char *object_names_tls(const struct link_map *map, size_t *at);
 /* How much static thread-local memory `map`, not the program, will ask for, which names these `count` variables of others. */
@@ -121,8 +126,12 @@ HIDDEN void object_redirect_end(const struct extent *table);
 
 HIDDEN void arm_allow(const char *receiver, int arms);
 HIDDEN enum arming arm_begin(void);
-HIDDEN void arm(const struct extent *extent);
+/* `loaded`: the library there, unless that has been used already. */
+HIDDEN void arm(const struct extent *extent, const struct link_map *loaded);
 HIDDEN void arm_end(void);
+/* Registers what was mapped now, where that is wanted, and tells the observer. */
+HIDDEN int arm_is_wanted(void);
+HIDDEN void arm_one(const struct extent *extent);
 /* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. */
 HIDDEN void arm_last_look(void);
 
@@ -130,6 +139,9 @@ HIDDEN void arm_last_look(void);
 
 /* Logs the pages between `start` and `end` that are mapped and of files. Returns whether that could be. */
 HIDDEN int touched_tell(uintptr_t start, uintptr_t end);
+/* Unmaps the pages of files at `extent`, but for private copies, as `pagemap`, a descriptor of this process's page table, shows them: the next
+ * touch maps each again, and shows. */
+HIDDEN void touched_forget(long pagemap, const struct extent *extent);
 
 /* ---- again.c: programs that do not start with the agent ---- */
 
@@ -156,6 +168,16 @@ HIDDEN void exec_install(const struct link_map *program, const struct link_map *
                          const char *library);
 
 /* ---- small pieces ---- */
+
+static inline uintptr_t page_down(uintptr_t address)
+{
+    return address & ~(uintptr_t)4095;
+}
+
+static inline uintptr_t page_up(uintptr_t address)
+{
+    return page_down(address + 4095);
+}
 
 static inline size_t length(const char *text)
 {

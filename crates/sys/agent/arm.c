@@ -4,7 +4,7 @@
  * The registration lives as long as the userfaultfd. The program must not see a descriptor that it did not open, so
  * the descriptor goes to the observer over a socket before the program's own code runs. The observer closes it when
  * it has seen enough, and can register later mappings of the process with it, from outside. One is made for
- * the start, and one for each dlopen. */
+ * the start, one for each dlopen, and one for each file that the program maps: it uses that before anybody outside knows. */
 #include "agent.h"
 
 #include <linux/ioctl.h>
@@ -14,6 +14,8 @@
 enum { FEATURE_WP_ASYNC = 1 << 15, USER_MODE_ONLY = 1, AF_LOCAL = 1, STREAM = 1 };
 
 static int descriptor = -1, may_arm;
+/* Of this process's page table; open as long as `descriptor`, once it was needed. */
+static long pagemap = -1;
 static char receiver[64];
 
 /* A sandbox may kill who calls userfaultfd: it is called only where the observer, under the same filters, called it and lived. */
@@ -23,33 +25,47 @@ void arm_allow(const char *name, int arms)
     may_arm = arms;
 }
 
-enum arming arm_begin(void)
+/* A new userfaultfd, or less than 0. */
+static int open_descriptor(void)
 {
     struct uffdio_api api = {.api = UFFD_API, .features = FEATURE_WP_ASYNC};
-    if (world.sandboxed || !may_arm)
-        return NOT_ASKED;
-    if (descriptor >= 0)
-        return ARMED;
-    descriptor = (int)RAW1(__NR_userfaultfd, RAW_O_CLOEXEC | RAW_O_NONBLOCK | USER_MODE_ONLY);
-    if (descriptor < 0)
-        return REFUSED_BY_KERNEL;
-    if (RAW3(__NR_ioctl, descriptor, UFFDIO_API, &api)) {
-        RAW1(__NR_close, descriptor);
-        descriptor = -1;
-        return REFUSED_BY_KERNEL;
+    int opened = (int)RAW1(__NR_userfaultfd, RAW_O_CLOEXEC | RAW_O_NONBLOCK | USER_MODE_ONLY);
+    if (opened >= 0 && RAW3(__NR_ioctl, opened, UFFDIO_API, &api)) {
+        RAW1(__NR_close, opened);
+        return -1;
     }
-    return ARMED;
+    return opened;
 }
 
-void arm(const struct extent *extent)
+static long enlist(int fd, const struct extent *extent)
 {
-    if (descriptor < 0)
-        return;
     struct uffdio_register registered = {
-        .range = {.start = extent->start, .len = extent->end - extent->start},
+        .range = {.start = extent->start, .len = page_up(extent->end) - extent->start},
         .mode = UFFDIO_REGISTER_MODE_WP,
     };
-    RAW3(__NR_ioctl, descriptor, UFFDIO_REGISTER, &registered);
+    return RAW3(__NR_ioctl, fd, UFFDIO_REGISTER, &registered);
+}
+
+enum arming arm_begin(void)
+{
+    if (world.sandboxed || !may_arm)
+        return NOT_ASKED;
+    if (descriptor < 0)
+        descriptor = open_descriptor();
+    return descriptor < 0 ? REFUSED_BY_KERNEL : ARMED;
+}
+
+void arm(const struct extent *extent, const struct link_map *loaded)
+{
+    if (descriptor < 0 || enlist(descriptor, extent) || !loaded)
+        return;
+    /* ld.so has read some pages, and each fault has mapped its neighbours along. */
+    if (pagemap < 0)
+        pagemap = raw_open("/proc/self/pagemap");
+    if (pagemap >= 0) {
+        touched_forget(pagemap, extent);
+        object_touch(loaded);
+    }
 }
 
 /* Sends the time, and the descriptor `fd` unless that is -1, to the observer: what was mapped by now is registered, what is
@@ -96,16 +112,41 @@ static long tell_observer(int fd)
     return to;
 }
 
-/* Hands the descriptor to the observer. If nobody takes it, it is closed and nothing is exact. */
+/* Hands a descriptor to the observer. If nobody takes it, it is closed and nothing is exact. */
+static void hand_over(int fd)
+{
+    long told = tell_observer(fd);
+    if (told >= 0)
+        RAW1(__NR_close, told);
+    RAW1(__NR_close, fd);
+}
+
 void arm_end(void)
 {
     if (descriptor < 0)
         return;
-    long told = tell_observer(descriptor);
-    if (told >= 0)
-        RAW1(__NR_close, told);
-    RAW1(__NR_close, descriptor);
+    if (pagemap >= 0)
+        RAW1(__NR_close, pagemap);
+    pagemap = -1;
+    hand_over(descriptor);
     descriptor = -1;
+}
+
+int arm_is_wanted(void)
+{
+    return may_arm && !world.sandboxed && log_is_observed();
+}
+
+/* With a descriptor of its own: others may be loading libraries. */
+void arm_one(const struct extent *extent)
+{
+    int fd = open_descriptor();
+    if (fd < 0)
+        return;
+    if (enlist(fd, extent))
+        RAW1(__NR_close, fd);
+    else
+        hand_over(fd);
 }
 
 /* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and

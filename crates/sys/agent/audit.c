@@ -182,7 +182,7 @@ static void look_at(const struct link_map *map, long lmid)
     if (log_is_read() && object_extent(map, map == program, &extent)) {
         if (running)
             arm_begin(); /* la_activity ends it */
-        arm(&extent);
+        arm(&extent, map == program || map->l_addr == world.loader ? NULL : map);
     }
 }
 

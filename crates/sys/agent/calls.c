@@ -22,6 +22,7 @@ enum act {
     JUMPS,
     ENDS,   /* the process, without destructors */
     UNMAPS, /* address, length */
+    MAPS,   /* address, length, protection, flags, fd, offset */
     COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
 enum { NONE = -1 };
@@ -158,6 +159,8 @@ static const struct call calls[] = {
     {"_exit", ENDS, 0, NONE, NONE},
     {"_Exit", ENDS, 0, NONE, NONE},
     {"munmap", UNMAPS, 0, NONE, NONE},
+    {"mmap", MAPS, 0, NONE, NONE},
+    {"mmap64", MAPS, 0, NONE, NONE},
     {"mlockall", COUNTS, 0, NONE, NONE},
     {"setrlimit", COUNTS, 0, 0, NONE},
     {"setrlimit64", COUNTS, 0, 0, NONE},
@@ -168,6 +171,8 @@ enum { CALLS = sizeof calls / sizeof *calls, STUBS = 128, STUB_BYTES = 16 };
 _Static_assert(CALLS <= STUBS, "a stub for each");
 
 static uintptr_t functions[STUBS];
+/* One function with two names. */
+static uintptr_t mmap_of_libc;
 static char *const *const *program_environ;
 static int used[SETS];
 extern HIDDEN char calls_stubs[];
@@ -394,6 +399,35 @@ static void unmaps(uintptr_t start, uintptr_t bytes)
         touched_tell(start, start + bytes);
 }
 
+/* Of memory the program may register mappings with a userfaultfd of its own. */
+static int is_in_memory(int fd)
+{
+    const unsigned TMPFS = 0x01021994, HUGETLBFS = 0x958458f6;
+    long kind_and_rest[16]; /* struct statfs */
+    return RAW2(__NR_fstatfs, fd, kind_and_rest) || (unsigned)kind_and_rest[0] == TMPFS || (unsigned)kind_and_rest[0] == HUGETLBFS;
+}
+
+/* Whether what is mapped is of a file, and longer than a fault that is not armed shows exactly. To arm it takes some 20 µs. Shared mappings
+ * cannot be armed, mostly. */
+static int is_worth_arming(const long *args)
+{
+    enum { PAGE = 4096, MAPS_MAX = 64 };
+    static int count;
+    return (args[3] & (RAW_MAP_SHARED | RAW_MAP_PRIVATE | RAW_MAP_ANONYMOUS)) == RAW_MAP_PRIVATE && (int)args[4] >= 0 &&
+           (uint64_t)args[1] > PAGE && arm_is_wanted() && __atomic_load_n(&count, __ATOMIC_RELAXED) < MAPS_MAX &&
+           !is_in_memory((int)args[4]) && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
+}
+
+/* In the place of mmap: arms what that maps before the program uses it. */
+static uintptr_t maps(uintptr_t at, size_t bytes, int protection, int flags, int fd, long offset)
+{
+    typedef uintptr_t function(uintptr_t, size_t, int, int, int, long);
+    uintptr_t mapped = ((function *)mmap_of_libc)(at, bytes, protection, flags, fd, offset);
+    if (mapped != (uintptr_t)-1)
+        arm_one(&(struct extent){mapped, mapped + bytes});
+    return mapped;
+}
+
 /* `args`: a resource, and its new limits. */
 static int limits_space(const long *args)
 {
@@ -424,6 +458,8 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         unmaps((uintptr_t)args[0], (uintptr_t)args[1]);
         return function;
     }
+    if (call->act == MAPS)
+        return is_worth_arming(args) ? (uintptr_t)maps : function;
     if (call->act == PRCTL ? begins_sandbox(__NR_prctl, args) : call->act == SYSCALL && begins_sandbox(args[0], args + 1))
         sandbox_begins();
     if (call->act == COUNTS ? call->path == NONE || limits_space(args + call->path)
@@ -469,6 +505,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     case JUMPS:
     case ENDS:
     case UNMAPS:
+    case MAPS:
     case COUNTS:
         break;
     }
@@ -478,6 +515,9 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
 void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table)
 {
     program_environ = (char *const *const *)object_variable(program, libc, "__environ");
-    for (unsigned i = 0; i < CALLS; i++)
+    for (unsigned i = 0; i < CALLS; i++) {
         functions[i] = object_redirect(libc, table, calls[i].name, (uintptr_t)calls_stubs + i * STUB_BYTES);
+        if (calls[i].act == MAPS && functions[i])
+            mmap_of_libc = functions[i];
+    }
 }

@@ -124,9 +124,14 @@ const char *log_variable(void)
     return variable_copy;
 }
 
+int log_is_observed(void)
+{
+    return header && !__atomic_load_n(&header->ended, __ATOMIC_RELAXED);
+}
+
 int log_is_read(void)
 {
-    if (!header || __atomic_load_n(&header->ended, __ATOMIC_RELAXED))
+    if (!log_is_observed())
         return 0;
     if (!__atomic_load_n(&left, __ATOMIC_RELAXED) &&
         __atomic_load_n(&header->cursor, __ATOMIC_RELAXED) < header->slots)
@@ -137,7 +142,7 @@ int log_is_read(void)
 
 enum last log_last(void)
 {
-    if (!header || __atomic_load_n(&header->ended, __ATOMIC_RELAXED))
+    if (!log_is_observed())
         return NOTHING;
     uint32_t last = __atomic_load_n(&header->last, __ATOMIC_RELAXED);
     int is_half_full = __atomic_load_n(&header->cursor, __ATOMIC_RELAXED) > header->slots / 2;

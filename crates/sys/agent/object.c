@@ -1,16 +1,6 @@
 /* Loaded objects: where their file mappings lie, and their symbols. */
 #include "agent.h"
 
-static uintptr_t page_down(uintptr_t address)
-{
-    return address & ~(uintptr_t)4095;
-}
-
-static uintptr_t page_up(uintptr_t address)
-{
-    return page_down(address + 4095);
-}
-
 /* The program headers of a library, NULL where they are not found. */
 static const Elf64_Phdr *headers(const struct link_map *map, uintptr_t *count)
 {
@@ -77,6 +67,14 @@ static int find_tables(const struct link_map *map, struct tables *found)
         }
     }
     return found->hash && found->symbols && found->strings;
+}
+
+void object_touch(const struct link_map *map)
+{
+    struct tables tables;
+    (void)*(const volatile char *)map->l_addr;
+    if (find_tables(map, &tables))
+        (void)*(const volatile uint32_t *)tables.hash;
 }
 
 /* The entry of a symbol that `map` defines, in its default version; NULL where it defines none. */

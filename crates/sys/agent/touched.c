@@ -21,7 +21,7 @@ struct region {
 _Static_assert(sizeof(struct query) == 104 && sizeof(struct scan) == 96 && sizeof(struct region) == 24, "the kernel's layout");
 #define QUERY _IOWR('f', 17, struct query)
 #define SCAN _IOWR('f', 16, struct scan)
-enum { NEXT_OF_FILE = 0x30, IS_ARMED = 1 << 0, IS_PRESENT = 1 << 3, REGIONS = 128, RUNS = 64, PAGE = 4096 };
+enum { NEXT_OF_FILE = 0x30, IS_ARMED = 1 << 0, IS_FILE = 1 << 2, IS_PRESENT = 1 << 3, REGIONS = 128, RUNS = 64, PAGE = 4096 };
 
 /* Whether a thread uses what follows. */
 static int busy;
@@ -145,4 +145,27 @@ int touched_tell(uintptr_t start, uintptr_t end)
         RAW1(__NR_close, maps);
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
     return is_told;
+}
+
+void touched_forget(long pagemap, const struct extent *extent)
+{
+    enum { AT_ONCE = 16 };
+    struct region clean[AT_ONCE];
+    struct scan scan = {
+        .size = sizeof scan,
+        .start = extent->start,
+        .end = extent->end,
+        .regions = (uintptr_t)clean,
+        .regions_len = AT_ONCE,
+        .mask = IS_PRESENT | IS_FILE,
+        .returned = IS_PRESENT,
+    };
+    long found = AT_ONCE;
+    while (found == AT_ONCE && scan.start < scan.end) {
+        found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
+        for (long i = 0; i < found; i++) {
+            RAW3(__NR_madvise, clean[i].start, clean[i].end - clean[i].start, RAW_MADV_DONTNEED);
+            scan.start = clean[i].end;
+        }
+    }
 }

@@ -76,6 +76,9 @@ void world_read(const uintptr_t *auxv)
         case AT_EXECFN:
             world.execfn = (const char *)auxv[1];
             break;
+        case AT_BASE:
+            world.loader = auxv[1];
+            break;
         case AT_PHDR:
             world.phdr = auxv[1];
             break;

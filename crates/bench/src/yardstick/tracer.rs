@@ -116,6 +116,7 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
     let now = now_ns();
     match wanted {
         Wants::Name { directory, path } => {
+            locked(sightings).process(tid);
             Peek::at(tid).path(directory, path).iter().for_each(|path| look_up(path, sightings));
         }
         Wants::List { fd } => {

@@ -8,8 +8,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Sandbox, can_learn, evict, json, make_old, may, wait_for};
+use crate::support::{Sandbox, can_learn, evict, json, make_old, may, text, wait_for};
+use prepage_core::profile::Profile;
 use prepage_core::{PageIndex, PageRange};
+use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::cachestat::cached_pages;
 use prepage_testing::{Doctor, Need, has, unless_caches_dropped};
 
@@ -142,6 +144,28 @@ impl Subject {
             self.sandbox.profiles().into_iter().map(|path| (path.clone(), inode(path))).collect();
         files.sort();
         files
+    }
+
+    /// What a start says of itself that touches the first 500 pages of `data`.
+    fn told(&self, options: &[&str], data: &Path) -> String {
+        let mut command =
+            self.sandbox.prepage(&[&["run", "-v", "--write-interval=0"], options, &["--"]].concat());
+        let output = command.arg(&self.program).arg(data).args(["0-500", "wait"]).output().unwrap();
+        assert!(output.status.success());
+        self.sandbox.wait_for_helpers();
+        text(&output.stderr)
+    }
+
+    /// Has the next start of `told` observed.
+    fn observe_next(&self) {
+        let command = [&self.program, &self.data].map(|path| path.as_os_str().to_owned());
+        let key = ProgramKey::of(&[&command[..], &["0-500".into(), "wait".into()]].concat()).unwrap();
+        let due = |known: Option<Profile>| {
+            let mut profile = known.expect("it was learned");
+            profile.history.due = 1;
+            Some(profile)
+        };
+        Stores::at(self.sandbox.store()).update(&key, Layer::User, due).unwrap();
     }
 
     fn shown(&self) -> serde_json::Value {
@@ -291,5 +315,50 @@ fn a_profile_is_written_at_most_once_in_its_interval() {
             subject.run(&subject.program, &subject.data, &["5000-5500".into()], &[]);
         }
         assert_eq!(subject.written(), first);
+    });
+}
+
+#[test]
+fn an_observed_start_without_prefetch_tells_both() {
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        subject.told(&[], &subject.data);
+        subject.observe_next();
+        subject.evict();
+        let told = subject.told(&["--no-prefetch"], &subject.data);
+        let lines: Vec<&str> = told.lines().collect();
+        let is_told = |what: &str| lines.iter().any(|line| line.starts_with(&format!("prepage: {what} ")));
+        assert!(lines.len() == 2 && is_told("nothing prefetched:") && is_told("observed"), "{told}");
+    });
+}
+
+#[test]
+fn a_start_that_was_taken_for_a_warm_one_and_then_prefetched_tells_both() {
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        subject.told(&[], &subject.data);
+        // Another file, of which the profile knows nothing.
+        let other = subject.data.with_file_name("other");
+        fs::copy(&subject.data, &other).unwrap();
+        let file = File::open(&other).unwrap();
+        file.sync_all().unwrap();
+        evict(&file);
+        let told = subject.told(&["--no-learn", "--no-hold-out"], &other);
+        let [first, last] = told.lines().collect::<Vec<_>>()[..] else { panic!("{told}") };
+        assert!(first.starts_with("prepage: nothing prefetched: what is there is in memory"), "{told}");
+        assert!(last.starts_with("prepage: not all of it was in memory after all: prefetched "), "{told}");
+    });
+}
+
+#[test]
+fn an_observed_start_that_finds_all_in_memory_tells_both() {
+    unless_caches_dropped(|| {
+        let Some(subject) = Subject::new() else { return };
+        subject.told(&[], &subject.data);
+        subject.observe_next();
+        let told = subject.told(&["--no-hold-out"], &subject.data);
+        let [first, last] = told.lines().collect::<Vec<_>>()[..] else { panic!("{told}") };
+        assert!(first.starts_with("prepage: observed "), "{told}");
+        assert!(last.starts_with("prepage: nothing prefetched: what is there is in memory"), "{told}");
     });
 }

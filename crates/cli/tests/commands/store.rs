@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, json, text, wait_for};
-use prepage_core::profile::{ColdStart, Extent, History, Profile, ProfiledFile};
+use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
@@ -236,6 +236,32 @@ fn show_prints_all_roles_of_a_program() {
     // A document is of one profile.
     let several = sandbox.output(&["profile", "show", "--json", "sleep"]);
     assert!(text(&several.stderr).contains("name one of them"), "{}", text(&several.stderr));
+}
+
+#[test]
+fn show_tells_programs_which_pages_and_names_a_profile_holds() {
+    let sandbox = Sandbox::new();
+    let (key, mut profile) = profile_of(&["sleep"]);
+    let seldom = Counts::from_sixteenths(8, 112);
+    profile.files[0].extents = vec![
+        Extent::new(PageRange::new(PageIndex(0), PageIndex(2)), 3),
+        Extent {
+            counts: seldom,
+            by_read: true,
+            ..Extent::new(PageRange::new(PageIndex(7), PageIndex(8)), 0)
+        },
+    ];
+    let path = "/usr/lib/locale".to_owned();
+    profile.lookups = vec![Lookup { path, list: true, counts: seldom }];
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    let shown = json(&sandbox.output(&["profile", "show", "--json", "sleep"]));
+    let expected = serde_json::json!([
+        { "start_page": 0, "pages": 2, "rank": 3, "by_read": false, "probability": 0.75 },
+        { "start_page": 7, "pages": 1, "rank": 0, "by_read": true, "probability": 0.125 },
+    ]);
+    assert_eq!(shown["files"][0]["extents"], expected, "{shown}");
+    let expected = serde_json::json!([{ "path": "/usr/lib/locale", "list": true, "probability": 0.125 }]);
+    assert_eq!(shown["lookups"], expected, "{shown}");
 }
 
 #[test]

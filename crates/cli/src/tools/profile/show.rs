@@ -7,7 +7,9 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::{Gain, STARTS_MIN};
 use prepage_core::profile::start::observe_every;
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
-use prepage_core::profile::{ColdStart, Extent, OBSERVATIONS_MAX, PAGES_A_MISS, Profile, ProfiledFile};
+use prepage_core::profile::{
+    ColdStart, Extent, Lookup, OBSERVATIONS_MAX, PAGES_A_MISS, Profile, ProfiledFile,
+};
 use prepage_core::quantity::counted;
 use prepage_display::number::age;
 use prepage_display::terminal::printable;
@@ -37,6 +39,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
             "observations_due": profile.history.due,
             "cold_starts": profile.starts,
             "files": files,
+            "lookups": profile.lookups.iter().map(ShownLookup::from).collect::<Vec<_>>(),
         });
         return Ok(print_json(&shown)?);
     }
@@ -220,6 +223,44 @@ struct ShownFile {
     /// Mean probability that a page is used.
     probability: f64,
     state: &'static str,
+    /// Sorted by page.
+    extents: Vec<ShownExtent>,
+}
+
+/// A run of pages of which the same is known.
+#[derive(Serialize)]
+struct ShownExtent {
+    start_page: u64,
+    pages: u64,
+    rank: u32,
+    by_read: bool,
+    probability: f64,
+}
+
+impl From<&Extent> for ShownExtent {
+    fn from(extent: &Extent) -> Self {
+        Self {
+            start_page: extent.range.start().0,
+            pages: extent.range.len(),
+            rank: extent.rank,
+            by_read: extent.by_read,
+            probability: extent.counts.probability(),
+        }
+    }
+}
+
+/// A name that is looked up.
+#[derive(Serialize)]
+struct ShownLookup<'a> {
+    path: &'a str,
+    list: bool,
+    probability: f64,
+}
+
+impl<'a> From<&'a Lookup> for ShownLookup<'a> {
+    fn from(lookup: &'a Lookup) -> Self {
+        Self { path: &lookup.path, list: lookup.list, probability: lookup.counts.probability() }
+    }
 }
 
 impl ShownFile {
@@ -244,6 +285,7 @@ impl ShownFile {
                 Err(Skipped::NotRegular) => "no file",
                 Err(Skipped::Failed) => "cannot be opened",
             },
+            extents: file.extents.iter().map(ShownExtent::from).collect(),
         }
     }
 }
