@@ -197,6 +197,13 @@ impl Learner {
         *missed = missed.saturating_add(1);
     }
 
+    /// An observation of `key` that was owed has seen nothing: the program had ended before. It is not owed for ever.
+    fn note_in_vain(&self, key: &ProgramKey) {
+        if let Some(missed) = self.unfinished().get_mut(key) {
+            *missed = missed.saturating_add(1);
+        }
+    }
+
     /// Whether `observation` has missed nothing that another may see.
     fn is_whole(&self, observation: &Observation) -> bool {
         let sees_names = self.lookups.is_some();
@@ -355,7 +362,8 @@ impl Permit {
         let names = names.or_else(|| learner.lookups.as_ref().map(follow));
         let mut opens = StartOpens::follow(process, watch, names);
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
-        let Ok(observer) = Observer::attach(pid, &options) else { return };
+        let key = &process.context.key;
+        let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
         let is_whole = learner.is_whole(&observation);
         let is_for_all = is_for_all(process);
@@ -363,10 +371,10 @@ impl Permit {
             keep_what_is_of_root(&mut observation, &mut Owners::of(process));
         }
         if observation.files.is_empty() {
+            learner.note_in_vain(key);
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        let key = &process.context.key;
         let written = if is_for_all {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
@@ -508,6 +516,12 @@ mod tests {
         assert!(!learner.owes(&key("x -a")) && !learner.owes_any());
         learner.note_whether_whole(&key("y"), false);
         assert!(learner.owes_some_of("/bin/x") && !learner.owes_some_of("/bin/z"));
+        let owes = [(); 3].map(|()| {
+            learner.note_in_vain(&key("y"));
+            learner.note_in_vain(&key("z"));
+            (learner.owes(&key("y")), learner.owes(&key("z")))
+        });
+        assert_eq!(owes, [(true, false), (false, false), (false, false)], "what ends too soon is let be");
         (0..2 * UNFINISHED_MAX).for_each(|at| learner.note_whether_whole(&key(&at.to_string()), false));
         assert!(learner.unfinished().len() <= UNFINISHED_MAX);
     }
