@@ -340,8 +340,6 @@ void begin(char **stack)
 __asm__(".globl _start\n_start: mov %rsp, %rdi\nand $-16, %rsp\ncall begin");
 "#;
 
-/// Nothing tells of the moment in which it can be visited.
-#[cfg(target_arch = "x86_64")]
 /// The dynamic section that ld.so reads before a library can be armed lies beside the data, of which a fault maps 15 pages along.
 #[test]
 fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
@@ -369,6 +367,8 @@ fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
     }
 }
 
+/// Nothing tells of the moment in which it can be visited.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
