@@ -52,6 +52,8 @@ prepage_core::named! {
         Vm = "vm",
         /// The VM, 16 pages a read.
         VmClusters = "vm-clusters",
+        /// The VM by the policy `context`, which reads far ahead where pages are touched in order.
+        VmContext = "vm-context",
         /// The VM, one page a read, by the rule of [`Replacement::DontNeed`].
         VmDontNeed = "vm-dont-need",
         /// The VM, one page a read, by the rule of [`Replacement::Static`].
@@ -146,13 +148,17 @@ pub fn serve(
         }
         Way::VmDontNeed => Replacement::DontNeed,
         Way::VmStatic => Replacement::Static,
-        Way::Vm | Way::VmClusters | Way::VmUnlimited => Replacement::TwoQueues,
+        Way::Vm | Way::VmClusters | Way::VmContext | Way::VmUnlimited => Replacement::TwoQueues,
     };
     let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
     let vm = Vm::new(VmOptions::default().pool(&Pool::with_replacement(limit_bytes, replacement)?))?;
     let object = vm.file_direct(path)?;
-    let policy: Policy =
-        if way == Way::VmClusters { "aligned:16" } else { "none" }.parse().expect("a policy");
+    let policy = match way {
+        Way::VmClusters => "aligned:16",
+        Way::VmContext => "context",
+        _ => "none",
+    };
+    let policy: Policy = policy.parse().expect("a policy");
     let map = vm.map(&object, &MapOptions::shared().policy(policy))?;
     let touch = |page: u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
     touch_all(first, threads, touch);

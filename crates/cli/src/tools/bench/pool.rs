@@ -18,9 +18,6 @@ use crate::remedy::{Remedied, Try};
 use crate::size::size;
 use crate::table::table;
 
-/// The kernel's usual read-ahead, in KiB.
-const READ_AHEAD_KIB: u64 = 128;
-
 /// Options of `prepage bench pool`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -43,7 +40,7 @@ pub struct Args {
         long,
         value_name = "WAYS",
         value_delimiter = ',',
-        default_value = "kernel-random,kernel,vm,vm-clusters,vm-dont-need,vm-static,vm-unlimited"
+        default_value = "kernel-random,kernel,vm,vm-clusters,vm-context,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
     /// Threads that touch, each every so many-th page; each number has a table of its own
@@ -52,6 +49,9 @@ pub struct Args {
     /// Runs of each way, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// The kernel's read-ahead meanwhile, in KiB: by default what Linux has where nobody set it
+    #[arg(long, value_name = "KIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(4..=65_536))]
+    read_ahead: u64,
     /// Directory for the file, on the disk to be measured
     #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     // The guardian of the setting is a process beside this one: before there are threads.
-    let read_ahead = ReadAhead::set(READ_AHEAD_KIB)
+    let read_ahead = ReadAhead::set(args.read_ahead)
         .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
     limit(&args.group, limit_bytes).or_try(|| {
         let what = format!("the limit of {} cannot be set", args.group.display());
