@@ -23,7 +23,7 @@ pub struct ArmedRanges {
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
-    /// Whether nobody asks when that was seen: the pages are then kept as those that cannot be armed.
+    /// Whether times are not needed: such pages are then kept like pages that cannot be armed, each once.
     keeps_pages_only: bool,
     /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
     unarmed: BTreeSet<(Arc<str>, u64, u64)>,

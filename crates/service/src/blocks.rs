@@ -165,7 +165,7 @@ impl Names {
     /// Adds what lies at the path of `needed`, and of a directory that was listed what is in it: who lists one mostly looks at that.
     fn add(&mut self, needed: Needed<'_>, askers: &Askers) {
         let Needed { path, is_listed, rank } = needed;
-        // What lies there is none of this device, and nobody could end a thread that waits for it.
+        // Nothing below such a mount lies on this device, and a thread that waits there cannot be ended. A symbolic link may still lead to one.
         if askers.may_not_answer(path) {
             return;
         }

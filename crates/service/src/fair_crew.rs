@@ -122,6 +122,8 @@ impl FairCrew {
         let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
         let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
         state.waiting -= late.len();
+        drop(state);
+        // To drop them may take long: they may be the last that hold files.
         late.len()
     }
 

@@ -179,9 +179,12 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
-    let refused = if subject.is_some() { &of_service } else { &of_period };
-    if let Some(option) = refused {
-        let whose = if subject.is_some() { "of the service only" } else { "of boot and session only" };
+    let refused = match (subject, is_of_image) {
+        (Some(_), _) => of_service.map(|option| (option, "of the service only")),
+        (None, false) => of_period.map(|option| (option, "of boot and session only")),
+        (None, true) => of_service.or(of_period).map(|option| (option, "that image does not have")),
+    };
+    if let Some((option, whose)) = refused {
         return Err(format!("--{option}: an option {whose}").into());
     }
     if options.below.as_deref().is_some_and(Path::is_relative) {
@@ -221,6 +224,8 @@ mod tests {
             "session 1000 --idle-after 3",
             "--below x",
             "image --quiet 5 /x",
+            "--socket /x image /x",
+            "--at-most 5 image /x",
         ] {
             assert!(parse(lexopt::Parser::from_args(args.split(' '))).is_err(), "{args}");
         }

@@ -2,6 +2,7 @@
 //! this one needs is learned.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,8 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 /// Fault-around is on again so long after the time is up, whatever holds this up.
 const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
-/// To look at all files once more takes some seconds.
-const LOOK_LONGER: Duration = Duration::from_secs(10);
+/// To look at all files once more takes some seconds, on a slow disk more.
+const LOOK_LONGER: Duration = Duration::from_secs(30);
 /// The report on the last boot, below the machine's profiles.
 const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -261,13 +262,16 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     refused.map_or(Ok(report), |error| Err(ServiceError::Watch(error)))
 }
 
-/// Ends this process after `time`, if it has not ended by then: it waits for a file system that does not answer, and nobody else would end it.
+/// Ends this process after `time`, if it has not ended by then: mostly it waits for a file system that does not answer, and nobody else would end it.
 fn end_after(time: Duration) -> std::io::Result<()> {
     let end = move || {
         std::thread::sleep(time);
-        eprintln!("prepaged: given up after {} s: a file system does not answer", time.as_secs());
-        eprintln!(
-            "  try: findmnt, for mounts whose servers are gone; what this boot or session used was not learned"
+        // Whether somebody reads it or not.
+        let _ = writeln!(
+            std::io::stderr(),
+            "prepaged: given up after {} s: a file system does not answer, or is very slow\n  try: findmnt, for mounts whose servers are gone; what this boot or \
+             session used was not learned",
+            time.as_secs()
         );
         std::process::exit(1);
     };

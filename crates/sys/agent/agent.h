@@ -129,8 +129,9 @@ HIDDEN enum arming arm_begin(void);
 /* `loaded`: the library there, unless that has been used already. */
 HIDDEN void arm(const struct extent *extent, const struct link_map *loaded);
 HIDDEN void arm_end(void);
-/* Registers what was mapped now, where that is wanted, and tells the observer. */
+/* Whether an observer wants mappings registered, and may have them. */
 HIDDEN int arm_is_wanted(void);
+/* Registers what the program itself has mapped now, and tells the observer. */
 HIDDEN void arm_one(const struct extent *extent);
 /* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. */
 HIDDEN void arm_last_look(void);
@@ -139,9 +140,9 @@ HIDDEN void arm_last_look(void);
 
 /* Logs the pages between `start` and `end` that are mapped and of files. Returns whether that could be. */
 HIDDEN int touched_tell(uintptr_t start, uintptr_t end);
-/* Unmaps the pages of files at `extent`, but for private copies, as `pagemap`, a descriptor of this process's page table, shows them: the next
- * touch maps each again, and shows. */
-HIDDEN void touched_forget(long pagemap, const struct extent *extent);
+/* Unmaps the pages of files at `extent`, but for private copies: the next touch maps each again, and shows. Returns whether the kernel tells
+ * which these are. */
+HIDDEN int touched_forget(const struct extent *extent);
 
 /* ---- again.c: programs that do not start with the agent ---- */
 

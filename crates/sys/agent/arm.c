@@ -14,8 +14,9 @@
 enum { FEATURE_WP_ASYNC = 1 << 15, USER_MODE_ONLY = 1, AF_LOCAL = 1, STREAM = 1 };
 
 static int descriptor = -1, may_arm;
-/* Of this process's page table; open as long as `descriptor`, once it was needed. */
-static long pagemap = -1;
+/* Who opened `descriptor`. In a child that another thread has made meanwhile it stands for the memory of its parent, and its number may be a file
+ * of the child's by now. */
+static long opener;
 static char receiver[64];
 
 /* A sandbox may kill who calls userfaultfd: it is called only where the observer, under the same filters, called it and lived. */
@@ -37,6 +38,12 @@ static int open_descriptor(void)
     return opened;
 }
 
+/* Whether there is a descriptor, of this process. */
+static int is_own(void)
+{
+    return descriptor >= 0 && opener == RAW1(__NR_getpid, 0);
+}
+
 static long enlist(int fd, const struct extent *extent)
 {
     struct uffdio_register registered = {
@@ -50,22 +57,20 @@ enum arming arm_begin(void)
 {
     if (world.sandboxed || !may_arm)
         return NOT_ASKED;
-    if (descriptor < 0)
+    if (!is_own()) {
         descriptor = open_descriptor();
+        opener = RAW1(__NR_getpid, 0);
+    }
     return descriptor < 0 ? REFUSED_BY_KERNEL : ARMED;
 }
 
 void arm(const struct extent *extent, const struct link_map *loaded)
 {
-    if (descriptor < 0 || enlist(descriptor, extent) || !loaded)
+    if (!is_own() || enlist(descriptor, extent) || !loaded)
         return;
     /* ld.so has read some pages, and each fault has mapped its neighbours along. */
-    if (pagemap < 0)
-        pagemap = raw_open("/proc/self/pagemap");
-    if (pagemap >= 0) {
-        touched_forget(pagemap, extent);
+    if (touched_forget(extent))
         object_touch(loaded);
-    }
 }
 
 /* Sends the time, and the descriptor `fd` unless that is -1, to the observer: what was mapped by now is registered, what is
@@ -123,12 +128,8 @@ static void hand_over(int fd)
 
 void arm_end(void)
 {
-    if (descriptor < 0)
-        return;
-    if (pagemap >= 0)
-        RAW1(__NR_close, pagemap);
-    pagemap = -1;
-    hand_over(descriptor);
+    if (is_own())
+        hand_over(descriptor);
     descriptor = -1;
 }
 
@@ -140,7 +141,8 @@ int arm_is_wanted(void)
 /* With a descriptor of its own: others may be loading libraries. */
 void arm_one(const struct extent *extent)
 {
-    int fd = open_descriptor();
+    /* It may have begun while the file was mapped. */
+    int fd = world.sandboxed ? -1 : open_descriptor();
     if (fd < 0)
         return;
     if (enlist(fd, extent))

@@ -218,6 +218,9 @@ EXPORT unsigned la_objclose(uintptr_t *cookie)
     /* Other threads might close streams meanwhile. */
     if (ready && libc && closed == program && world_has_one_thread() && log_is_read())
         reads_all_streams(libc);
+    /* What could not be loaded with all that it needs goes at once, and where it had a namespace of its own nothing else tells of its end. */
+    if (running && !ends)
+        arm_end();
     if (running && !ends && closed != program && log_last() == TELL && object_extent(closed, 0, &extent)) {
         unmaps = 1;
         touched_tell(extent.start, extent.end);

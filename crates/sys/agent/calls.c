@@ -2,7 +2,7 @@
  *
  * Whoever binds such a function, at the start or by dlsym, gets a stub (object_redirect). The stub saves the arguments,
  * calls `calls_before`, and jumps to the function: no frame stays on the stack while the function runs, so that threads can be
- * cancelled in it, and backtraces are the program's own. What comes of the call is not waited for: a name that does
+ * cancelled in it, and backtraces are the program's own. In mmap alone there is one (`maps`): no thread is cancelled there. What comes of the call is not waited for: a name that does
  * not exist was looked up as well, and how many bytes there are to read is known before. */
 #include "agent.h"
 
@@ -399,32 +399,47 @@ static void unmaps(uintptr_t start, uintptr_t bytes)
         touched_tell(start, start + bytes);
 }
 
-/* Of memory the program may register mappings with a userfaultfd of its own. */
-static int is_in_memory(int fd)
+/* Whether `fd` is a regular file, and none of memory: of memory the program may register mappings with a userfaultfd of its own. No server is
+ * asked. */
+static int is_on_a_disk(int fd)
 {
-    const unsigned TMPFS = 0x01021994, HUGETLBFS = 0x958458f6;
-    long kind_and_rest[16]; /* struct statfs */
-    return RAW2(__NR_fstatfs, fd, kind_and_rest) || (unsigned)kind_and_rest[0] == TMPFS || (unsigned)kind_and_rest[0] == HUGETLBFS;
+    enum { GET_SEALS = 1034, DONT_SYNC = 0x4000, TYPE = 1 };
+    struct {
+        uint32_t mask, block;
+        uint64_t attributes;
+        uint32_t links, uid, gid;
+        uint16_t mode, pad;
+        uint64_t rest[28];
+    } stat = {0};
+    _Static_assert(sizeof stat == 256, "the kernel's layout");
+    return RAW2(__NR_fcntl, fd, GET_SEALS) < 0 &&
+           !raw(__NR_statx, fd, (long)"", RAW_AT_EMPTY_PATH | DONT_SYNC, TYPE, (long)&stat, 0) &&
+           (stat.mode & RAW_S_IFMT) == RAW_S_IFREG;
 }
 
-/* Whether what is mapped is of a file, and longer than a fault that is not armed shows exactly. To arm it takes some 20 µs. Shared mappings
- * cannot be armed, mostly. */
+/* Whether what is mapped is of a file, and longer than one page: a fault there is exact without arming. To arm it takes some 20 µs. Shared
+ * mappings cannot be armed, mostly. */
 static int is_worth_arming(const long *args)
 {
     enum { PAGE = 4096, MAPS_MAX = 64 };
     static int count;
     return (args[3] & (RAW_MAP_SHARED | RAW_MAP_PRIVATE | RAW_MAP_ANONYMOUS)) == RAW_MAP_PRIVATE && (int)args[4] >= 0 &&
            (uint64_t)args[1] > PAGE && arm_is_wanted() && __atomic_load_n(&count, __ATOMIC_RELAXED) < MAPS_MAX &&
-           !is_in_memory((int)args[4]) && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
+           is_on_a_disk((int)args[4]) && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
 }
 
-/* In the place of mmap: arms what that maps before the program uses it. */
+/* In the place of mmap: arms what that maps before the program uses it. A signal's handler that does not come back would leave descriptors
+ * behind. */
 static uintptr_t maps(uintptr_t at, size_t bytes, int protection, int flags, int fd, long offset)
 {
     typedef uintptr_t function(uintptr_t, size_t, int, int, int, long);
+    enum { BLOCK = 0, SET = 2 };
+    uint64_t all = UINT64_MAX, before;
     uintptr_t mapped = ((function *)mmap_of_libc)(at, bytes, protection, flags, fd, offset);
-    if (mapped != (uintptr_t)-1)
-        arm_one(&(struct extent){mapped, mapped + bytes});
+    if (mapped == (uintptr_t)-1 || RAW4(__NR_rt_sigprocmask, BLOCK, &all, &before, sizeof all))
+        return mapped;
+    arm_one(&(struct extent){mapped, mapped + bytes});
+    RAW4(__NR_rt_sigprocmask, SET, &before, 0, sizeof before);
     return mapped;
 }
 

@@ -147,7 +147,7 @@ int touched_tell(uintptr_t start, uintptr_t end)
     return is_told;
 }
 
-void touched_forget(long pagemap, const struct extent *extent)
+int touched_forget(const struct extent *extent)
 {
     enum { AT_ONCE = 16 };
     struct region clean[AT_ONCE];
@@ -160,7 +160,9 @@ void touched_forget(long pagemap, const struct extent *extent)
         .mask = IS_PRESENT | IS_FILE,
         .returned = IS_PRESENT,
     };
-    long found = AT_ONCE;
+    long found = AT_ONCE, pagemap = raw_open("/proc/self/pagemap");
+    if (pagemap < 0)
+        return 0;
     while (found == AT_ONCE && scan.start < scan.end) {
         found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
         for (long i = 0; i < found; i++) {
@@ -168,4 +170,6 @@ void touched_forget(long pagemap, const struct extent *extent)
             scan.start = clean[i].end;
         }
     }
+    RAW1(__NR_close, pagemap);
+    return found >= 0;
 }

@@ -138,7 +138,7 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Makes the calling process adopt its orphaned descendants, so that it can wait for processes started by
-/// [`run_beside`] of a command it runs.
+/// [`run_beside_with`] of a command it runs.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: PR_SET_CHILD_SUBREAPER takes one flag and touches no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
