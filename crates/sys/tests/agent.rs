@@ -76,6 +76,36 @@ fn descriptors_are_as_without() {
     same_with_and_without("/bin/ls", &["/proc/self/fd"]);
 }
 
+/// glibc tells nobody of the end of a namespace in which nothing is left (bug 26076).
+#[test]
+fn a_library_that_cannot_be_loaded_leaves_no_descriptor() {
+    if !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let needed = dir.path().join("libneeded.so");
+    std::fs::rename(compile(dir.path(), &["-shared", "-fPIC"], "int needed;"), &needed).unwrap();
+    let library = dir.path().join("library.so");
+    let flags = ["-shared", "-fPIC", "-Wl,--no-as-needed", needed.to_str().unwrap()];
+    std::fs::rename(compile(dir.path(), &flags, "int library;"), &library).unwrap();
+    std::fs::remove_file(&needed).unwrap();
+    let program = compile(
+        dir.path(),
+        &[],
+        r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            printf("%d %d\n", dlopen(argv[1], RTLD_NOW) == NULL, dup(0));
+            printf("%d %d\n", dlmopen(LM_ID_NEWLM, argv[1], RTLD_NOW) == NULL, dup(0));
+        }"#,
+    );
+    let observed = same_with_and_without(program.to_str().unwrap(), &[library.to_str().unwrap()]);
+    assert_eq!(observed.output.stdout, b"1 3\n1 4\n");
+}
+
 /// A constructor of a library runs before la_preinit(3): the first descriptor there is 3, and what it closes stays closed.
 #[test]
 fn constructors_find_no_descriptor_and_keep_their_own() {
@@ -364,17 +394,19 @@ fn later_mappings_are_registered_from_outside() {
     if !has(Need::Path("/usr/bin/python3".into())) {
         return;
     }
-    // Not through huge folios, which come in whole: a file read in small pieces. By the name that /proc/PID/maps has for it.
+    // By a system call of the program's own, which the agent does not see. Not through huge folios, which come in whole: a file read in small pieces. By the name that /proc/PID/maps has for it.
     let file = std::fs::canonicalize("/usr/bin/python3").unwrap();
     let file = file.to_str().unwrap();
     let script = format!(
-        "import mmap, resource, sys\n\
-         f = open('{file}', 'rb'); m = mmap.mmap(f.fileno(), 2 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n\
-         m[0]; import ctypes\n\
+        "import ctypes, resource, sys\n\
+         f = open('{file}', 'rb'); syscall = ctypes.CDLL(None).syscall; syscall.restype = ctypes.c_long\n\
+         at = syscall(*map(ctypes.c_long, ({}, 0, 2 << 20, 1, 2, f.fileno(), 0)))\n\
+         m = (ctypes.c_char * (2 << 20)).from_address(at); m[0]; import _decimal\n\
          print(open('/proc/self/maps').read(), flush=True); print('.', flush=True)\n\
          sys.stdin.readline(); before = resource.getrusage(0).ru_minflt\n\
          for at in range(0, 2 << 20, 4096): m[at]\n\
-         print(resource.getrusage(0).ru_minflt - before, flush=True)"
+         print(resource.getrusage(0).ru_minflt - before, flush=True)",
+        libc::SYS_mmap
     );
     let faults = |register: bool| -> u64 {
         use std::io::{BufRead, BufReader, Write};
