@@ -183,37 +183,34 @@ for path in sys.argv[1:]:
 time.sleep(0.3)
 ";
 
-#[test]
-fn what_is_used_as_soon_as_it_is_mapped_is_told_as_surely() {
+/// Of a file of so many pages those that [`MAP_AND_USE`] is seen to use, each run with whether that is sure: with perf and an agent, and without perf.
+fn mapped_and_used(pages: usize) -> [Vec<(u64, u64, bool)>; 2] {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let data = data(dir.path(), pages);
     let [with_agent, _, without_perf, _] = ways("/usr/bin/python3");
     let impatient = ObserveOptions { is_patient: false, ..with_agent };
     let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
-    for options in [impatient, without_perf] {
+    [impatient, without_perf].map(|options| {
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0, "{:?}", observation.unseen);
-        let used = &file(&observation, &data).pages;
-        let seen: Vec<_> =
-            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
-        let touched = [(0, 1, true), (3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)];
-        assert_eq!(seen, touched, "{options:?}");
+        let used = file(&observation, &data).pages.iter();
+        used.map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect()
+    })
+}
+
+#[test]
+fn what_is_used_as_soon_as_it_is_mapped_is_told_as_surely() {
+    let touched = [(0, 1, true), (3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)];
+    for seen in mapped_and_used(64) {
+        assert_eq!(seen, touched);
     }
 }
 
 /// A fault maps no page of another file along.
 #[test]
 fn the_only_page_of_a_file_was_touched_if_it_is_mapped() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 1);
-    let [with_agent, _, without_perf, _] = ways("/usr/bin/python3");
-    let impatient = ObserveOptions { is_patient: false, ..with_agent };
-    let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
-    for options in [impatient, without_perf] {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{:?}", observation.unseen);
-        let used = &file(&observation, &data).pages;
-        assert!(used.iter().all(|used| used.is_sure), "{options:?}: {used:?}");
+    for seen in mapped_and_used(1) {
+        assert_eq!(seen, [(0, 1, true)]);
     }
 }
 
@@ -351,18 +348,20 @@ fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
     std::thread::sleep(Duration::from_millis(20));
     let [with_agent, _, without_perf, _] = ways(later.to_str().unwrap());
     let impatient = ObserveOptions { is_patient: false, ..with_agent.clone() };
-    for program in [later, at_start] {
+    for program in [&later, &at_start] {
         for options in [&with_agent, &impatient, &without_perf] {
             let options = ObserveOptions { program: Some(program.clone()), ..options.clone() };
             let command = [program.to_str().unwrap(), library.to_str().unwrap()];
-            let (observation, code) = observe(&command, &options);
-            assert_eq!(code, 0, "{:?}", observation.unseen);
-            let used = &file(&observation, &library).pages;
-            let pages = used.iter().map(|used| used.range.len()).sum::<u64>();
-            assert!(
-                used.iter().all(|used| used.is_sure) && (3..12).contains(&pages),
-                "{options:?}: {used:?}"
-            );
+            let is_exact = || {
+                let (observation, code) = observe(&command, &options);
+                assert_eq!(code, 0, "{:?}", observation.unseen);
+                let used = &file(&observation, &library).pages;
+                let pages = used.iter().map(|used| used.range.len()).sum::<u64>();
+                used.iter().all(|used| used.is_sure) && (3..12).contains(&pages)
+            };
+            // The observer may find a library that is loaded later before the agent does, as above. Without the agent's part it is never exact.
+            let tries = if program == &at_start { 1 } else { 5 };
+            assert!((0..tries).any(|_| is_exact()), "{options:?}");
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::crew::{Crew, Priority};
 
 /// Pieces of work that wait, of all users.
 const WAITING_MAX: usize = 512;
+/// Those of one user that are under way at once, where nothing else is said.
+const OF_A_USER_MAX: usize = 2;
 /// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -72,7 +74,7 @@ pub struct AtWork {
 impl FairCrew {
     /// At most `threads_max` threads, and as many again in place of those that hang; of each user two pieces of work are under way at once.
     pub fn new(name: &'static str, threads_max: usize) -> Self {
-        Self::of(Crew::new(name, threads_max, WAITING_MAX), 2)
+        Self::of(Crew::new(name, threads_max, WAITING_MAX), OF_A_USER_MAX)
     }
 
     /// The threads of `crew`; of each user `of_a_user_max` pieces of work are under way at once.
@@ -252,7 +254,7 @@ mod tests {
     fn so_many_wait_and_no_more() {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, _begun) = channel();
-        let gates: Vec<_> = (0..2 + WAITING_MAX)
+        let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
             .map(|_| {
                 let (gate, work) = gated(&began, 0);
                 assert!(crew.lend(7, work));

@@ -38,7 +38,7 @@ use tracer::Tracer;
 const START: &str = "cannot start the program";
 const TRACE: &str = "cannot trace the program's system calls";
 const EXACT: &str = "touches cannot be recorded exactly: this user may not change the read-ahead and drop the caches\n  try: as \
-    root, outside of a container; ";
+    root, outside of a container";
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,274 @@
+use std::os::fd::AsFd;
+
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::ProfiledFile;
+use prepage_sys::cachestat::evict;
+use prepage_testing::{Need, has};
+
+use super::*;
+use crate::needed_file::needed_file;
+
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
+    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new }
+}
+
+/// Of a new file at `path`.
+fn profile_of(path: &std::path::Path) -> Profile {
+    let (_, profiled) = needed_file(path, 64, &[8, 9, 10, 11]);
+    Profile { program: "x".into(), files: vec![profiled], ..Profile::default() }
+}
+
+/// Nothing of it is fetched, as if all of it was in memory.
+#[test]
+fn a_program_that_was_upgraded_is_learned_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+    let (known, fetches) = (Arc::new(known), Fetches::new(Arc::default()));
+    let fetch = |uid| fetches.fetch(&known, &start(uid, 1, Instant::now()), Turn::Prefetch);
+    fetch(7);
+    assert!(!known.has_changed());
+    std::fs::write(&path, [2; 64 * PAGE_SIZE as usize]).unwrap();
+    fetch(8);
+    assert!(known.has_changed());
+}
+
+#[test]
+fn a_user_whose_files_never_answer_leaves_readers_to_others() {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Eviction(directory.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(directory).unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let fetches = Fetches::new(Arc::default());
+    let (gate, closed) = std::sync::mpsc::sync_channel::<()>(0);
+    let closed = Arc::new(Mutex::new(closed));
+    for _ in 0..2 * READERS {
+        let closed = closed.clone();
+        let hangs = move |_at_work| _ = lock(&closed).recv();
+        fetches.readers_of(known.device).lend(12345, Box::new(hangs));
+    }
+    let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
+    assert_eq!(done, Done::Fetched);
+    let until = Instant::now() + PATIENCE;
+    while !fetches.look().0 {
+        assert!(Instant::now() < until, "{:?}", fetches.threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(fetches.counters.fetched_bytes.get(), 4 * PAGE_SIZE);
+    drop(gate);
+}
+
+/// A program that answers for a file system may never answer whoever closes a file there.
+#[test]
+fn files_of_a_prefetch_that_has_ended_stay_open_for_somebody_who_may_wait() {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Eviction(directory.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(directory).unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    evict(open_to_read(&path).unwrap().as_fd(), Duration::from_secs(60)).unwrap();
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    let known = Arc::new(Known::new(&profile, rights.clone()));
+    let fetches = Fetches::new(Arc::default());
+    let done = fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch);
+    assert_eq!(done, Done::Fetched);
+    let is_open = || {
+        let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        open.any(|one| std::fs::read_link(one.path()).is_ok_and(|at| at == path))
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    let users = loop {
+        match fetches.look() {
+            (true, users) => break users,
+            _ => assert!(Instant::now() < until, "it never ends"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(is_open());
+    assert_eq!(
+        (&users, fetches.look().1),
+        (&vec![rights.uid], vec![rights.uid]),
+        "until somebody has closed them"
+    );
+    fetches.close(rights.uid);
+    // A thread that has read something may be about to end.
+    while is_open() {
+        assert!(Instant::now() < until, "it stays open");
+    }
+    assert!(fetches.look().1.is_empty());
+}
+
+/// A user's profile may name any number of files, and each is open until the prefetch has ended.
+#[test]
+fn what_has_more_files_than_may_be_open_is_left_alone() {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Eviction(directory.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(directory).unwrap();
+    let directory = directory.path().canonicalize().unwrap();
+    let profiles = ["many", "one"].map(|name| profile_of(&directory.join(name)));
+    let files = |count| {
+        // What is read for others at the moment would be found in memory.
+        let profile = &profiles[usize::from(count == 1)];
+        let files = std::iter::repeat_n(profile.files[0].clone(), count).collect();
+        let profile = Profile { files, ..profile.clone() };
+        Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+    };
+    let counters = Arc::new(Counters::default());
+    let fetches = Fetches { holdings: Arc::new(Holdings::new(5)), ..Fetches::new(counters.clone()) };
+    let fetch = |known: &Arc<Known>, uid| {
+        evict(open_to_read(known.planned.files[0].path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap();
+        fetches.fetch(known, &start(uid, uid, Instant::now()), Turn::Prefetch)
+    };
+    assert_eq!([fetch(&files(6), 7), fetch(&files(5), 8)], [Done::LeftAlone, Done::Fetched]);
+    assert_eq!((fetch(&files(1), 9), counters.crowded.get()), (Done::LeftAlone, 2));
+    let until = Instant::now() + PATIENCE;
+    while !fetches.look().0 {
+        assert!(Instant::now() < until, "it never ends");
+    }
+    assert_eq!(fetch(&files(1), 10), Done::LeftAlone, "its files are still open");
+    fetches.close(rustix::process::geteuid().as_raw());
+    assert_eq!(fetch(&files(1), 11), Done::Fetched);
+}
+
+/// Rscript becomes a shell, and that becomes R: what the first one's profile holds, the others need.
+#[test]
+fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Eviction(directory.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(directory).unwrap();
+    let directory = directory.path().canonicalize().unwrap();
+    let files = ["a", "b"].map(|name| profile_of(&directory.join(name)).files.remove(0));
+    let known = |role: &str, files: &[ProfiledFile]| {
+        let profile = Profile { role: role.into(), files: files.to_vec(), ..Profile::default() };
+        Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+    };
+    let fetches = Fetches::new(Arc::default());
+    let fetch = |role: &str, of: &[ProfiledFile], pid, parents: &dyn Fn() -> Vec<u32>| {
+        files
+            .iter()
+            .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());
+        let start = Start { parents, ..start(7, pid, Instant::now()) };
+        let done = fetches.fetch(&known(role, of), &start, Turn::Prefetch);
+        let planned = lock(&fetches.prefetches).under_way.last().map(|one| one.planned.pages());
+        (done, planned)
+    };
+    let none: &dyn Fn() -> Vec<u32> = &Vec::new;
+    assert_eq!(fetch("first", &files[..1], 1, none), (Done::Fetched, Some(4)));
+    assert_eq!(fetch("becomes", &files[..1], 1, none).0, Done::Recent);
+    assert_eq!(fetch("child", &files, 2, &|| vec![1]), (Done::Fetched, Some(4)), "the other file alone");
+    assert_eq!(fetch("other", &files, 3, none), (Done::Fetched, Some(8)), "of no relative's");
+    // What is cancelled may never come.
+    fetches.cancel(1, Instant::now());
+    assert_eq!(fetch("again", &files[..1], 1, none), (Done::Fetched, Some(4)));
+}
+
+#[test]
+fn no_user_is_told_what_was_done_for_another() {
+    let fetches = Fetches::new(Arc::default());
+    let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
+    let name = |uid| name_of(uid, &key);
+    assert_eq!(fetches.recent(&name(7), 1), None);
+    assert_eq!(fetches.recent(&name(8), 2), None);
+    assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+    fetches.note(&name(8), 2, Done::HeldOut);
+    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
+    for pid in [3, 4, 3] {
+        let done = fetches.recent(&name(8), pid);
+        assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
+    }
+    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
+    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
+    assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+}
+
+/// A build calls the shell in another role for each file, and to put a guess together takes long.
+#[test]
+fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {
+    let fetches = Fetches::new(Arc::default());
+    let asked = std::cell::Cell::new(0);
+    let fetch = |guess: Option<Profile>, uid, pid| {
+        let ask = || {
+            asked.set(asked.get() + 1);
+            guess
+        };
+        fetches.fetch_guess("/bin/program", ask, &start(uid, pid, Instant::now()))
+    };
+    assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
+    assert_eq!(asked.get(), 1);
+    let warm = || Some(Profile::default());
+    assert_eq!([fetch(warm(), 8, 3), fetch(warm(), 8, 4)], [Done::Warm; 2]);
+    assert_eq!(asked.get(), 2);
+}
+
+/// A program is executed while files of it are looked at.
+#[test]
+fn what_is_under_way_for_a_process_is_waited_for() {
+    let fetches = Fetches::new(Arc::default());
+    let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
+    assert_eq!(fetches.recent(&name, 1), None);
+    let done = std::thread::scope(|scope| {
+        let launched = scope.spawn(|| fetches.recent(&name, 1));
+        assert_eq!(fetches.recent(&name, 2), Some(Done::Recent), "no process waits for what is another's");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!launched.is_finished());
+        fetches.note(&name, 1, Done::HeldOut);
+        launched.join().unwrap()
+    });
+    assert_eq!(done, Some(Done::HeldOut));
+}
+
+#[test]
+fn what_is_left_alone_is_not_said_to_be_fetched_and_only_what_takes_long_to_hang() {
+    let counters = Arc::new(Counters::default());
+    let fetches = Fetches::new(counters.clone());
+    let known = Arc::new(Known::new(&Profile::default(), Rights::of_everybody()));
+    let now = Instant::now();
+    let looked = known.look_at(|| fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch));
+    assert_eq!(looked, Ok(Done::LeftAlone), "somebody looks already");
+    assert_eq!(counters.hung.get(), 0);
+    known.leave_alone(LEFT_ALONE);
+    assert_eq!(fetches.fetch(&known, &start(8, 2, now), Turn::Prefetch), Done::LeftAlone);
+}
+
+#[test]
+fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of_the_process_is() {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !has(Need::Eviction(directory.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(directory).unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    let file = open_to_read(&path).unwrap();
+    let known = Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()));
+    let fetches = Fetches::new(Arc::default());
+    let fetch = |uid, seen_at| {
+        evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+        fetches.fetch(&known, &start(uid, 1, seen_at), Turn::Prefetch)
+    };
+    let before = Instant::now();
+    std::thread::sleep(Duration::from_millis(1));
+    let seen_at = Instant::now();
+    fetches.cancel(1, seen_at);
+    assert_eq!(fetch(7, seen_at), Done::LeftAlone);
+    // For another user: what was done for one a moment ago is not done again.
+    assert_eq!(fetch(8, Instant::now()), Done::Fetched);
+    // A shell that became this program is cancelled late.
+    fetches.cancel(2, before);
+    assert!(!lock(&fetches.prefetches).is_cancelled(2, seen_at));
+    (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
+    assert!(lock(&fetches.prefetches).cancelled.len() <= CANCELLED_MAX);
+}
