@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let beyond = sure.iter().filter(|page| is_beyond(page));
     // Whether ld.so maps its cache or reads it, its pages are brought in.
     let is_sure = |page: &&(String, u64)| sure.contains(page) || seen_read.contains(page);
-    let share = |part: usize, whole: usize| if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
+    let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
     let ratio = |times: [Vec<f64>; 2]| {
         let [plain, observed] = times.map(|times| median(&times));
         (plain, observed / plain)
