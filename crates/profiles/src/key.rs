@@ -13,7 +13,7 @@ use crate::at_hand::{at_hand, is_absent};
 use crate::program::{find, find_at_hand};
 
 /// What a profile is of: the executable and the role it plays.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProgramKey {
     /// Absolute path of the executable, free of symbolic links.
     pub program: String,

@@ -28,6 +28,7 @@ use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::at_hand::{at_hand, is_absent};
+use crate::bytes::Bytes;
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
@@ -376,6 +377,30 @@ impl Stores {
         })?;
         listed.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(listed)
+    }
+
+    /// The files of a layer, sorted by name, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
+    /// read: that of thousands takes no time that anybody notices.
+    ///
+    /// # Errors
+    /// When its directory cannot be read.
+    pub fn keys(&self, layer: Layer) -> Result<Vec<(PathBuf, Option<ProgramKey>)>, StoreError> {
+        let mut keys = Vec::new();
+        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
+            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+            for StoreFile { path, .. } in files_of(directory, FILES_MAX) {
+                let name = Path::new(path.file_name().unwrap_or_default());
+                let key = trust::open_below(opened.as_fd(), name, self.uid).ok().flatten().and_then(|file| {
+                    let mut bytes = vec![0; file::WHOSE_BYTES];
+                    let count = Bytes::read_at(&file, 0, &mut bytes).ok()?;
+                    let (program, role) = file::whose(&bytes[..count]).ok()?;
+                    Some(ProgramKey { program: program.into(), role: role.into() })
+                });
+                keys.push((path, key));
+            }
+        }
+        keys.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(keys)
     }
 
     /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false or `max` is reached:
