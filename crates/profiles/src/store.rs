@@ -168,37 +168,45 @@ impl Stores {
         Ok(None)
     }
 
-    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked. `None` where [`Self::read`] is to be asked: there is no profile, or it is not
-    /// followed, or not in memory.
-    pub fn read_at_hand(&self, key: &ProgramKey) -> Option<Stored> {
+    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked.
+    ///
+    /// # Errors
+    /// Where [`Self::read`] is to be asked: what there is is not followed, or not in memory.
+    pub fn read_at_hand(&self, key: &ProgramKey) -> Result<Option<Stored>, Errno> {
         for (layer, directory) in self.directories() {
             let name = key.file_name();
             let opened = match at_hand(directory) {
                 Err(error) if is_absent(error) => continue,
-                opened => {
-                    opened.ok().filter(|opened| opened.is_directory() && opened.is_trusted(self.uid))?
-                }
+                opened => opened?,
             };
+            if !(opened.is_directory() && opened.is_trusted(self.uid)) {
+                return Err(Errno::ACCESS);
+            }
             let file = match opened.file(name.as_ref()) {
                 Err(error) if is_absent(error) => continue,
-                file => file.ok().filter(|file| file.is_trusted(self.uid))?,
+                file => file?,
             };
+            if !file.is_trusted(self.uid) {
+                return Err(Errno::ACCESS);
+            }
             let modified = file.modified();
-            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64).ok()?;
+            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64)?;
             // More than the beginning is for those to check who decode it.
-            file::encoded_bytes(&bytes).ok().filter(|total| *total == bytes.len() as u64)?;
+            if !file::encoded_bytes(&bytes).is_ok_and(|total| total == bytes.len() as u64) {
+                return Err(Errno::INVAL);
+            }
             let mut age = None;
             if layer == Layer::User {
                 let now = clock::now();
                 // Marked as used by who may wait.
                 if !is_marked_as_used(modified, now) {
-                    return None;
+                    return Err(Errno::AGAIN);
                 }
                 age = now.duration_since(modified).ok();
             }
-            return Some(Stored { path: directory.join(name), layer, bytes, age });
+            return Ok(Some(Stored { path: directory.join(name), layer, bytes, age }));
         }
-        None
+        Ok(None)
     }
 
     /// The profile of `key` in the first layer that has one.
