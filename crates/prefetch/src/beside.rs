@@ -387,9 +387,16 @@ mod tests {
     use std::path::Path;
 
     use prepage_core::profile::ProfiledFile;
+    use prepage_profiles::ProgramKey;
     use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 
     use super::*;
+
+    /// The start of `path` by process `of`.
+    fn context(of: &std::process::Child, path: &str) -> StartContext {
+        let (executable, argv) = (Path::new(path).canonicalize().unwrap(), [path.into()]);
+        StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
+    }
 
     fn is_open(path: &Path) -> bool {
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -401,7 +408,7 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mut program = std::process::Command::new("true").spawn().unwrap();
         program.wait().unwrap();
-        let context = StartContext::of(program.id(), Path::new("/bin/true"), &["true".into()]).unwrap();
+        let context = context(&program, "/bin/true");
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         for is_known in [true, false] {
             let (mut read, write) = std::io::pipe().unwrap();
@@ -424,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mut program =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let context = StartContext::of(program.id(), Path::new("/bin/cat"), &["cat".into()]).unwrap();
+        let context = context(&program, "/bin/cat");
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         drop(program.stdin.take());
         until.wait();

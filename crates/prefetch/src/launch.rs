@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use prepage_profiles::call::Call;
 use prepage_profiles::room::BYTES_MAX;
-use prepage_profiles::{Layer, StoreError, Stored, Stores, chain, program};
+use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_sys::{exec, own_pages};
 use prepage_trace::now_ns;
@@ -352,8 +353,19 @@ fn serve(
             return word.go();
         }
     };
-    let launch = Launch { found, stores, options, listener };
-    match launch.stores.read(&launch.found.context.key) {
+    let mut launch = Launch { found, stores, options, listener };
+    let mut stored = launch.stores.read(&launch.found.context.key);
+    if let Ok(None) = stored
+        && let Ok(Some(call)) = launch.found.call.in_the_end()
+    {
+        launch.found.context.key = call.key();
+        if !launch.found.is_wanted_by(config, name) {
+            word.message("what runs the script is excluded by the configuration");
+            return word.go();
+        }
+        stored = launch.stores.read(&launch.found.context.key);
+    }
+    match stored {
         Ok(Some(stored)) => return launch.known(&stored, word),
         Ok(None) => {}
         Err(error @ StoreError::Unreadable { .. }) => word.message(&chain(&error)),
@@ -383,7 +395,10 @@ fn config_for(listener: &mut Option<OwnedFd>) -> Config {
 
 /// A start, as far as it is known before anything of it is looked up in a store.
 pub(crate) struct Found {
+    /// With the key of the program as it is called. That it is a script is asked only where there is no profile of that: a start of a known
+    /// program takes no look into its file.
     pub(crate) context: StartContext,
+    pub(crate) call: Call,
     /// The path by which the program was called, made absolute.
     called: PathBuf,
     /// A number that no two starts share.
@@ -394,23 +409,35 @@ impl Found {
     /// Of the start of `program` by process `pid`.
     fn of(program: &Path, pid: u32, command: &[OsString]) -> std::io::Result<Self> {
         let called = std::path::absolute(program)?;
-        Ok(Self { context: StartContext::of(pid, &called, command)?, called, random: random() })
+        let executable = called.canonicalize()?;
+        let call = Call::of_found(&called, &executable, command)?;
+        let mut context = StartContext::new(pid, executable, call.key(), command);
+        context.begin();
+        Ok(Self { context, call, called, random: random() })
     }
 
     /// Of this process, with the program, where that is found in memory.
     fn at_hand(command: &[OsString]) -> Option<(Self, PathBuf)> {
         let program = program::find_at_hand(&command[0])?;
         let (called, executable) = program.paths().ok()?;
-        let context = StartContext::at_hand(std::process::id(), executable, command)?;
-        Some((Self { context, called, random: random() }, program.path))
+        let call = Call::of_found_at_hand(&called, &executable, command)?;
+        let context = StartContext::new(std::process::id(), executable, call.key_at_hand()?, command);
+        Some((Self { context, call, called, random: random() }, program.path))
     }
 
     /// Whether a start of the program, called as `name`, is to be served.
     pub(crate) fn is_wanted_by(&self, config: &Config, name: &OsStr) -> bool {
-        // Under the path by which it was called, and under that of the file, by which a service knows it.
+        // Under the path by which it was called, and under that of the file, by which a service knows it; and what runs it, if it is a script.
         let mut paths = std::iter::once(&*self.called).chain(self.context.executable.as_deref());
-        paths.all(|path| config.wants(name, path)) && config.wants_groups_of(self.context.pid)
+        paths.all(|path| config.wants(name, path))
+            && is_wanted(config, &self.context.key)
+            && config.wants_groups_of(self.context.pid)
     }
+}
+
+/// Whether `config` wants starts with this key.
+pub(crate) fn is_wanted(config: &Config, key: &ProgramKey) -> bool {
+    config.wants(key.role.split(' ').next().unwrap_or_default().as_ref(), Path::new(&key.program))
 }
 
 struct Launch<'a> {

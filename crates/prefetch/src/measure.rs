@@ -6,8 +6,10 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -160,7 +162,10 @@ pub fn measure(
 }
 
 /// What a program left behind: exit status (128 and the signal where one killed it), standard output, standard error.
-type Trail = (i32, Vec<u8>, Vec<u8>);
+type Trail = (i32, Text, Text);
+
+/// What a program has written: how many bytes, and a number that tells them apart from any others that are not made for it.
+type Text = (u64, u64);
 
 struct Bench<'a> {
     measurement: &'a Measurement,
@@ -257,7 +262,7 @@ impl Bench<'_> {
             self.read_bytes().zip(read_before).map(|(after, before)| after.saturating_sub(before));
         into.device_read_bytes.push(read_bytes);
         let killed = || 128 + status.signal().expect("what did not exit was killed");
-        self.note((status.code().unwrap_or_else(killed), content(out), content(err)));
+        self.note((status.code().unwrap_or_else(killed), text_in(&out), text_in(&err)));
         Ok(())
     }
 
@@ -325,11 +330,14 @@ fn memory_file() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-fn content(mut file: File) -> Vec<u8> {
-    let mut bytes = Vec::new();
+fn text_in(file: &File) -> Text {
+    let (mut hasher, mut piece, mut at) = (DefaultHasher::new(), vec![0; 64 << 10], 0);
     // What cannot be read of a memory file is not there.
-    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
-    bytes
+    while let Ok(count @ 1..) = file.read_at(&mut piece, at) {
+        hasher.write(&piece[..count]);
+        at += count as u64;
+    }
+    (at, hasher.finish())
 }
 
 /// Disk faults of all children waited for so far.

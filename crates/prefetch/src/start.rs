@@ -1,7 +1,7 @@
 //! A start of a program, as every step from choosing to persisting knows it.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use prepage_profiles::ProgramKey;
 use prepage_trace::now_ns;
@@ -25,33 +25,15 @@ pub struct StartContext {
 }
 
 impl StartContext {
-    /// Of process `pid`, whose working directory and rights this one has, and which is about to execute `program` as `argv`.
-    ///
-    /// # Errors
-    ///
-    /// Where there is no such program, or none that it would run.
-    pub fn of(pid: u32, program: &Path, argv: &[OsString]) -> std::io::Result<Self> {
-        let executable = program.canonicalize()?;
-        let key = ProgramKey::of_found(&executable, argv)?;
-        let mut context = Self::with(pid, executable, key, argv);
-        context.begin();
-        Ok(context)
-    }
-
-    /// The same as far as memory tells ([`prepage_profiles::at_hand`]), of the program whose file is `executable`, free of symbolic links. It has
-    /// not begun: a clock takes longer to ask than all else.
-    pub(crate) fn at_hand(pid: u32, executable: PathBuf, argv: &[OsString]) -> Option<Self> {
-        let key = ProgramKey::of_found_at_hand(&executable, argv)?;
-        Some(Self::with(pid, executable, key, argv))
+    /// Of process `pid`, which has the rights of this one and is about to execute `executable`, a file's path free of symbolic links, as
+    /// `argv`. It has not begun: a clock takes longer to ask than all else.
+    pub(crate) fn new(pid: u32, executable: PathBuf, key: ProgramKey, argv: &[OsString]) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { pid, uid, argv: argv.to_vec(), executable: Some(executable), key, began_ns: 0 }
     }
 
     /// Notes that it is about to be executed.
     pub(crate) fn begin(&mut self) {
         self.began_ns = now_ns();
-    }
-
-    fn with(pid: u32, executable: PathBuf, key: ProgramKey, argv: &[OsString]) -> Self {
-        let uid = rustix::process::geteuid().as_raw();
-        Self { pid, uid, argv: argv.to_vec(), executable: Some(executable), key, began_ns: 0 }
     }
 }

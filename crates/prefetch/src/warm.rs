@@ -19,7 +19,7 @@ use prepage_profiles::identity::content_of;
 use rustix::fs::{Advice, fadvise};
 
 use crate::config::Config;
-use crate::launch::{Found, LaunchOptions};
+use crate::launch::{Found, LaunchOptions, is_wanted};
 use crate::resident::are_at_hand;
 
 /// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
@@ -39,8 +39,16 @@ fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool>
     if !found.is_wanted_by(&config, name) {
         return Some(true);
     }
-    let key = &found.context.key;
-    let stored = Stores::of_user().ok()?.read_at_hand(key)?;
+    let stores = Stores::of_user().ok()?;
+    let (mut key, mut stored) = (found.context.key.clone(), stores.read_at_hand(&found.context.key).ok()?);
+    if stored.is_none() {
+        key = found.call.in_the_end_at_hand().ok()??.key_at_hand()?;
+        if !is_wanted(&config, &key) {
+            return Some(true);
+        }
+        stored = stores.read_at_hand(&key).ok()?;
+    }
+    let stored = stored?;
     let glance = stored.glance().ok()?;
     let is_its_own = (glance.program, glance.role) == (&*key.program, &*key.role);
     let may_wait = stored.was_just_written(options.write_interval);

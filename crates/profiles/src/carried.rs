@@ -28,7 +28,6 @@ use crate::elf::{Elf, ElfError, Links};
 use crate::identity::{Skipped, content_of, identity_of, open_to_read};
 use crate::libraries::{Cache, candidates};
 use crate::note::{self, Room};
-use crate::script::interpreters;
 use crate::sidecar::Sidecars;
 use crate::trust::{Refused, Untrusted, is_trusted};
 
@@ -171,15 +170,7 @@ impl Search {
             more: Condvar::new(),
         };
         let mut found = FoundMaps::default();
-        let looked = match Looked::at(program, &search.sidecars) {
-            // A script: the pages are those of what runs it.
-            Err(MapError::Elf(ElfError::Foreign)) => match interpreter(program) {
-                Some(interpreter) => Looked::at(&interpreter, &search.sidecars),
-                None => return (search, found),
-            },
-            looked => looked,
-        };
-        match looked {
+        match Looked::at(program, &search.sidecars) {
             Ok(looked) => {
                 search.machine = looked.elf.machine;
                 search.progress().seen.extend([(program.to_owned(), true), (looked.path.clone(), true)]);
@@ -187,7 +178,7 @@ impl Search {
                 let (path, map) = looked.map(&search.sidecars);
                 found.add(&path, map);
             }
-            // A script that a script runs: the kernel follows that further than is worth while here.
+            // Nothing that is loaded.
             Err(MapError::Elf(ElfError::Foreign)) => {}
             Err(error) => found.left.push((program.into(), error)),
         }
@@ -282,13 +273,6 @@ impl Search {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The program that runs the script at `path` in the end.
-fn interpreter(path: &Path) -> Option<PathBuf> {
-    let file = open_to_read(path).ok()?;
-    identity_of(&file).ok()?;
-    interpreters(&file).pop()?.canonicalize().ok()
 }
 
 /// What one file told.

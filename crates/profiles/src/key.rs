@@ -1,19 +1,15 @@
 //! Which program a command means, and in which role.
 
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::checksum;
-use prepage_core::profile::role::{Locate, called, role};
 
-use crate::at_hand::{at_hand, is_absent};
-use crate::program::{find, find_at_hand};
+use crate::call::Call;
 
 /// What a profile is of: the executable and the role it plays.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProgramKey {
     /// Absolute path of the executable, free of symbolic links.
     pub program: String,
@@ -22,54 +18,13 @@ pub struct ProgramKey {
 }
 
 impl ProgramKey {
-    /// That of `command` (the program first): through env, nice and their like, that of the command they run.
+    /// That of `command` (the program first): of what its process becomes ([`Call`]). The beginning of the program's file is read.
     ///
     /// # Errors
-    /// As [`find`], and where the executable's links cannot be resolved.
+    /// As [`Call::of`] and [`Call::in_the_end`].
     pub fn of(command: &[OsString]) -> io::Result<Self> {
-        let command = &command[called(&readable(command))..];
-        let name = command.first().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self::played(&find(name)?.canonicalize()?, command))
-    }
-
-    /// The same, where it is known that the first of `command` means `program`, which has no symbolic link in its path.
-    ///
-    /// # Errors
-    /// As [`Self::of`], of another program that this one runs.
-    pub fn of_found(program: &Path, command: &[OsString]) -> io::Result<Self> {
-        match called(&readable(command)) {
-            0 => Ok(Self::played(program, command)),
-            _ => Self::of(command),
-        }
-    }
-
-    /// The same, as far as memory tells ([`crate::at_hand`]). `None` where file systems have to be asked.
-    pub fn of_found_at_hand(program: &Path, command: &[OsString]) -> Option<Self> {
-        let is_told = Cell::new(true);
-        let place = |name: &str| match at_hand(Path::new(name)) {
-            Ok(_) => place(name),
-            Err(error) => {
-                is_told.set(is_told.get() && is_absent(error));
-                None
-            }
-        };
-        let key = match called(&readable(command)) {
-            0 => Self::placed(program, command, &place),
-            at => {
-                let command = &command[at..];
-                let (_called, program) = find_at_hand(command.first()?)?.paths().ok()?;
-                Self::placed(&program, command, &place)
-            }
-        };
-        is_told.get().then_some(key)
-    }
-
-    fn played(program: &Path, command: &[OsString]) -> Self {
-        Self::placed(program, command, &place)
-    }
-
-    fn placed(program: &Path, command: &[OsString], place: Locate<'_>) -> Self {
-        Self { program: program.to_string_lossy().into_owned(), role: role(&readable(command), place) }
+        let call = Call::of(command)?;
+        Ok(call.in_the_end()?.unwrap_or(call).key())
     }
 
     /// Whether `profile` is of this program in this role: names of files could collide.
@@ -90,10 +45,6 @@ impl ProgramKey {
     }
 }
 
-fn place(name: &str) -> Option<String> {
-    Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned)
-}
-
 /// The command line as text; what is not UTF-8 is replaced.
 pub fn readable(command: &[OsString]) -> Vec<String> {
     command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
@@ -101,6 +52,11 @@ pub fn readable(command: &[OsString]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]
@@ -131,5 +87,62 @@ mod tests {
             ProgramKey::of(&["sh".into(), path.into()]).unwrap().role
         };
         assert_ne!(script("one"), script("two"));
+    }
+
+    /// A script that may be executed.
+    fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+        let path = directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn key(command: &[&Path]) -> ProgramKey {
+        ProgramKey::of(&command.iter().map(|word| (*word).into()).collect::<Vec<OsString>>()).unwrap()
+    }
+
+    /// Whoever sees the process sees `sh ./tool`.
+    #[test]
+    fn a_script_is_filed_under_what_runs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let sh = Path::new("sh");
+        for (at, line) in
+            ["#!/bin/sh", "#!/usr/bin/env sh", "#!/usr/bin/env -S A=b sh", "# no line"].iter().enumerate()
+        {
+            let tool = script(dir.path(), &format!("tool{at}"), &format!("{line}\nexit\n"));
+            assert_eq!(key(&[&tool, "x".as_ref()]), key(&[sh, &tool]), "{line}");
+            assert_eq!(key(&["nice".as_ref(), &tool]), key(&[sh, &tool]), "{line}");
+        }
+        let tool = script(dir.path(), "tool", "#!/bin/sh -e\nexit\n");
+        assert_eq!(key(&[&tool]), key(&[sh, "-e".as_ref(), &tool]));
+        assert!(key(&[&tool]).role.starts_with("sh -e tool@"), "{:?}", key(&[&tool]));
+    }
+
+    /// Of none of these says an option of a known interpreter which script it is.
+    #[test]
+    fn two_scripts_of_one_interpreter_are_two_roles() {
+        let dir = tempfile::tempdir().unwrap();
+        let unknown = dir.path().join("unknown");
+        std::fs::copy("/bin/sh", &unknown).unwrap();
+        let between = script(dir.path(), "between", "#!/bin/sh\n");
+        for runs in [&unknown, &between] {
+            let [one, other] =
+                ["one", "other"].map(|name| script(dir.path(), name, &format!("#!{} -x\n", runs.display())));
+            let keys = [key(&[&one]), key(&[&other])];
+            assert_eq!(keys[0].program, keys[1].program);
+            assert!(keys[0].role.contains(" one@") && keys[1].role.contains(" other@"), "{keys:?}");
+        }
+        assert!(key(&[&between]).role.starts_with("sh between@"));
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_executed_has_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let itself = dir.path().join("itself");
+        let error = |path: &Path| ProgramKey::of(&[path.into()]).unwrap_err();
+        script(dir.path(), "itself", &format!("#!{}\n", itself.display()));
+        assert_eq!(error(&itself).raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        let missing = script(dir.path(), "missing", "#!/no/such/interpreter\n");
+        assert_eq!(error(&missing).kind(), io::ErrorKind::NotFound);
     }
 }

@@ -10,11 +10,30 @@
 //! ```
 //! All of these are one artefact, a [`prepage_core::profile::Profile`], in one format, followed by one rule.
 //!
+//! Which profile a command means follows one rule, too, whoever asks: **what its process becomes.** That is what a service sees, which
+//! knows of no command: the file that the process runs, and its arguments.
+//!
+//! | command                          | the kernel executes                | program, role                   |
+//! |----------------------------------|------------------------------------|---------------------------------|
+//! | `gcc -c a.c`, `nice gcc -c a.c`  | the same, behind what runs it      | gcc, `gcc -c *.c`               |
+//! | `python3 tool.py`                | the same                           | python3, `python3 tool.py@PLACE` |
+//! | `./tool.py`, `#!/bin/python3 -s` | `/bin/python3 -s ./tool.py`        | python3, `python3 -s tool.py@PLACE` |
+//! | `./tool.py`, `#!/usr/bin/env python3` | env, then `python3 ./tool.py` | python3, `python3 tool.py@PLACE` |
+//! | `./rules`, `#!/usr/bin/make -f`  | `/usr/bin/make -f ./rules`         | make, `make -f rules@PLACE`     |
+//! | `./tool`, which `#!./run` runs, which `#!/bin/sh` runs | `/bin/sh ./run ./tool` | sh, `sh run@PLACE tool@PLACE` |
+//! | `./tool`, without `#!`           | nothing: shells run `sh ./tool`    | sh, `sh tool@PLACE`             |
+//!
+//! So a script's profile is found by the name of what runs it, whether a shell, a link of `prepage enable` or a user started it. Where the
+//! kernel has put the script behind what runs it, the role names it even if nobody knows that program for an interpreter: two scripts
+//! never share a role. (What env executes is a command like any other: behind `#!/usr/bin/env X`, of an X that nobody knows, files are
+//! told by their kinds alone.) To know a script takes a look into the file; a start of a program whose profile is there as it is called
+//! takes none ([`call`]).
+//!
 //! | module          | noun                                                                |
 //! |-----------------|---------------------------------------------------------------------|
 //! | [`store`], [`stored`], [`store_error`] | the stores a user sees; what is found there; what goes wrong |
 //! | [`layer`], [`room`] | whose knowledge it is, and where; what makes room for more          |
-//! | [`key`]         | which profile a command means                                       |
+//! | [`key`], [`call`] | which profile a command means; what its process becomes           |
 //! | [`program`]     | which executable a command means                                    |
 //! | [`script`]      | what runs a script                                                  |
 //! | [`identity`]    | whether a file is still the one that was learned                    |
@@ -43,6 +62,7 @@
 pub mod at_hand;
 pub mod bundle;
 pub mod bytes;
+pub mod call;
 pub mod carried;
 pub mod elf;
 pub mod elf_names;

@@ -28,6 +28,7 @@ use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::at_hand::{at_hand, is_absent};
+use crate::bytes::Bytes;
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
@@ -167,37 +168,45 @@ impl Stores {
         Ok(None)
     }
 
-    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked. `None` where [`Self::read`] is to be asked: there is no profile, or it is not
-    /// followed, or not in memory.
-    pub fn read_at_hand(&self, key: &ProgramKey) -> Option<Stored> {
+    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked.
+    ///
+    /// # Errors
+    /// Where [`Self::read`] is to be asked: what there is is not followed, or not in memory.
+    pub fn read_at_hand(&self, key: &ProgramKey) -> Result<Option<Stored>, Errno> {
         for (layer, directory) in self.directories() {
             let name = key.file_name();
             let opened = match at_hand(directory) {
                 Err(error) if is_absent(error) => continue,
-                opened => {
-                    opened.ok().filter(|opened| opened.is_directory() && opened.is_trusted(self.uid))?
-                }
+                opened => opened?,
             };
+            if !(opened.is_directory() && opened.is_trusted(self.uid)) {
+                return Err(Errno::ACCESS);
+            }
             let file = match opened.file(name.as_ref()) {
                 Err(error) if is_absent(error) => continue,
-                file => file.ok().filter(|file| file.is_trusted(self.uid))?,
+                file => file?,
             };
+            if !file.is_trusted(self.uid) {
+                return Err(Errno::ACCESS);
+            }
             let modified = file.modified();
-            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64).ok()?;
+            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64)?;
             // More than the beginning is for those to check who decode it.
-            file::encoded_bytes(&bytes).ok().filter(|total| *total == bytes.len() as u64)?;
+            if !file::encoded_bytes(&bytes).is_ok_and(|total| total == bytes.len() as u64) {
+                return Err(Errno::INVAL);
+            }
             let mut age = None;
             if layer == Layer::User {
                 let now = clock::now();
                 // Marked as used by who may wait.
                 if !is_marked_as_used(modified, now) {
-                    return None;
+                    return Err(Errno::AGAIN);
                 }
                 age = now.duration_since(modified).ok();
             }
-            return Some(Stored { path: directory.join(name), layer, bytes, age });
+            return Ok(Some(Stored { path: directory.join(name), layer, bytes, age }));
         }
-        None
+        Ok(None)
     }
 
     /// The profile of `key` in the first layer that has one.
@@ -376,6 +385,30 @@ impl Stores {
         })?;
         listed.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(listed)
+    }
+
+    /// The files of a layer, sorted by name, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
+    /// read: that of thousands takes no time that anybody notices.
+    ///
+    /// # Errors
+    /// When its directory cannot be read.
+    pub fn keys(&self, layer: Layer) -> Result<Vec<(PathBuf, Option<ProgramKey>)>, StoreError> {
+        let mut keys = Vec::new();
+        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
+            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+            for StoreFile { path, .. } in files_of(directory, FILES_MAX) {
+                let name = Path::new(path.file_name().unwrap_or_default());
+                let key = trust::open_below(opened.as_fd(), name, self.uid).ok().flatten().and_then(|file| {
+                    let mut bytes = vec![0; file::WHOSE_BYTES];
+                    let count = Bytes::read_at(&file, 0, &mut bytes).ok()?;
+                    let (program, role) = file::whose(&bytes[..count]).ok()?;
+                    Some(ProgramKey { program: program.into(), role: role.into() })
+                });
+                keys.push((path, key));
+            }
+        }
+        keys.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(keys)
     }
 
     /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false or `max` is reached:

@@ -370,23 +370,6 @@ fn a_map_in_a_file_that_others_may_write_is_not_followed() {
 }
 
 #[test]
-fn a_script_needs_the_pages_of_what_runs_it() {
-    let dir = directory();
-    let path = copy(dir.path(), "/bin/sh").expect("sh");
-    embed(&path, &[profile(&path, &[1, 5])]).unwrap();
-    let script = dir.path().join("script");
-    let found = |first_line: &str| {
-        fs::write(&script, format!("{first_line}\nexit 0\n")).unwrap();
-        let (_, found) = Search::of_program(&script, Sidecars::none());
-        found.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(found(&format!("#!{} -e", path.display())), [path.to_str().unwrap()]);
-    assert!(found("#!/usr/bin/env sh").is_empty(), "the system's own has no map");
-    assert!(found(&format!("#!{}", script.display())).is_empty());
-    assert!(found("#!").is_empty() && found("echo").is_empty());
-}
-
-#[test]
 fn the_map_of_another_build_is_not_followed() {
     let dir = directory();
     let (one, other) =

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use prepage_core::profile::role::{called, role};
+use prepage_core::profile::role::{called, role, role_of_script};
 use prepage_observe::elsewhere::is_elsewhere;
 use prepage_prefetch::config::is_off;
 use prepage_prefetch::start::StartContext;
@@ -17,7 +17,7 @@ use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
-use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::process_stat::{NAME_BYTES_MAX, ProcessStat};
 use prepage_sys::rights::Rights;
 use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
@@ -135,7 +135,10 @@ impl Process {
             places.borrow_mut().push(path.clone());
             path.to_str().map(str::to_owned)
         };
-        let role = role(&words, &place);
+        let role = match script_in(&argv, stat) {
+            Some(at) => role_of_script(&words, at, &place),
+            None => role(&words, &place),
+        };
         if is_unanswered.get() {
             return Err(LeftAlone::Unanswered);
         }
@@ -164,6 +167,23 @@ impl Process {
     pub fn program(&self) -> &Path {
         Path::new(&self.context.key.program)
     }
+}
+
+/// Where in the arguments of the process of `stat` the script stands that the kernel was given, with what runs it in front of it
+/// ([`prepage_profiles`]): the process has the name of the file that it was told to execute, unless it calls itself something else by now.
+fn script_in(argv: &[OsString], stat: &ProcessStat) -> Option<usize> {
+    /// What runs a script is followed by one argument at most, and four scripts run each other at most (fs/exec.c).
+    const AT_MAX: usize = 8;
+    let name_of = |word: &OsString| {
+        let path = word.as_bytes();
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        std::array::from_fn::<u8, NAME_BYTES_MAX, _>(|at| name.get(at).copied().unwrap_or(0))
+    };
+    let is_it = |word: &OsString| name_of(word) == stat.name;
+    if argv.first().is_none_or(is_it) {
+        return None;
+    }
+    argv.iter().take(AT_MAX + 1).position(is_it)
 }
 
 /// Whether the environment of process `pid` says that prepage is to leave it alone.
@@ -279,6 +299,7 @@ pub fn recent_parents(stat: Option<&ProcessStat>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
     use std::process::{Child, Command, Stdio};
 
     use super::*;
@@ -318,6 +339,56 @@ mod tests {
         // The same key as that of `prepage run` for the same command.
         let of_command = ProgramKey::of(&["sh".into(), script.into()]).unwrap();
         assert_eq!(process.context.key, of_command);
+    }
+
+    /// Of each start it sees what the kernel made of the command.
+    #[test]
+    fn a_script_has_the_key_that_its_command_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let script = |name: &str, line: &str| {
+            fs::write(path(name), format!("{line}\n{SCRIPT}\n")).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        fs::copy("/bin/sh", path("unknown")).unwrap();
+        let unknown = path("unknown").display().to_string();
+        script("direct", "#!/bin/sh");
+        script("with-an-option", "#!/bin/sh -e");
+        script("env", "#!/usr/bin/env sh");
+        script("split", "#!/usr/bin/env -S A=b sh -e");
+        script("one", &format!("#!{unknown}"));
+        script("other", &format!("#!{unknown} -e"));
+        script("between", "#!/bin/sh");
+        script("through", &format!("#!{}", path("between").display()));
+        script("named-by-more-than-is-kept", &format!("#!{unknown}"));
+        std::os::unix::fs::symlink("one", path("link")).unwrap();
+        let direct = path("direct").display().to_string();
+        let mut roles = std::collections::HashSet::new();
+        for command in [
+            &["direct"][..],
+            &["direct", "-x", "sh"],
+            &["with-an-option"],
+            &["env"],
+            &["split"],
+            &["one", "x.c"],
+            &["other"],
+            &["link"],
+            &["through", "x"],
+            &["named-by-more-than-is-kept"],
+            &["/bin/sh", direct.as_str()],
+            &["nice", "-n", "1", direct.as_str()],
+        ] {
+            let mut words: Vec<OsString> = command.iter().map(OsString::from).collect();
+            if path(command[0]).exists() {
+                words[0] = path(command[0]).into();
+            }
+            let child = Waiting::new(Command::new(&words[0]).args(&words[1..]));
+            let seen = Process::of(child.0.id(), None).unwrap().context.key;
+            assert_eq!(seen, ProgramKey::of(&words).unwrap(), "{command:?}");
+            roles.insert((seen.program, seen.role));
+        }
+        // Four are of one script, called in one way.
+        assert_eq!(roles.len(), 12 - 3, "{roles:#?}");
     }
 
     #[test]

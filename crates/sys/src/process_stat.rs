@@ -10,9 +10,15 @@ use rustix::fs::{Mode, OFlags};
 /// Some fifty numbers of at most twenty digits, and a name of at most 64 bytes.
 const LINE_BYTES_MAX: usize = 1280;
 
+/// As much of a program's name as the kernel keeps (`TASK_COMM_LEN`, without the zero at the end).
+pub const NAME_BYTES_MAX: usize = 15;
+
 /// Counts of a process, from its start until now (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStat {
+    /// The beginning of the name of the file that it was told to execute, of a script its own and not that of what runs it; until it calls
+    /// itself something else. Zeros follow.
+    pub name: [u8; NAME_BYTES_MAX],
     /// What it does, as a letter: [`RUNS`], [`WAITS`] or another.
     pub state: u8,
     /// The process that started it, or took it over.
@@ -81,7 +87,10 @@ impl ProcessStat {
     fn parse(stat: &[u8]) -> Option<Self> {
         let fields: Vec<&str> = fields(stat)?.collect();
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
+        let name = stat.get(stat.iter().position(|&byte| byte == b'(')? + 1..)?;
+        let name = &name[..name.iter().rposition(|&byte| byte == b')')?];
         Some(Self {
+            name: std::array::from_fn(|at| name.get(at).copied().unwrap_or(0)),
             state: *fields.first()?.as_bytes().first()?,
             parent: field(4)? as u32,
             minor_faults: field(10)?,
@@ -171,6 +180,7 @@ mod tests {
             + &" 0".repeat(24)
             + " 140000 150000 160000 170000 0";
         let expected = ProcessStat {
+            name: *b"a) b (c)\0\0\0\0\0\0\0",
             state: RUNS,
             minor_faults: 70,
             major_faults: 90,

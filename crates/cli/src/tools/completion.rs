@@ -65,8 +65,8 @@ fn traces() -> PathCompleter {
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     let stores = Stores::of_user().into_iter();
     let layers = [Layer::User, Layer::Machine, Layer::Vendor];
-    let listed = stores.flat_map(|stores| layers.map(|layer| stores.list(layer).unwrap_or_default()));
-    let names = listed.flatten().flat_map(|entry| short_names(&entry)).filter(|name| !name.is_empty());
+    let listed = stores.flat_map(|stores| layers.map(|layer| stores.keys(layer).unwrap_or_default()));
+    let names = listed.flatten().flat_map(|(path, key)| short_names(&path, &key.unwrap_or_default().role));
     beginning_with(current, names.map(Into::into).collect())
 }
 

@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Show a profile: what it gains, how often it is right, and its files
     Show {
-        /// A file name or role of `list`, or a program's name, which stands for all its roles; with --json it must name one
+        /// A file name or role of `list`, or the name of a program or script, which stands for all its roles; with --json it must name one
         #[arg(required_unless_present = "command", value_name = "PROFILE", value_parser = name())]
         profile: Option<String>,
         /// Print JSON
@@ -50,7 +50,7 @@ pub enum Command {
     },
     /// Remove profiles from one layer
     Rm {
-        /// File names or roles of `list`, or names of programs, which stand for all their roles
+        /// File names or roles of `list`, or names of programs and scripts, which stand for all their roles
         #[arg(required = true, value_name = "PROFILE", value_parser = name())]
         profiles: Vec<String>,
         /// From which layer: this user's, the machine's, or that of packages
@@ -353,7 +353,7 @@ pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
     let means = |entry: &StoreEntry| {
         let (path, loaded) = entry;
         let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
-        file_name(path) == name || role == name || short_names(entry).iter().any(|short| short == name)
+        file_name(path) == name || role == name || short_names(path, role).iter().any(|short| short == name)
     };
     let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
     if found.is_empty() {
@@ -384,11 +384,14 @@ pub fn what_is_wrong(error: &StoreError) -> String {
 /// Not all was done that was asked for: some profiles or files were left out, which is said.
 pub const PARTLY: u8 = 1;
 
-/// The names that `list` and the completion of shells have for a profile: that of its file without the ending, and its program's.
-pub fn short_names((path, loaded): &StoreEntry) -> [String; 2] {
-    let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
+/// The names that `list` and the completion of shells have for a profile: that of its file without the ending, its program's, and that of the
+/// script which that runs.
+pub fn short_names(path: &Path, role: &str) -> Vec<String> {
+    let file = path.file_stem().unwrap_or_default().to_string_lossy();
     let program = role.split(' ').next().unwrap_or_default();
-    [path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), program.to_owned()]
+    let scripts = role.split(' ').filter_map(|word| Some(word.rsplit_once('@')?.0));
+    let names = [&*file, program].into_iter().chain(scripts);
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 fn file_name(path: &Path) -> String {

@@ -42,6 +42,16 @@ fn commands_traces_profiles_and_programs_are_completed() {
         let offered = completed(&sandbox, &[&verb[..], &["some"]].concat());
         assert_eq!(offered, ["some-role", "some-role-0000000000000000"], "{verb:?}");
     }
+    // What lies behind the names, nobody waits for while a shell completes.
+    let mut bytes = prepage_core::profile::file::encode(&profile);
+    bytes.push(0);
+    *bytes.last_mut().unwrap() = 0xff;
+    std::fs::write(store.join("some-role-0000000000000000.profile"), &bytes).unwrap();
+    assert!(!sandbox.output(&["profile", "show", "some-role-0000000000000000"]).status.success());
+    let offered = completed(&sandbox, &["profile", "rm", "some"]);
+    assert_eq!(offered, ["some-role", "some-role-0000000000000000"], "of a damaged profile");
+    bytes.pop();
+    std::fs::write(store.join("some-role-0000000000000000.profile"), bytes).unwrap();
     for offered in ["some-role", "some-role-0000000000000000", "some-role-0000000000000000.profile"] {
         let shown = sandbox.output(&["profile", "show", offered]);
         assert!(shown.status.success(), "{offered}: {}", text(&shown.stderr));

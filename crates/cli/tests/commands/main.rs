@@ -18,6 +18,7 @@ mod report;
 mod residency;
 mod run;
 mod same;
+mod scripts;
 mod service;
 mod simulate;
 mod store;

@@ -22,7 +22,7 @@ use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 
 mod glance;
 
-pub use glance::{Glance, Sample};
+pub use glance::{Glance, Sample, WHOSE_BYTES, whose};
 
 /// The version this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 3;

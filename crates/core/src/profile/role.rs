@@ -94,6 +94,20 @@ pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
     shortened(role)
 }
 
+/// The role of a call in which the kernel put the script at `script` in `argv` behind what runs it (execve(2)): as [`role`] has it for an
+/// interpreter that it knows, and for any other too the script by its name and place.
+///
+/// ```
+/// use prepage_core::profile::role;
+/// let place = |name: &str| Some(format!("/opt/{name}"));
+/// let call = ["python3", "-s", "tool.py", "x.txt"];
+/// assert_eq!(role::role_of_script(&call, 2, &place), role::role(&call, &place));
+/// assert_eq!(role::role_of_script(&["/usr/bin/make", "-f", "rules", "clean"], 2, &|_| None), "make -f rules");
+/// ```
+pub fn role_of_script<S: AsRef<str>>(argv: &[S], script: usize, place: Locate<'_>) -> String {
+    shortened(role(&argv[..script], place) + " " + &with_place(argv[script].as_ref(), place))
+}
+
 /// Where in `argv` the command stands that it is about: behind `sudo -u x`, `env A=b`, `nice -n 5`, `timeout 5` and their
 /// like, one behind the other.
 pub fn called<S: AsRef<str>>(argv: &[S]) -> usize {

@@ -4,7 +4,9 @@
 use minicbor::Decoder;
 use minicbor::decode::Error as Malformed;
 
-use super::{DECODED_BYTES_MAX, HEADER_BYTES, ProfileFileError, Room, count, extents, list, pass_over};
+use super::{
+    DECODED_BYTES_MAX, HEADER_BYTES, ProfileFileError, Room, count, encoded_bytes, extents, list, pass_over,
+};
 use crate::page::PageIndex;
 use crate::profile::{ColdStart, FileIdentity, Fingerprint, History, Profile};
 use crate::random::SplitMix;
@@ -38,6 +40,35 @@ struct FileGlance<'b> {
     content: &'b [u8],
     /// The first page of each extent that most starts use, and how many reads these and those before take.
     extents: Vec<(PageIndex, u64)>,
+}
+
+/// As much of a profile as is sure to hold what [`whose`] asks for: a path has 4096 bytes at most, and a role some hundred.
+pub const WHOSE_BYTES: usize = 8 << 10;
+
+/// Program and role of the profile that begins with `bytes`, of which the first [`WHOSE_BYTES`] are enough. What comes behind is not looked at,
+/// nor whether it is as it was written.
+///
+/// # Errors
+/// [`ProfileFileError`], where it does not begin like a profile that is read here.
+pub fn whose(bytes: &[u8]) -> Result<(&str, &str), ProfileFileError> {
+    encoded_bytes(bytes)?;
+    beginning(&bytes[HEADER_BYTES..]).map_err(|error| ProfileFileError::Malformed(error.to_string()))
+}
+
+fn beginning(payload: &[u8]) -> Result<(&str, &str), Malformed> {
+    let mut d = Decoder::new(payload);
+    let (mut program, mut role) = (None, None);
+    for _ in 0..fields(&mut d)? {
+        match d.i64()? {
+            0 => program = Some(d.str()?),
+            1 => role = Some(d.str()?),
+            _ => pass_over(&mut d)?,
+        }
+        if program.is_some() && role.is_some() {
+            break;
+        }
+    }
+    Ok((program.unwrap_or_default(), role.unwrap_or_default()))
 }
 
 /// Pages of a file, to be asked after.

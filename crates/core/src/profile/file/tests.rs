@@ -95,6 +95,8 @@ proptest! {
         let glance = Glance::of(&bytes).unwrap();
         let Profile { history, starts, .. } = profile.clone();
         prop_assert_eq!((glance.program, glance.role), (&*profile.program, &*profile.role));
+        let beginning = &bytes[..bytes.len().min(WHOSE_BYTES)];
+        prop_assert_eq!(whose(beginning).unwrap(), (&*profile.program, &*profile.role));
         prop_assert_eq!(&glance.past, &Profile { history, starts, ..Profile::default() });
         let mut files = profile.files.iter();
         for sample in glance.sample(random) {
@@ -107,6 +109,7 @@ proptest! {
 
     #[test]
     fn a_glance_at_any_payload_is_had_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = whose(&enclose(FORMAT_VERSION, &payload));
         if let Ok(glance) = Glance::of(&enclose(FORMAT_VERSION, &payload)) {
             glance.sample(7).iter().for_each(|sample| drop(sample.fingerprint()));
         }

@@ -1,0 +1,81 @@
+//! A script has one profile, whoever starts it and however: that of what its process becomes (crates/profiles).
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use prepage_profiles::ProgramKey;
+
+use crate::support::{Sandbox, can_learn, text};
+
+/// A script in the sandbox, by its path.
+fn script(sandbox: &Sandbox, name: &str, first_line: &str) -> String {
+    let path = sandbox.path().join(name);
+    fs::write(&path, format!("{first_line}\nread line </etc/passwd\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What `run -v` says of a start.
+fn said(sandbox: &Sandbox, command: &[&str]) -> String {
+    let said = text(&sandbox.output(&[&["run", "-v", "--no-hold-out", "--"], command].concat()).stderr);
+    sandbox.wait_for_helpers();
+    said
+}
+
+#[test]
+fn what_run_learns_of_a_script_is_found_by_whoever_sees_its_process() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let tool = script(&sandbox, "tool", "#!/usr/bin/env sh");
+    let first = said(&sandbox, &[&tool, "x"]);
+    assert!(first.contains("no profile of sh tool@"), "{first}");
+    sandbox.wait_for_profile();
+    // A service sees `sh TOOL x`.
+    let seen = ProgramKey::of(&["sh", &tool, "x"].map(Into::into)).unwrap();
+    assert_eq!(sandbox.profiles(), [sandbox.store().join(seen.file_name())]);
+    for command in [&[&*tool][..], &["sh", &tool], &["nice", &tool]] {
+        let shown = text(&sandbox.output(&[&["profile", "show", "--"], command].concat()).stdout);
+        assert_eq!(shown.lines().next(), Some(&*seen.role), "{command:?}");
+    }
+    let again = said(&sandbox, &[&tool]);
+    assert!(!again.contains("no profile"), "{again}");
+    let links = sandbox.path().join("links");
+    fs::create_dir(&links).unwrap();
+    symlink(env!("CARGO_BIN_EXE_prepage"), links.join("tool")).unwrap();
+    let path = format!("{}:{}:/usr/bin:/bin", links.display(), sandbox.path().display());
+    assert!(sandbox.command("/bin/sh", &["-c", "tool"]).env("PATH", path).status().unwrap().success());
+    sandbox.wait_for_helpers();
+    assert_eq!(sandbox.profiles().len(), 1, "{:?}", sandbox.profiles());
+    assert!(sandbox.output(&["profile", "rm", "tool"]).status.success());
+    assert!(sandbox.profiles().is_empty());
+}
+
+#[test]
+fn what_a_service_has_learned_of_a_script_is_used_by_run() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let [one, other] = ["one", "other"].map(|name| script(&sandbox, name, "#!/bin/sh -e"));
+    // As it sees a start of the script.
+    assert!(sandbox.output(&["learn", "-q", "--", "/bin/sh", "-e", &one]).status.success());
+    let said_of = [&one, &other].map(|script| said(&sandbox, &[script]));
+    assert!(!said_of[0].contains("no profile"), "{}", said_of[0]);
+    assert!(said_of[1].contains("no profile of sh -e other@"), "{}", said_of[1]);
+    sandbox.wait_for_profile();
+    assert_eq!(sandbox.profiles().len(), 2);
+}
+
+/// What runs a script is what is excluded, as where a service sees it.
+#[test]
+fn a_script_of_an_excluded_interpreter_is_left_alone() {
+    let sandbox = Sandbox::new();
+    let tool = script(&sandbox, "tool", "#!/bin/sh");
+    fs::create_dir_all(sandbox.path().join("prepage")).unwrap();
+    fs::write(sandbox.path().join("prepage/config"), "exclude = sh\n").unwrap();
+    let mut run = sandbox.prepage(&["run", "-v", "--", &tool]);
+    let output = run.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    assert!(text(&output.stderr).contains("excluded by the configuration"), "{}", text(&output.stderr));
+}
