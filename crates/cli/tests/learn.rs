@@ -147,6 +147,36 @@ fn what_cannot_be_executed_is_told_and_not_kept() {
     assert!(sandbox.profiles().is_empty());
 }
 
+/// As Ctrl-C or `kill` ask it, whatever it does just then.
+#[test]
+fn a_measurement_that_is_to_end_ends_with_the_program_and_keeps_nothing() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let [mark, slow, script] = ["mark", "slow", "script"].map(|name| sandbox.path().join(name));
+    let text = format!("echo $$ >>'{}'\n[ ! -e '{}' ] || exec sleep 600\n", mark.display(), slow.display());
+    fs::write(&script, text).unwrap();
+    let command = ["sh", script.to_str().unwrap()];
+    let interrupted = || {
+        fs::write(&mark, "").unwrap();
+        fs::write(&slow, "").unwrap();
+        let mut measure = sandbox.prepage(&[&["measure", "--warm", "-n", "1", "--"][..], &command].concat());
+        let mut measure = measure.stderr(Stdio::null()).spawn().unwrap();
+        let program: i32 = wait_for("the program", || fs::read_to_string(&mark).ok()?.trim().parse().ok());
+        kill_process(Pid::from_child(&measure), Signal::TERM).unwrap();
+        let ended = wait_for("the end of the measurement", || measure.try_wait().unwrap());
+        assert_eq!(ended.code(), Some(128 + 15));
+        assert!(kill_process(Pid::from_raw(program).unwrap(), Signal::KILL).is_err(), "the program runs on");
+    };
+    // While it learns, and while it measures what is known.
+    interrupted();
+    assert!(sandbox.profiles().is_empty());
+    fs::remove_file(&slow).unwrap();
+    assert!(sandbox.output(&[&["learn", "-q", "--"][..], &command].concat()).status.success());
+    interrupted();
+}
+
 #[test]
 fn what_outlives_a_learned_program_is_let_go() {
     let sandbox = Sandbox::new();
@@ -226,10 +256,7 @@ fn an_ignored_end_of_children_is_the_programs_and_loses_no_result() {
     assert!(report["warm"]["ratio_low"].is_null() && report["warm"]["ratio"].is_f64(), "{report}");
     let shown = ignoring(&["measure", "--warm", "-n", "1", "--", "sh", "-c", "exit 3"]);
     let shown = text(&shown.stdout);
-    assert!(
-        shown.contains("\nthe command failed in 4 of 4 starts; exit status of the first: 3\n"),
-        "{shown}"
-    );
+    assert!(shown.contains("\nthe command failed in 4 starts; exit status of the first: 3\n"), "{shown}");
     assert!(shown.contains("\nprefetched / plain, warm: ") && shown.contains("(95 %: -)\n"), "{shown}");
 }
 

@@ -46,6 +46,8 @@ pub struct Learned {
     pub observation: Observation,
     /// How it ended.
     pub how: HowEnded,
+    /// The last signal that asked this process to end meanwhile.
+    pub asked_to_end: Option<i32>,
 }
 
 /// Runs `command` and observes what it uses. The program's streams are this process's; signals that ask this process to end
@@ -68,13 +70,15 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     let observer = Observer::attach(waiting.pid(), &options)?;
     let variables = observer.program_arguments();
     let child = waiting.go_with(&variables).map_err(start)?;
-    let observation = std::thread::scope(|scope| {
-        scope.spawn(|| signals.pass_on_until_end(&child));
+    let (observation, asked_to_end) = std::thread::scope(|scope| {
+        let passing = scope.spawn(|| signals.pass_on_until_end(&child));
         // Here, where it was attached: the thread that began a visit is the one that can end it.
-        observer.follow(&until)
+        let observation = observer.follow(&until);
+        (observation, passing.join().expect("passing signals on does not panic"))
     });
+    let asked_to_end = asked_to_end.map_err(start)?;
     match child.wait().map_err(start)?.how {
         HowEnded::NotExecuted(source) => Err(LearnError::NotExecuted { program: name(), source }),
-        how => Ok(Learned { observation, how }),
+        how => Ok(Learned { observation, how, asked_to_end }),
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
@@ -24,6 +24,8 @@ use prepage_sys::beside::adopt_orphans;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::exec::give_inherited;
 use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::signals::{ENDING, Signals};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
 use crate::cold::{Chill, resident_share};
@@ -54,6 +56,12 @@ pub enum MeasureError {
     /// The caches could not be emptied.
     #[error("cannot make the cache cold")]
     Chill(#[source] io::Error),
+    /// A signal asked this process to end. The program that ran got it too, and has ended.
+    #[error("ended by signal {signal}")]
+    AskedToEnd {
+        /// Its number.
+        signal: i32,
+    },
     /// Too much of the program stayed in memory for a start to count as cold.
     #[error("{:.0} % of the program's pages stay in memory, because it is running already: no start is cold", .share * 100.0)]
     NotCold {
@@ -88,6 +96,8 @@ pub struct Starts {
     pub disk_faults: Vec<u64>,
     /// Bytes read from the devices of the program's files, by whomever; `None` where none of them is a block device, whose reads are counted.
     pub device_read_bytes: Vec<Option<u64>>,
+    /// Exit status: the program's own, or 128 and the signal that killed it.
+    pub exit_status: Vec<i32>,
 }
 
 /// Starts without and with prefetch.
@@ -120,14 +130,14 @@ pub struct Figures {
     pub resident_share: Option<f64>,
     /// Starts whose exit status or output differed from the first plain start's.
     pub differing_starts: u32,
-    /// The exit status of the first plain start: its own, or 128 and the signal that killed it.
+    /// The exit status of the first plain start.
     pub exit_status: i32,
-    /// Starts whose exit status was not 0.
+    /// Starts without and with prefetch whose exit status was not 0, those that are thrown away counted.
     pub failed_starts: u32,
 }
 
 /// Measures; `tell` hears before each start which one it is, from 1, and of how many. Makes the calling process adopt its orphaned descendants and waits for every child it has: it should have
-/// no others.
+/// no others. Signals that ask this process to end go to the program that runs, and end the measurement.
 pub fn measure(
     measurement: &Measurement,
     profile: &Profile,
@@ -228,7 +238,8 @@ impl Bench<'_> {
                 prepare()?;
                 std::thread::sleep(SETTLING);
                 let way = (round + turn) % ways.len();
-                self.start(&ways[way], way == 0, &mut into[way])?;
+                let status = self.start(&ways[way], way == 0, &mut into[way])?;
+                self.failed_starts += u32::from(way < 2 && status != 0);
             }
         }
         let others = counted.split_off(2);
@@ -236,12 +247,13 @@ impl Bench<'_> {
         Ok((Comparison { plain, prefetched }, others))
     }
 
+    /// Returns the exit status.
     fn start(
         &mut self,
         command: &[&OsString],
         is_plain: bool,
         into: &mut Starts,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<i32, MeasureError> {
         let failed = |source| MeasureError::Run { program: command[0].to_string_lossy().into(), source };
         let [out, err] = [memory_file().map_err(failed)?, memory_file().map_err(failed)?];
         let stdio = |file: &File| file.try_clone().map(Stdio::from).map_err(failed);
@@ -254,7 +266,10 @@ impl Bench<'_> {
         }
         give_inherited(&mut process);
         let began = Instant::now();
-        let status = process.spawn().and_then(|mut child| child.wait()).map_err(failed)?;
+        let (status, asked_to_end) = process.spawn().and_then(end_of).map_err(failed)?;
+        if let Some(signal) = asked_to_end {
+            return Err(MeasureError::AskedToEnd { signal });
+        }
         into.wall_ms.push(began.elapsed().as_nanos() as f64 / 1e6);
         into.disk_faults.push(children_disk_faults() - faults_before);
         self.await_aftermath();
@@ -262,8 +277,10 @@ impl Bench<'_> {
             self.read_bytes().zip(read_before).map(|(after, before)| after.saturating_sub(before));
         into.device_read_bytes.push(read_bytes);
         let killed = || 128 + status.signal().expect("what did not exit was killed");
-        self.note((status.code().unwrap_or_else(killed), text_in(&out), text_in(&err)));
-        Ok(())
+        let status = status.code().unwrap_or_else(killed);
+        into.exit_status.push(status);
+        self.note((status, text_in(&out), text_in(&err)));
+        Ok(status)
     }
 
     /// Waits until everything that was started and adopted has ended: the next start shall not share the machine with
@@ -281,7 +298,6 @@ impl Bench<'_> {
     }
 
     fn note(&mut self, trail: Trail) {
-        self.failed_starts += u32::from(trail.0 != 0);
         match &self.first {
             None => self.first = Some(trail),
             Some(first) => self.differing_starts += u32::from(*first != trail),
@@ -293,6 +309,15 @@ impl Bench<'_> {
         let of_devices = self.devices.iter().map(|&device| Some(DiskStat::of(device)?.read_bytes));
         of_devices.sum::<Option<u64>>().filter(|_| !self.devices.is_empty())
     }
+}
+
+/// Waits for `child`, and hands on to it the signals that ask this process to end; returns the last of them, too.
+fn end_of(mut child: Child) -> io::Result<(ExitStatus, Option<i32>)> {
+    // Not earlier: a program is given the signals that are blocked.
+    let signals = Signals::take_over(&ENDING)?;
+    let asked_to_end =
+        signals.pass_on_until_end(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?)?;
+    Ok((child.wait()?, asked_to_end))
 }
 
 /// The reads of a start that prefetches by `profile`: of what is worth them on its device.

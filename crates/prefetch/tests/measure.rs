@@ -25,4 +25,5 @@ fn a_program_whose_output_changes_is_noticed() {
     assert_eq!((figures.exit_status, figures.failed_starts), (3, 4));
     // The profile names no file: of what device reads are counted is not known.
     assert_eq!(figures.warm.plain.device_read_bytes, [None]);
+    assert_eq!(figures.warm.plain.exit_status, [3]);
 }

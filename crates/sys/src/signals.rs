@@ -8,8 +8,7 @@ use std::sync::MutexGuard;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
-
-use crate::spawn::Child;
+use rustix::process::{Signal, pidfd_send_signal};
 
 /// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
@@ -84,32 +83,37 @@ impl Signals {
         Ok(Some(Arrived { signal: info.ssi_signo as i32, by_kernel: info.ssi_code == libc::SI_KERNEL }))
     }
 
-    /// Hands on to `child` what has arrived. The terminal's own keys reach it without this process.
+    /// Hands on to the process of `child` (a pidfd) what has arrived; returns the last of it. The terminal's own keys reach the
+    /// process without this one.
     ///
     /// # Errors
     /// When the signals cannot be read.
-    pub fn pass_on(&self, child: &Child) -> io::Result<()> {
+    pub fn pass_on(&self, child: impl AsFd) -> io::Result<Option<i32>> {
+        let mut last = None;
         while let Some(arrived) = self.next()? {
-            if !arrived.by_kernel {
+            last = Some(arrived.signal);
+            if let Some(signal) = Signal::from_named_raw(arrived.signal).filter(|_| !arrived.by_kernel) {
                 // It can only fail because the child has just ended.
-                let _ = child.signal(arrived.signal);
+                let _ = pidfd_send_signal(&child, signal);
             }
         }
-        Ok(())
+        Ok(last)
     }
 
-    /// Hands on to `child` what arrives until it has ended. What came by then does not end this process later.
+    /// Hands on to `child` (a pidfd) what arrives until it has ended, and returns the last of it. What came by then does not end this
+    /// process later.
     ///
     /// # Errors
     /// When the signals cannot be waited for or read.
-    pub fn pass_on_until_end(&self, child: &Child) -> io::Result<()> {
+    pub fn pass_on_until_end(&self, child: impl AsFd) -> io::Result<Option<i32>> {
+        let mut last = None;
         loop {
-            let mut fds = [PollFd::new(child, PollFlags::IN), PollFd::new(self, PollFlags::IN)];
+            let mut fds = [PollFd::new(&child, PollFlags::IN), PollFd::new(self, PollFlags::IN)];
             retry_on_intr(|| poll(&mut fds, None))?;
             let has_ended = !fds[0].revents().is_empty();
-            self.pass_on(child)?;
+            last = self.pass_on(&child)?.or(last);
             if has_ended {
-                return Ok(());
+                return Ok(last);
             }
         }
     }

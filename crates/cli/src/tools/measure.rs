@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_bench::modes::silently;
 use prepage_core::profile::Profile;
-use prepage_core::profile::observation::Coverage;
+use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
 use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::learn::learn;
 use prepage_prefetch::measure::{
-    Comparison, Figures, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
+    Comparison, Figures, MeasureError, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
 };
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_prefetch::statistics::{Estimate, median_ratio};
@@ -57,6 +57,13 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    measured(args).or_else(|error| match error.downcast_ref() {
+        Some(MeasureError::AskedToEnd { signal }) => Ok(ExitCode::from(128 + *signal as u8)),
+        _ => Err(error),
+    })
+}
+
+fn measured(args: &Args) -> Result<ExitCode> {
     let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
     if !Config::load().wants(&args.command[0], key.program.as_ref()) {
         let role = &key.role;
@@ -99,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let figures = figures?;
     // What was prefetched is what the store holds now; what was touched, one more observed run shows.
     let profile = stores.find(&key)?.map_or(profile, |found| found.profile);
-    let untouched = if !args.warm { untouched(args, &profile) } else { None };
+    let untouched = if !args.warm { untouched(args, &profile)? } else { None };
     let bytes = (planned_bytes(&profile), untouched);
     let report = Report::new(args, &key, chill, read_ahead_kib, &figures, bytes, measurement.starts());
     let mut out = crate::output::text();
@@ -139,13 +146,12 @@ fn by_shell(shell: &str, command: &[OsString]) -> Vec<OsString> {
 
 /// Bytes that a prefetch by `known` brings in too much, by one more observed run, and what they are of the true number. A failure is no reason to
 /// lose the figures.
-fn untouched(args: &Args, known: &Profile) -> Option<(u64, &'static str)> {
-    let learned = || anyhow::Ok(silently(|| learn(&args.command))??);
-    match learned() {
+fn untouched(args: &Args, known: &Profile) -> Result<Option<(u64, &'static str)>> {
+    Ok(match observed(args) {
         Ok(touched) => {
             let mut profile = Profile::default();
-            profile.observe(&touched.observation);
-            let bound = match touched.observation.coverage {
+            profile.observe(&touched);
+            let bound = match touched.coverage {
                 Coverage::Exact => "exactly",
                 // Neighbours of the pages that were used count as used.
                 Coverage::Superset => "at least",
@@ -153,18 +159,27 @@ fn untouched(args: &Args, known: &Profile) -> Option<(u64, &'static str)> {
             };
             Some((untouched_bytes(known, &profile), bound))
         }
+        Err(error) if error.is::<MeasureError>() => return Err(error),
         Err(error) => {
             say!("prepage: what was never touched could not be found out: {error:#}");
             None
         }
+    })
+}
+
+/// What one run of the command uses.
+fn observed(args: &Args) -> Result<Observation> {
+    let learned = silently(|| learn(&args.command))??;
+    match learned.asked_to_end {
+        Some(signal) => bail!(MeasureError::AskedToEnd { signal }),
+        None => Ok(learned.observation),
     }
 }
 
 fn learn_first(args: &Args, stores: &Stores, key: &ProgramKey) -> Result<Profile> {
     stores.room(Layer::User)?;
     say!("prepage: no profile of {} yet: learning it first", key.role);
-    let observation = silently(|| learn(&args.command))??.observation;
-    let shown = Shown { observation: Some(observation), ..Shown::default() };
+    let shown = Shown { observation: Some(observed(args)?), ..Shown::default() };
     persist(stores, key, Layer::User, &shown)?;
     let found = stores.find(key)?.context("the command touched no file that could be prefetched")?;
     Ok(found.profile)
@@ -192,7 +207,7 @@ struct Report<'a> {
     differing_starts: u32,
     /// The exit status of the first plain start, 128 and the signal where one killed it.
     exit_status: i32,
-    /// Starts whose exit status was not 0.
+    /// Starts without and with prefetch whose exit status was not 0.
     failed_starts: u32,
 }
 
@@ -212,6 +227,8 @@ struct Other<'a> {
     starts: &'a Starts,
     #[serde(flatten)]
     ratio: Estimate,
+    /// Starts that did not end as the command does.
+    failed_starts: usize,
 }
 
 impl<'a> Report<'a> {
@@ -227,7 +244,8 @@ impl<'a> Report<'a> {
         let others = figures.cold.iter().flat_map(|cold| {
             figures.others.iter().map(|(name, starts)| {
                 let ratio = median_ratio(&starts.wall_ms, &cold.plain.wall_ms);
-                Other { name, starts, ratio }
+                let failed = starts.exit_status.iter().filter(|status| **status != figures.exit_status);
+                Other { name, starts, ratio, failed_starts: failed.count() }
             })
         });
         let pair = |starts: &'a Comparison| Pair { starts, ratio: starts.ratio() };
@@ -270,14 +288,23 @@ impl<'a> Report<'a> {
             }
         )?;
         writeln!(out, "{}", self.table().lines(crate::output::width()))?;
-        let mut ratio = |of: &str, ratio: &Estimate| {
-            writeln!(out, "{of}: {:.2} (95 %: {})", ratio.value, ratio.interval(2))
-        };
+        let figures = |ratio: &Estimate| format!("{:.2} (95 %: {})", ratio.value, ratio.interval(2));
         if let Some(cold) = &self.cold {
-            ratio("prefetched / cold", &cold.ratio)?;
+            writeln!(out, "prefetched / cold: {}", figures(&cold.ratio))?;
         }
-        ratio("prefetched / plain, warm", &self.warm.ratio)?;
-        self.others.iter().try_for_each(|other| ratio(&format!("{} / cold", other.name), &other.ratio))?;
+        writeln!(out, "prefetched / plain, warm: {}", figures(&self.warm.ratio))?;
+        for other in &self.others {
+            let (name, statuses) = (other.name, &other.starts.exit_status);
+            match statuses.iter().find(|status| **status != self.exit_status) {
+                None => writeln!(out, "{name} / cold: {}", figures(&other.ratio))?,
+                Some(status) => writeln!(
+                    out,
+                    "{name}: no figures, for it did not end as the command does in {} of {}: exit status {status}",
+                    other.failed_starts,
+                    counted(statuses.len(), "start")
+                )?,
+            }
+        }
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.untouched_bytes.zip(self.untouched_bound) {
             Some((bytes, bound)) => writeln!(
@@ -295,11 +322,8 @@ impl<'a> Report<'a> {
         match self.failed_starts {
             0 => Ok(()),
             some => {
-                let (starts, status) = (self.starts, self.exit_status);
-                writeln!(
-                    out,
-                    "the command failed in {some} of {starts} starts; exit status of the first: {status}"
-                )
+                let (starts, status) = (counted(some as usize, "start"), self.exit_status);
+                writeln!(out, "the command failed in {starts}; exit status of the first: {status}")
             }
         }
     }
@@ -316,7 +340,7 @@ impl<'a> Report<'a> {
             row("cold", &cold.starts.plain);
             row("cold, prefetched", &cold.starts.prefetched);
         }
-        for other in &self.others {
+        for other in self.others.iter().filter(|other| other.failed_starts == 0) {
             row(&format!("cold, {}", other.name), other.starts);
         }
         row("warm", &self.warm.starts.plain);

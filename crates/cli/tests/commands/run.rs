@@ -370,6 +370,14 @@ fn an_ordinary_user_has_the_same_flow() {
     let measured = as_nobody(&["measure", "-n", "2", "--json", "--", "cat", "/etc/hostname"]);
     let report: serde_json::Value = json(&measured);
     assert_eq!(report["chill"], "own files evicted");
+    let with_others =
+        ["measure", "-n", "1", "--also", "x=exit 7", "--also", "y=exec \"$@\"", "--", "cat", "/etc/hostname"];
+    let told = text(&as_nobody(&with_others).stdout);
+    assert!(told.contains("x: no figures") && told.contains("in 1 of 1 start: exit status 7"), "{told}");
+    assert!(
+        told.contains("\ny / cold: ") && !told.contains("cold, x") && !told.contains("the command failed"),
+        "{told}"
+    );
     // What nobody wrote is not followed in root's name.
     let root = sandbox.prepage(&run(&["-v"], &PROGRAM)).env("PREPAGE_STORE", &store).output().unwrap();
     assert!(root.status.success());
