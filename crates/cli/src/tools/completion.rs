@@ -11,10 +11,15 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::CompleteEnv;
+use prepage_core::FaultClass;
 use prepage_profiles::{Layer, Stores};
+use prepage_report::Column;
+use prepage_report::export::{Format, Weight};
 
+use crate::enable::Links;
 use crate::output;
 use crate::profile::short_names;
+use crate::report;
 
 /// Answers a shell, if one asks (the variable COMPLETE is set). Returns whether one did.
 pub fn answer() -> io::Result<bool> {
@@ -39,12 +44,25 @@ pub fn answer() -> io::Result<bool> {
 
 /// The commands, whose arguments know what can stand for them by the names of their values.
 fn with_values(command: Command) -> Command {
-    command.mut_args(with_value).mut_subcommands(with_values)
+    let is_disable = command.get_name() == "disable";
+    command.mut_args(|arg| with_value(arg, is_disable)).mut_subcommands(with_values)
 }
 
-fn with_value(arg: Arg) -> Arg {
+fn with_value(arg: Arg, is_disable: bool) -> Arg {
+    let names = match arg.get_id().as_str() {
+        "by" => report::table_names(),
+        "class" => FaultClass::ALL.map(FaultClass::name).to_vec(),
+        "columns" => Column::ALL.map(Column::name).to_vec(),
+        "format" => Format::ALL.map(Format::name).to_vec(),
+        "weight" => Weight::ALL.map(Weight::name).to_vec(),
+        _ => Vec::new(),
+    };
+    if !names.is_empty() {
+        return arg.add(ArgValueCompleter::new(move |current: &OsStr| one_more(current, &names)));
+    }
     let Some([name, ..]) = arg.get_value_names() else { return arg };
     match name.as_str() {
+        "PROGRAM" if is_disable => arg.add(ArgValueCompleter::new(enabled)),
         "TRACE" | "BEFORE" | "AFTER" => arg.add(ArgValueCompleter::new(traces())),
         "PROFILE" => arg.add(ArgValueCompleter::new(profiles)),
         "CMD" | "PROGRAM" => arg.add(ArgValueCompleter::new(programs)),
@@ -56,9 +74,23 @@ fn with_value(arg: Arg) -> Arg {
 /// Traces, and the directories in which there may be some.
 fn traces() -> PathCompleter {
     PathCompleter::file().filter(|path| {
-        path.extension().is_some_and(|extension| extension == "parquet")
-            || path.to_string_lossy().ends_with(".partial")
+        let name = path.to_string_lossy();
+        [".parquet", ".parquet.old", ".partial"].iter().any(|ending| name.ends_with(ending))
     })
+}
+
+/// One of `names` behind what is there of a list.
+fn one_more(current: &OsStr, names: &[&str]) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let (before, begun) = current.split_at(current.rfind(',').map_or(0, |at| at + 1));
+    let offered = names.iter().filter(|name| name.starts_with(begun));
+    offered.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
+}
+
+/// Programs that are enabled.
+fn enabled(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = Links::of_user().and_then(|links| links.names()).unwrap_or_default();
+    beginning_with(current, names.into_iter().map(Into::into).collect())
 }
 
 /// Profiles in the stores, by the name of the file and by that of the program.

@@ -85,11 +85,11 @@ pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
 }
 
 /// The directory of links.
-struct Links(PathBuf);
+pub struct Links(PathBuf);
 
 impl Links {
     /// Root's is everybody's.
-    fn of_user() -> Result<Self> {
+    pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self("/usr/local/lib/prepage/bin".into()));
         }
@@ -140,7 +140,7 @@ impl Links {
     }
 
     /// The programs with a link, sorted.
-    fn names(&self) -> Result<Vec<String>> {
+    pub fn names(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.with_context(|| self.0.display().to_string())?,

@@ -187,9 +187,18 @@ fn tell_replaced(report: &Report) {
     }
 }
 
-fn what(name: &str) -> Result<What, String> {
+/// Names of the tables.
+pub fn table_names() -> Vec<&'static str> {
+    tables().map(|(name, _)| name).collect()
+}
+
+fn tables() -> impl Iterator<Item = (&'static str, What)> {
     let by = By::ALL.iter().map(|by| (by.name(), What::By(*by)));
-    one_of(by.chain([("cost", What::Cost), ("slowest", What::Slowest)]), name)
+    by.chain([("cost", What::Cost), ("slowest", What::Slowest)])
+}
+
+fn what(name: &str) -> Result<What, String> {
+    one_of(tables(), name)
 }
 
 fn one_of<T>(choices: impl Iterator<Item = (&'static str, T)>, name: &str) -> Result<T, String> {

@@ -56,6 +56,9 @@ fn commands_traces_profiles_and_programs_are_completed() {
         let shown = sandbox.output(&["profile", "show", offered]);
         assert!(shown.status.success(), "{offered}: {}", text(&shown.stderr));
     }
+    let listed = [&["report", "--by", "cl"][..], &["report", "--class", "disk,ca"], &["export", "-f", "pe"]];
+    let names = listed.map(|words| completed(&sandbox, words));
+    assert_eq!(names, [["class"], ["disk,cached"], ["perfetto"]]);
     let programs = completed(&sandbox, &["run", "--", "set"]);
     assert!(programs.contains(&"setpriv".to_owned()), "{programs:?}");
 }
