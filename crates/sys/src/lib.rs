@@ -109,6 +109,7 @@ mod first_touches;
 pub mod fork;
 pub mod forked;
 pub mod fresh_pages;
+mod given;
 pub mod guarded;
 pub mod heap;
 pub mod heaps;
