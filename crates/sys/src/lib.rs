@@ -24,6 +24,7 @@
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
 //! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
+//! | [`file_system`] | which kind of file system a file lies in                     |                 |
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
@@ -105,6 +106,7 @@ pub mod exec_watch;
 pub mod extents;
 pub mod fault_around;
 pub mod file_handle;
+pub mod file_system;
 mod first_touches;
 pub mod fork;
 pub mod forked;
