@@ -48,6 +48,7 @@
 //! | [`process_status`] | fields of /proc/PID/status                                  |                 |
 //! | [`auxv`]      | the auxiliary vector of a program                               |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
+//! | [`processes`] | which processes and threads there are                           |                 |
 //! | [`processor_time`] | the processor time of another process                      |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
@@ -136,6 +137,7 @@ pub mod perf;
 pub mod proc_file;
 pub mod process_stat;
 pub mod process_status;
+pub mod processes;
 pub mod processor_time;
 pub mod psi;
 pub mod ptrace;
