@@ -49,7 +49,7 @@
 //! | [`auxv`]      | the auxiliary vector of a program                               |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
 //! | [`processes`] | which processes and threads there are                           |                 |
-//! | [`processor_time`] | the processor time of another process                      |                 |
+//! | [`processor_time`] | processor time of this process, this thread and others     |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
