@@ -62,6 +62,7 @@
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
 //! | [`regular_file`] | a file opened where something else may stand                 |                 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
+//! | [`random`]    | numbers that tell one thing from another                        |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
@@ -141,6 +142,7 @@ pub mod processes;
 pub mod processor_time;
 pub mod psi;
 pub mod ptrace;
+pub mod random;
 mod raw_lock;
 pub mod readahead;
 pub mod reap;
