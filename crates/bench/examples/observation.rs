@@ -3,9 +3,9 @@
 //! ```text
 //! observation ROUNDS COMMAND…      one line of JSON; as root
 //! ```
-//! AGENT: the agent's library. MISSES: a file for what was not seen. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
+//! AGENT: the agent's library. MISSES: a file for pages that were not seen. WITHOUT_PERF=1, WITHOUT_AGENT=1: as where these are not to be had.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
@@ -13,13 +13,14 @@ use std::os::fd::AsFd;
 use std::path;
 use std::time::{Duration, Instant};
 
-use prepage_bench::answers::Answers;
 use prepage_bench::yardstick::observe_exactly;
 use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::cold::drop_caches;
 use prepage_prefetch::statistics::median;
+use prepage_sys::processes::processes;
 use prepage_sys::spawn::spawn_waiting;
+use prepage_trace::space::mappings;
 use rustix::event::{PollFd, PollFlags, poll};
 
 type Pages = HashSet<(String, u64)>;
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             pages.extend(used.range.iter().map(|page| (file.path.clone(), page.0)));
         }
     }
-    let names: HashSet<&str> = yardstick.names.iter().map(|name| name.path.as_str()).collect();
+    let names: BTreeSet<&str> = yardstick.names.iter().map(|name| name.path.as_str()).collect();
     let held = mapped_by_others();
 
     let (mut cold, mut warm) = ([vec![], vec![]], [vec![], vec![]]);
@@ -62,10 +63,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seen_read = pages(&observation, true, true);
     // A file whose pages are fetched is looked up.
     let looked_up = observation.names.iter().map(|name| &name.path);
-    let seen_names: HashSet<&str> =
+    let seen_names: BTreeSet<&str> =
         looked_up.chain(observation.files.iter().map(|file| &file.path)).map(String::as_str).collect();
-    let answers = Answers::to(seen_names.iter().copied());
-    let unanswered: Vec<&str> = names.iter().copied().filter(|name| !answers.answer(name)).collect();
     let is_beyond =
         |page: &(String, u64)| !mapped.contains(page) && !read.contains(page) && !held.contains(&page.0);
     let beyond = sure.iter().filter(|page| is_beyond(page));
@@ -89,9 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "near": share(near.len(), mapped.len()),
             "read_share": share(read.iter().filter(is_sure).count(), read.len()),
             "read_pages": read.len(),
-            "names_share": share(names.len() - unanswered.len(), names.len()),
-            "names_told": share(names.intersection(&seen_names).count(), names.len()),
-            "names": names.len(),
+            "yardstick_names": names,
+            "names": seen_names,
             "cold_ms": cold_ms, "cold_ratio": cold_ratio, "warm_ms": warm_ms, "warm_ratio": warm_ratio,
             "coverage": format!("{:?}", observation.coverage), "unseen": observation.unseen,
         })
@@ -114,12 +112,6 @@ fn main() -> Result<(), Box<dyn Error>> {
                 pages.sort_unstable();
                 lines.push(format!("{kind} {} {path} {pages:?}", pages.len()));
             }
-        }
-        for (kind, is_wanted) in [("unanswered", true), ("answered by others", false)] {
-            let untold = names.difference(&seen_names).filter(|name| unanswered.contains(name) == is_wanted);
-            let mut untold: Vec<&&str> = untold.collect();
-            untold.sort();
-            lines.extend(untold.iter().map(|name| format!("{kind} {name}")));
         }
         fs::write(path, lines.join("\n") + "\n")?;
     }
@@ -166,10 +158,8 @@ fn pages(observation: &Observation, is_sure: bool, by_read: bool) -> Pages {
 
 /// Files of which running programs may hold pages that the yardstick therefore cannot see.
 fn mapped_by_others() -> HashSet<String> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let maps = processes.filter_map(|process| fs::read_to_string(process.path().join("maps")).ok());
-    maps.flat_map(|maps| {
-        maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_owned())).collect::<Vec<_>>()
-    })
-    .collect()
+    processes()
+        .flat_map(|pid| mappings(pid).unwrap_or_default())
+        .map(|mapped| mapped.path.to_string())
+        .collect()
 }

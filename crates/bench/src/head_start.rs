@@ -14,9 +14,9 @@ use prepage_prefetch::engine::{Engine, device_of};
 use prepage_prefetch::memory::Budget;
 use prepage_sys::beside::run_beside_with;
 use prepage_sys::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
+use prepage_sys::processor_time::of_this_process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::mode::Mode;
@@ -126,15 +126,9 @@ fn prefetch(profile: &Profile, tuning: Tuning, counts_calls: bool, program_ended
         pid: std::process::id(),
         took_ns: took.as_nanos() as u64,
         pages: requested_bytes / PAGE_SIZE,
-        cpu_ns: processor_ns(),
+        cpu_ns: of_this_process().as_nanos() as u64,
         system_calls: calls.and_then(|calls| calls.count()),
     }
-}
-
-/// What all threads of this process have taken of the processors.
-fn processor_ns() -> u64 {
-    let taken = clock_gettime(ClockId::ProcessCPUTime);
-    taken.tv_sec as u64 * 1_000_000_000 + taken.tv_nsec as u64
 }
 
 /// Waits until something can be read from `pipe` or its other end is closed.

@@ -42,7 +42,6 @@
 //! | [`block_reads`] | every read that a block device is given                            |
 //! | [`modes`], [`tuning_sweep`] | starts in many ways in turns; with many readers and holes |
 //! | [`yardstick`]  | a program learned the slow, exact way                               |
-//! | [`answers`]    | names that cost nothing any more once others were looked up         |
 //! | [`bitmap_study`] | what the study of 2008 printed                                    |
 //!
 //! ```
@@ -56,7 +55,6 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
-pub mod answers;
 pub mod bitmap_study;
 pub mod block_reads;
 pub mod clusters;

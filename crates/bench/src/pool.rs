@@ -16,6 +16,7 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::processor_time::of_this_process;
 use prepage_vm::{MapOptions, Pool, Replacement, Vm, VmOptions};
 
 use crate::error::BenchError;
@@ -209,15 +210,12 @@ fn by_kernel(
 /// What `work` takes, with the misses that the kernel counts.
 fn timed(work: impl FnOnce()) -> io::Result<Served> {
     let faults = || ProcessStat::of(std::process::id()).map(|stat| stat.major_faults);
-    let cpu_seconds = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
-    };
-    let (faults_before, cpu_before, began) = (faults()?, cpu_seconds(), Instant::now());
+    let (faults_before, cpu_before, began) = (faults()?, of_this_process(), Instant::now());
     work();
     let seconds = began.elapsed().as_secs_f64();
     let misses = faults()? - faults_before;
-    Ok(Served { seconds, cpu_seconds: cpu_seconds() - cpu_before, misses, ..Served::default() })
+    let cpu_seconds = (of_this_process() - cpu_before).as_secs_f64();
+    Ok(Served { seconds, cpu_seconds, misses, ..Served::default() })
 }
 
 /// Misses of rules that a memory manager can follow, and of one that knows the future, where memory holds `frames` pages: those of

@@ -16,7 +16,7 @@ use prepage_sys::auxv;
 use prepage_sys::mounts::parse_mounts;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
-use prepage_trace::space::parse_maps_line;
+use prepage_trace::space::mappings;
 use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -372,7 +372,7 @@ impl Armer {
             let (pid, sent_ns) = (touches.pid(), touches.sent_ns());
             // Of the program before, which was over before this was read: the one that the process runs by now sends word of its own. What a
             // process has mapped that has ended is judged all the same.
-            if touches.is_gone() && !mappings(pid).is_empty() {
+            if touches.is_gone() && mappings(pid).is_ok_and(|mapped| !mapped.is_empty()) {
                 continue;
             }
             self.expected.remove(&pid);
@@ -532,7 +532,7 @@ impl Armer {
 
     /// Arms what a process has mapped by now. Returns what is armed, and by whom.
     fn arm_all(&mut self, pid: u32) -> Vec<(Mapped, By)> {
-        let (read_ns, mapped) = (now_ns(), mappings(pid));
+        let (read_ns, mapped) = (now_ns(), mappings(pid).unwrap_or_default());
         let of_files: Vec<&Mapped> = mapped.iter().filter(|mapped| self.is_of_a_file(pid, mapped)).collect();
         let armed = self.arm_each(pid, &of_files);
         self.read_last.insert(pid, (read_ns, mapped));
@@ -651,12 +651,6 @@ pub(crate) enum By {
     Agent,
     /// This process, or the agent with the one for the start.
     Observer,
-}
-
-/// What process `pid` has mapped; nothing where it has ended.
-pub(crate) fn mappings(pid: u32) -> Vec<Mapped> {
-    let maps = proc_file::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter_map(parse_maps_line).collect()
 }
 
 /// Addresses in the program and in the ld.so of process `pid`.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
-    Arming, Carrying, Event, Last, Log, Lookup, Receiver, Record, find_library, variables, would_load,
+    Arming, Carrying, Event, Last, Log, Lookup, Receiver, Record, find_library, variables,
 };
 use prepage_trace::now_ns;
 
@@ -16,6 +16,7 @@ use crate::arming::Entry;
 use crate::elsewhere::Elsewhere;
 use crate::observer::ObserveOptions;
 use crate::sightings::Sightings;
+use crate::target::would_load;
 
 /// Room for some 300,000 records; memory is used as they come.
 const LOG_BYTES: u64 = 32 << 20;

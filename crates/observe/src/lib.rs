@@ -31,6 +31,7 @@
 //! | `endings`       | what processes tell before their page tables go                         |
 //! | `runs`          | sets of addresses                                                       |
 //! | [`inside`]      | names and reads, as the agent tells them                                |
+//! | `target`        | which programs an agent goes into                                       |
 //! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
 //! | [`elsewhere`]   | processes for which a name means another file                             |
 //! | [`sightings`]   | all of it, made into an [`prepage_core::profile::observation::Observation`]      |
@@ -68,6 +69,7 @@ mod runs;
 pub mod sightings;
 pub mod silence;
 pub mod stalls;
+mod target;
 pub mod until;
 
 pub use exact::Exact;

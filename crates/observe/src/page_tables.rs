@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{Record, Sent};
 use prepage_sys::pagemap::PageMap;
-use prepage_sys::proc_file;
+use prepage_sys::{proc_file, processor_time};
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, By, PAUSE};
@@ -137,7 +136,7 @@ impl PageTables {
     pub fn look(&mut self, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         let mut is_due = last || self.next <= Instant::now();
         let looks = is_due && (last || self.rests_until <= Instant::now());
-        let began = looks.then(own_processor_time);
+        let began = looks.then(processor_time::of_this_thread);
         loop {
             self.sent.extend(self.armer.receive());
             let sent = std::mem::take(&mut self.sent);
@@ -194,7 +193,7 @@ impl PageTables {
                 true => (REST_A_LOOK_TOLD, REST_MAX_TOLD),
                 false => (REST_A_LOOK, REST_MAX),
             };
-            let took = own_processor_time().saturating_sub(began);
+            let took = processor_time::of_this_thread().saturating_sub(began);
             self.rests_until = Instant::now() + (rest * took).min(most);
         }
     }
@@ -439,9 +438,4 @@ impl PageTables {
         }
         unseen
     }
-}
-
-/// How long this thread has had a processor.
-fn own_processor_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

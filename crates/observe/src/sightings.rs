@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::file_system::{BTRFS, OVERLAYFS, kind_of, without_device};
 use rustc_hash::FxHashMap;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -21,18 +22,6 @@ use prepage_profiles::identity::{content_of, identity_at, identity_of, open_to_r
 
 /// Places whose contents are made up by the kernel or live in memory: nothing there comes from a device.
 const NOT_ON_A_DEVICE: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
-
-/// File systems that live in memory (statfs magic numbers, include/uapi/linux/magic.h).
-const MEMORY_FILE_SYSTEMS: [u64; 4] = [
-    0x0102_1994, /* tmpfs */
-    0x8584_58f6, /* ramfs */
-    0x9fa0,      /* proc */
-    0x6265_6572, /* sysfs */
-];
-/// Stacked file systems show a device of their own to stat, while the kernel's events name the one below.
-const OVERLAYFS: u64 = 0x794c_7630;
-/// Subvolumes show a device of their own to stat, while the kernel's events name the file system's.
-const BTRFS: u64 = 0x9123_683e;
 
 /// What ld.so of glibc looks for first, before the agent is there. Hardly any machine has it.
 const LOADER_PRELOAD: &str = "/etc/ld.so.preload";
@@ -388,9 +377,9 @@ fn observed(
     identity_at(&path).ok()?;
     let file = open_to_read(&path).ok()?;
     let identity = identity_of(&file).ok()?;
-    let kind = rustix::fs::fstatfs(&file).map_or(0, |statfs| statfs.f_type as u64);
+    let kind = kind_of(&file).unwrap_or_default();
     // The time of the inode's change, which no program sets, tells of a file moved into the place of the one seen, too.
-    if MEMORY_FILE_SYSTEMS.contains(&kind) || run.contains(&identity.ctime_ns) {
+    if without_device(kind).is_some() || run.contains(&identity.ctime_ns) {
         return None;
     }
     if let Some((device, inode)) = inode {

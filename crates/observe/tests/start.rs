@@ -4,11 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
-use prepage_core::{PageIndex, PageRange};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
@@ -42,13 +42,29 @@ for page in pages:
 time.sleep(0.3)
 ";
 
-/// A file in a directory of the build tree, for the system's temporary directory may be in memory; older than the start.
-fn data(dir: &Path, pages: usize) -> PathBuf {
+/// A directory in the build tree, for the system's temporary directory may be in memory.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+}
+
+/// What changed in the very moment in which observing begins counts as changed since.
+fn grow_old() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// A file of so many pages in `dir`, older than the start.
+fn data_in(dir: &Path, pages: usize) -> PathBuf {
     let path = dir.join("data");
     fs::write(&path, vec![1; pages * 4096]).unwrap();
-    // What changed in the very moment in which observing begins counts as changed since.
-    std::thread::sleep(Duration::from_millis(20));
+    grow_old();
     path
+}
+
+/// The same in a directory of its own.
+fn data(pages: usize) -> (tempfile::TempDir, PathBuf) {
+    let dir = directory();
+    let path = data_in(dir.path(), pages);
+    (dir, path)
 }
 
 /// A fork while another test's thread holds a lock of the allocator would wait for ever.
@@ -86,16 +102,29 @@ fn ways(program: &str) -> [ObserveOptions; 4] {
         .expect("four")
 }
 
-/// Observes a command. Returns how it ended, too: its exit code, or the negative signal.
-fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+/// Begins to observe a command, and lets it go. Others wait until the last part is dropped.
+fn start(command: &[&str], options: &ObserveOptions) -> (Observer, Until, Child, MutexGuard<'static, ()>) {
+    let one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let waiting = spawn_waiting(&command).unwrap();
     let observer = Observer::attach(waiting.pid(), options).unwrap();
     let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
     let child = waiting.go_with(&observer.program_arguments()).unwrap();
+    (observer, until, child, one_at_a_time)
+}
+
+/// Observes a command. Returns how it ended, too: its exit code, or the negative signal.
+fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
+    let (observer, until, child, _one_at_a_time) = start(command, options);
     let observation = observer.follow(&until);
     (observation, end_of(child))
+}
+
+/// As [`observe`] with an observer who comes only when the program has ended.
+fn observe_late(command: &[&str], options: &ObserveOptions) -> Observation {
+    let (observer, until, child, _one_at_a_time) = start(command, options);
+    assert_eq!(end_of(child), 0);
+    observer.follow(&until)
 }
 
 /// Runs a command without observing it. Returns how it ended.
@@ -119,10 +148,23 @@ fn file<'a>(observation: &'a Observation, path: &Path) -> &'a ObservedFile {
     found.unwrap_or_else(|| panic!("{} is not in {observation:#?}", path.display()))
 }
 
+/// The runs of pages of the file at `path` that are seen, each with whether that is sure.
+fn runs(observation: &Observation, path: &Path) -> Vec<(u64, u64, bool)> {
+    let used = file(observation, path).pages.iter();
+    used.map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect()
+}
+
+fn has_page(used: &[UsedPages], page: u64) -> bool {
+    used.iter().any(|used| used.range.contains(PageIndex(page)))
+}
+
+fn pages_of(used: &[UsedPages]) -> u64 {
+    used.iter().map(|used| used.range.len()).sum()
+}
+
 #[test]
 fn pages_touched_are_told_from_their_neighbours_in_memory() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let touched = ["40", "3", "4", "17", "63"];
     for options in ways("/usr/bin/python3") {
         let mut command = vec!["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap()];
@@ -146,8 +188,7 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
 /// Perf tells of the mapping once it is ready, and page tables show what is touched in it.
 #[test]
 fn what_is_mapped_later_is_armed_as_perf_tells_it() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { is_patient: false, ..with_agent };
     // The second mapping lies where the first one was, and shows the same.
@@ -160,10 +201,8 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
         if let Some(refused) = observation.unseen.iter().find(|why| why.starts_with("the order of pages")) {
             return skip(Need::Doctor(Doctor::Faults), refused);
         }
-        let used = &file(&observation, &data).pages;
-        let seen: Vec<_> =
-            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
-        assert_eq!(seen, [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)]);
+        let seen = [(3, 5, true), (17, 18, true), (40, 41, true), (63, 64, true)];
+        assert_eq!(runs(&observation, &data), seen);
         assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
     }
 }
@@ -185,16 +224,14 @@ time.sleep(0.3)
 
 /// Of a file of so many pages those that [`MAP_AND_USE`] is seen to use, each run with whether that is sure: with perf and an agent, and without perf.
 fn mapped_and_used(pages: usize) -> [Vec<(u64, u64, bool)>; 2] {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), pages);
+    let (_dir, data) = data(pages);
     let [with_agent, _, without_perf, _] = ways("/usr/bin/python3");
     let impatient = ObserveOptions { is_patient: false, ..with_agent };
     let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
     [impatient, without_perf].map(|options| {
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0, "{:?}", observation.unseen);
-        let used = file(&observation, &data).pages.iter();
-        used.map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect()
+        runs(&observation, &data)
     })
 }
 
@@ -221,16 +258,12 @@ fn a_child_that_executes_nothing_is_seen_page_by_page() {
     if !has(Need::Tracing) {
         return;
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     for options in ways("/usr/bin/python3") {
         let command = ["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "fork", "3", "40"];
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
-        let used = &file(&observation, &data).pages;
-        let seen: Vec<_> =
-            used.iter().map(|used| (used.range.start().0, used.range.end().0, used.is_sure)).collect();
-        assert_eq!(seen, [(3, 4, true), (40, 41, true)], "{options:?}");
+        assert_eq!(runs(&observation, &data), [(3, 4, true), (40, 41, true)], "{options:?}");
     }
 }
 
@@ -250,6 +283,11 @@ int main(int count, char **arguments)
     return 0;
 }
 "#;
+
+/// Whether the pages of the table that [`LOAD_AND_TOUCH`] touches are among those `used` of the library. The table lies behind its headers and code.
+fn table_is_told(used: &[UsedPages]) -> bool {
+    [20, 100, 230].into_iter().all(|page| (page..page + 4).any(|page| has_page(used, page)))
+}
 
 /// Compiles a program or library called `name` in `dir`.
 fn compile(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
@@ -271,11 +309,11 @@ fn program_with(library: &Path) -> PathBuf {
 
 /// A library with a table of 256 pages, and a program of `source` that is told to load it.
 fn library_and_program(source: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let table = "const char table[256 * 4096] = {1};";
     let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
     let program = compile(dir.path(), "program", source, &[]);
-    std::thread::sleep(Duration::from_millis(20));
+    grow_old();
     (dir, library, program)
 }
 
@@ -290,16 +328,10 @@ fn what_is_loaded_later_is_told_as_surely() {
                 observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
             assert_eq!(code, 0, "{options:?}");
             let used = &file(&observation, &library).pages;
-            // The table lies behind the library's headers and code.
-            let is_told = |page| {
-                used.iter().any(|used| (page..page + 4).any(|page| used.range.contains(PageIndex(page))))
-            };
-            assert!([20, 100, 230].into_iter().all(is_told), "{options:?}: {used:?}");
-            // Those three, and what ld.so looks at.
-            let pages: u64 = used.iter().map(|used| used.range.len()).sum();
-            // The observer, who looks at any moment, may find the library before the agent does, and then knows its pages with
-            // their neighbours.
-            surely += u32::from(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages));
+            assert!(table_is_told(used), "{options:?}: {used:?}");
+            // Those three, and what ld.so looks at. The observer, who looks at any moment, may find the library before the agent does, and then
+            // knows its pages with their neighbours.
+            surely += u32::from(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages_of(used)));
         }
         assert!(surely >= 3, "{options:?}: {surely} of 5");
     }
@@ -340,12 +372,12 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\nand $-16, %rsp\ncall begin");
 /// The dynamic section that ld.so reads before a library can be armed lies beside the data, of which a fault maps 15 pages along.
 #[test]
 fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let table = "char table[256 * 4096] = {1};";
     let library = compile(dir.path(), "library.so", table, &["-shared", "-fPIC"]);
     let later = compile(dir.path(), "later", LOAD_AND_TOUCH, &[]);
     let at_start = program_with(&library);
-    std::thread::sleep(Duration::from_millis(20));
+    grow_old();
     let [with_agent, _, without_perf, _] = ways(later.to_str().unwrap());
     let impatient = ObserveOptions { is_patient: false, ..with_agent.clone() };
     for program in [&later, &at_start] {
@@ -356,8 +388,7 @@ fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
                 let (observation, code) = observe(&command, &options);
                 assert_eq!(code, 0, "{:?}", observation.unseen);
                 let used = &file(&observation, &library).pages;
-                let pages = used.iter().map(|used| used.range.len()).sum::<u64>();
-                used.iter().all(|used| used.is_sure) && (3..12).contains(&pages)
+                used.iter().all(|used| used.is_sure) && (3..12).contains(&pages_of(used))
             };
             // The observer may find a library that is loaded later before the agent does, as above. Without the agent's part it is never exact.
             let tries = if program == &at_start { 1 } else { 5 };
@@ -370,20 +401,17 @@ fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let options = ["-static", "-nostdlib", "-fno-stack-protector"];
     let program = compile(dir.path(), "program", READ_AND_TOUCH, &options);
-    let data = data(dir.path(), 64);
+    let data = data_in(dir.path(), 64);
     let script = "{ sleep 0.03; echo; } | \"$0\" \"$1\"";
     let command = ["/bin/sh", "-c", script, program.to_str().unwrap(), data.to_str().unwrap()];
     let [_, perf, _, page_tables] = ways("/bin/sh");
     for options in [perf, page_tables] {
         let (observation, code) = observe(&command, &options);
         assert_eq!(code, 0, "{options:?}");
-        let used: Vec<_> =
-            file(&observation, &data).pages.iter().map(|used| (used.range, used.is_sure)).collect();
-        let page = PageRange::new(PageIndex(40), PageIndex(41));
-        assert_eq!(used, [(page, true)], "{options:?}: {:?}", observation.unseen);
+        assert_eq!(runs(&observation, &data), [(40, 41, true)], "{options:?}: {:?}", observation.unseen);
     }
 }
 
@@ -407,8 +435,7 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in chi
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_that_a_signal_stops_as_it_is_visited_is_armed_later() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let python = "/usr/bin/python3";
     let command =
         [python, "-c", EXECUTE_AND_STOP, python, "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "3", "40"];
@@ -429,8 +456,7 @@ fn pages_that_ld_so_has_used_before_the_agent_came_are_told() {
         let (observation, code) = observe(&["/bin/true"], &options);
         assert_eq!(code, 0);
         let is_loader = |file: &&ObservedFile| file.path.contains("/ld-linux") || file.path.contains("/ld-2");
-        let loader = observation.files.iter().find(is_loader).unwrap();
-        loader.pages.iter().map(|used| used.range.len()).sum::<u64>()
+        pages_of(&observation.files.iter().find(is_loader).unwrap().pages)
     });
     assert!(2 * of_perf >= of_page_tables, "{of_perf} of {of_page_tables}");
 }
@@ -466,8 +492,7 @@ mapped[50 * 4096]
 
 #[test]
 fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     // Perf is ready about when the program ends.
     let for_once = ObserveOptions { is_patient: false, ..with_agent.clone() };
@@ -482,7 +507,7 @@ fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
             late += 1;
             continue;
         }
-        assert!(file(&observation, &data).pages.iter().any(|used| used.range.contains(PageIndex(50))));
+        assert!(has_page(&file(&observation, &data).pages, 50));
     }
     assert!(late < 10, "{late} of 20 were not seen");
 }
@@ -495,10 +520,10 @@ __attribute__((destructor)) static void end(void) { (void)table[40 * 4096]; }
 
 #[test]
 fn page_tables_are_looked_at_after_the_destructors() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let library = compile(dir.path(), "liblate.so", ENDS_LATE, &["-shared", "-fPIC"]);
     let program = program_with(&library);
-    std::thread::sleep(Duration::from_millis(20));
+    grow_old();
     let [with_agent, ..] = ways(program.to_str().unwrap());
     let options = ObserveOptions { without_perf: true, ..with_agent };
     let mut seen = 0;
@@ -506,7 +531,7 @@ fn page_tables_are_looked_at_after_the_destructors() {
         let (observation, code) = observe(&[program.to_str().unwrap()], &options);
         assert_eq!(code, 0);
         let used = &file(&observation, &library).pages;
-        seen += u32::from(used.iter().any(|used| (40..46).any(|page| used.range.contains(PageIndex(page)))));
+        seen += u32::from((40..46).any(|page| has_page(used, page)));
     }
     // On a busy machine the observer may come too late.
     assert!(seen >= 5, "{seen} of 10");
@@ -545,8 +570,7 @@ int main(int count, char **arguments)
 
 #[test]
 fn a_program_that_waits_for_a_device_or_a_processor_has_not_started_yet() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (dir, data) = data(64);
     let program = compile(dir.path(), "program", TOUCH_LATE, &[]);
     let [options, ..] = ways(program.to_str().unwrap());
     for how in ["waits", "starves"] {
@@ -569,7 +593,7 @@ fn a_program_that_waits_for_a_device_or_a_processor_has_not_started_yet() {
         });
         assert_eq!(code, 0);
         let used = &file(&observation, &data).pages;
-        assert!(used.iter().any(|used| used.range.contains(PageIndex(50))), "{how}: {used:?}");
+        assert!(has_page(used, 50), "{how}: {used:?}");
     }
 }
 
@@ -585,22 +609,18 @@ impl Follower for Curious {
 /// Perf tells of faults before the agent sends word that they were each page's own.
 #[test]
 fn faults_are_judged_when_it_is_known_what_was_armed() {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let [perf, ..] = ways("/bin/sh");
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     // A library that takes a while to relocate, and of which every twentieth page is touched then.
     let source = "static char at; char *all[200000] = {[0 ... 199999] = &at};
         struct { char *one; char rest[20 * 4096 - 8]; } few[60] = {[0 ... 59] = {&at, {0}}};";
     let library = compile(dir.path(), "libslow.so", source, &["-shared", "-fPIC"]);
     let program = program_with(&library);
-    std::thread::sleep(Duration::from_millis(20));
-    let command = ["/bin/sh", "-c", &format!("{}; exit 0", program.display())].map(Into::into);
+    grow_old();
+    let script = format!("{}; exit 0", program.display());
     let mut exactly = 0;
     for _ in 0..5 {
-        let waiting = spawn_waiting(&command).unwrap();
-        let observer = Observer::attach(waiting.pid(), &perf).unwrap();
-        let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
-        let child = waiting.go_with(&observer.program_arguments()).unwrap();
+        let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", &script], &perf);
         let observation = observer.follow_with(&until, &mut Curious);
         assert_eq!(end_of(child), 0);
         // Behind the relocations, which are read in order.
@@ -617,18 +637,11 @@ fn faults_are_judged_when_it_is_known_what_was_armed() {
 
 #[test]
 fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { without_perf: true, ..with_agent };
-    let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()].map(Into::into);
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let waiting = spawn_waiting(&command).unwrap();
-    let observer = Observer::attach(waiting.pid(), &options).unwrap();
-    let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
-    let child = waiting.go_with(&observer.program_arguments()).unwrap();
-    assert_eq!(end_of(child), 0);
-    let observation = observer.follow(&until);
+    let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()];
+    let observation = observe_late(&command, &options);
     assert_eq!(observation.coverage, Coverage::Partial, "{observation:#?}");
 }
 
@@ -662,21 +675,15 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     }
     let (_dir, library, program) = library_and_program(LOAD_TOUCH_AND_END);
     let [_, _, options, _] = ways(program.to_str().unwrap());
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for then in ["unload", "execute", "leave", "return"] {
-        let command = [program.as_os_str(), library.as_os_str(), then.as_ref()].map(Into::into);
-        let waiting = spawn_waiting(&command).unwrap();
-        let observer = Observer::attach(waiting.pid(), &options).unwrap();
-        let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
-        let child = waiting.go_with(&observer.program_arguments()).unwrap();
-        assert_eq!(end_of(child), 0);
-        let observation = observer.follow(&until);
+        let command = [program.to_str().unwrap(), library.to_str().unwrap(), then];
+        let observation = observe_late(&command, &options);
         let used = &file(&observation, &library).pages;
-        let is_told =
-            |page| used.iter().any(|used| (page..page + 4).any(|page| used.range.contains(PageIndex(page))));
-        assert!([20, 100, 230].into_iter().all(is_told), "{then}: {used:?}");
-        let pages: u64 = used.iter().map(|used| used.range.len()).sum();
-        assert!(used.iter().all(|used| used.is_sure) && (4..16).contains(&pages), "{then}: {used:?}");
+        assert!(table_is_told(used), "{then}: {used:?}");
+        assert!(
+            used.iter().all(|used| used.is_sure) && (4..16).contains(&pages_of(used)),
+            "{then}: {used:?}"
+        );
     }
 }
 
@@ -703,7 +710,7 @@ fn waited_us() -> u64 {
 /// A while after the beginning, page tables are looked at each 50 ms.
 #[test]
 fn a_visited_program_does_not_stand_still_until_page_tables_are_looked_at_again() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     // Where the kernel does not count that, a busy machine could not be told from a defect.
     if !has(Need::Path("/proc/thread-self/schedstat".into())) {
         return;
@@ -736,8 +743,7 @@ mapped[20 * 4096]
 
 #[test]
 fn a_program_that_waits_for_nothing_is_seen_from_its_beginning() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { is_patient: false, ..with_agent };
     let command = ["/usr/bin/python3", "-c", TOUCH_EARLY_AND_LATE, data.to_str().unwrap()];
@@ -771,20 +777,18 @@ int main(int argc, char **argv) {
     return memory == MAP_FAILED;
 }
 ";
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let data = dir.path().join("data");
     // Page by page: of a single write the kernel may make one folio, which one fault maps as a whole.
     let mut file_of_pages = fs::File::create(&data).unwrap();
     (0..512).for_each(|_| file_of_pages.write_all(&[1; 4096]).unwrap());
-    std::thread::sleep(Duration::from_millis(20));
-    let [from, program] = ["touch.c", "touch"].map(|name| dir.path().join(name));
-    fs::write(&from, source).unwrap();
-    assert!(Command::new("cc").arg(&from).arg("-o").arg(&program).status().unwrap().success());
+    grow_old();
+    let program = compile(dir.path(), "touch", source, &["-O0"]);
     let program = program.to_str().unwrap();
     for options in ways(program).into_iter().filter(|options| !options.without_perf) {
         for _ in 0..10 {
             let (observation, code) = observe(&[program, data.to_str().unwrap()], &options);
-            let pages: u64 = file(&observation, &data).pages.iter().map(|used| used.range.len()).sum();
+            let pages = pages_of(&file(&observation, &data).pages);
             assert_eq!((code, pages), (0, 512), "{options:?} {:?}", observation.unseen);
         }
     }
@@ -807,18 +811,16 @@ int main(int argc, char **argv) {
     return 1;
 }
 "#;
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64).canonicalize().unwrap();
-    let [from, program] = ["exec.c", "exec"].map(|name| dir.path().join(name));
-    fs::write(&from, source).unwrap();
-    assert!(Command::new("cc").arg(&from).arg("-o").arg(&program).status().unwrap().success());
+    let dir = directory();
+    let data = data_in(dir.path(), 64).canonicalize().unwrap();
+    let program = compile(dir.path(), "exec", source, &["-O0"]);
     let program = program.to_str().unwrap();
     let [_, _, with_agent, _] = ways(program);
     // On a busy machine it may not wait for long enough. Then that is known.
     let is_seen_as_a_whole = || {
         let (observation, code) = observe(&[program, data.to_str().unwrap()], &with_agent);
         let files = observation.files.iter().filter(|file| Path::new(&file.path) == data);
-        let pages: u64 = files.flat_map(|file| &file.pages).map(|used| used.range.len()).sum();
+        let pages: u64 = files.map(|file| pages_of(&file.pages)).sum();
         assert_eq!(code, 0);
         assert!(pages == 64 || observation.coverage == Coverage::Partial, "{pages} pages");
         pages == 64 && observation.coverage != Coverage::Partial
@@ -832,10 +834,7 @@ fn odd_programs(dir: &Path) -> Vec<Vec<String>> {
     let shell = |script: &str| command(&["/bin/sh", "-c", script]);
     let python = |script: &str| command(&["/usr/bin/python3", "-c", script]);
     // Registers memory of its own with a userfaultfd, in a file system in memory that only it sees.
-    let registers = dir.join("registers");
-    let source = dir.join("registers.c");
-    fs::write(&source, REGISTERS).unwrap();
-    Command::new("gcc").arg(&source).arg("-o").arg(&registers).status().expect("gcc is there");
+    let registers = compile(dir, "registers", REGISTERS, &[]);
     let in_memory = format!(
         "mount -t tmpfs none {} && exec {} {0}/file",
         dir.join("memory").display(),
@@ -922,7 +921,7 @@ raise SystemExit(8)
 
 #[test]
 fn odd_programs_end_as_without_being_observed() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     for command in odd_programs(dir.path()) {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let plain = unobserved(&words);
@@ -958,7 +957,7 @@ int main(void)
 
 #[test]
 fn memory_that_a_program_handles_faults_of_is_left_to_it() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let program = compile(dir.path(), "program", HANDLES_ITS_FAULTS, &[]);
     let program = program.to_str().unwrap();
     let plain = unobserved(&[program]);
@@ -971,8 +970,7 @@ fn memory_that_a_program_handles_faults_of_is_left_to_it() {
 
 #[test]
 fn names_and_reads_are_seen_from_inside() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 8);
+    let (_dir, data) = data(8);
     let [options, ..] = ways("/usr/bin/head");
     let (observation, code) = observe(&["/usr/bin/head", "-c", "9000", data.to_str().unwrap()], &options);
     assert_eq!((code, observation.names_coverage), (0, Coverage::Exact), "{:?}", observation.unseen);
@@ -1019,8 +1017,8 @@ fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
 /// As daemons and what shells leave in the background do: its parent ends, and it is no descendant of the program any more.
 #[test]
 fn a_process_whose_parent_has_ended_is_seen_by_what_its_agent_says() {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let (data, code) = (data(dir.path(), 64), dir.path().join("code"));
+    let dir = directory();
+    let (data, code) = (data_in(dir.path(), 64), dir.path().join("code"));
     let script = format!(
         "( (/usr/bin/python3 -c \"$0\" '{}' 3 40; echo $? >'{code}') &) & wait; until [ -s '{code}' ]; do sleep 0.1; done",
         data.display(),
@@ -1030,10 +1028,7 @@ fn a_process_whose_parent_has_ended_is_seen_by_what_its_agent_says() {
         let (observation, _) = observe(&["/bin/sh", "-c", &script, MAP_AND_TOUCH], &options);
         assert_eq!(fs::read_to_string(&code).unwrap(), "0\n", "{options:?}");
         let used = &file(&observation, &data).pages;
-        assert!(
-            [3, 40].iter().all(|&page| used.iter().any(|used| used.range.contains(PageIndex(page)))),
-            "{options:?}: {used:?}"
-        );
+        assert!([3, 40].iter().all(|&page| has_page(used, page)), "{options:?}: {used:?}");
         fs::remove_file(&code).unwrap();
     }
 }
@@ -1044,17 +1039,17 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
     if !has(Need::Root) || !has(Need::Mounts) {
         return;
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let [host, inside] = ["host", "inside"].map(|name| {
         let directory = dir.path().join(name);
         fs::create_dir(&directory).unwrap();
         directory
     });
-    let (at_host, shared) = (data(&host, 64), data(dir.path(), 64));
-    data(&inside, 64);
+    let (at_host, shared) = (data_in(&host, 64), data_in(dir.path(), 64));
+    data_in(&inside, 64);
     fs::write(host.join("read"), vec![1; 8 * 4096]).unwrap();
     fs::write(inside.join("read"), vec![2; 8 * 4096]).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    grow_old();
     let touch = format!(
         "{MAP_AND_TOUCH}\n\
          assert open('{host}/read', 'rb').read()[0] == 2\n\
@@ -1081,10 +1076,7 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
         assert!(observation.unseen.iter().any(told), "{options:?} {:?}", observation.unseen);
         // What is the same there is learned.
         let pages = &file(&observation, &shared).pages;
-        assert!(
-            pages.iter().any(|used| used.range.contains(prepage_core::PageIndex(40))),
-            "{options:?} {pages:?}"
-        );
+        assert!(has_page(pages, 40), "{options:?} {pages:?}");
     }
 }
 
@@ -1130,7 +1122,7 @@ int main(int count, char **arguments)
     return open("relative", O_RDONLY) >= 0;
 }
 "#;
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = directory();
     let program = compile(dir.path(), "program", SANDBOXED, &[]);
     let [with_agent, ..] = ways(program.to_str().unwrap());
     for (argument, expected) in [("none", Coverage::Exact), ("sandbox", Coverage::Partial)] {
@@ -1178,8 +1170,7 @@ fn in_a_sandbox_pages_come_in_their_order() {
     if !is_in_a_sandbox() {
         return;
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let data = data(dir.path(), 64);
+    let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let command = ["/usr/bin/python3", "-c", TOUCH_IN_TURN, data.to_str().unwrap()];
     let (observation, code) = observe(&command, &with_agent);
@@ -1194,13 +1185,8 @@ fn in_a_sandbox_pages_come_in_their_order() {
 
 #[test]
 fn the_start_is_over_when_no_file_is_touched_any_more() {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let [options, ..] = ways("/bin/sleep");
-    let command: Vec<_> = ["/bin/sleep", "60"].map(Into::into).into();
-    let waiting = spawn_waiting(&command).unwrap();
-    let observer = Observer::attach(waiting.pid(), &options).unwrap();
-    let until = Until::ended_or(waiting.pid(), Duration::from_secs(50)).unwrap();
-    let child = waiting.go_with(&observer.program_arguments()).unwrap();
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/sleep", "60"], &options);
     let observation = observer.follow(&until);
     assert!(until.ended_ns().is_none() && !until.wait_for(Duration::ZERO), "it waited for the end");
     assert!(observation.files.iter().any(|file| file.path.ends_with("/sleep")));

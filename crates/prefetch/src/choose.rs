@@ -7,9 +7,10 @@ use prepage_core::profile::gain::{self, Turn};
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile};
 use prepage_core::profile::worth::worthwhile;
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_sys::random::random;
 
 use crate::engine::device_of;
-use crate::launch::{LaunchOptions, random};
+use crate::launch::LaunchOptions;
 
 /// What one start does with the profile it has.
 #[derive(Debug)]

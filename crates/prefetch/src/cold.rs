@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_sys::cachestat::cached_pages;
-use prepage_trace::space::parse_maps_line;
+use prepage_sys::processes::processes;
+use prepage_trace::space::mappings;
 use rustix::fs::Advice;
 
 use prepage_profiles::identity::open_if_same;
@@ -84,17 +85,12 @@ pub fn resident_share(profile: &Profile) -> Option<f64> {
 
 /// Paths that running programs other than `program` have mapped, as far as this user may see.
 fn mapped_by_others(program: &str) -> HashSet<String> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_another = |process: &PathBuf| {
-        fs::read_link(process.join("exe")).is_ok_and(|executable| executable != Path::new(program))
+    let is_another = |pid: &u32| {
+        let executable = fs::read_link(format!("/proc/{pid}/exe"));
+        executable.is_ok_and(|executable| executable != Path::new(program))
     };
-    let mut paths = HashSet::new();
-    for process in processes.filter(is_another) {
-        let maps = fs::read(process.join("maps")).unwrap_or_default();
-        let mapped = String::from_utf8_lossy(&maps).lines().filter_map(parse_maps_line).collect::<Vec<_>>();
-        paths.extend(mapped.into_iter().filter(|one| one.inode.is_some()).map(|one| one.path.to_string()));
-    }
-    paths
+    let mapped = processes().filter(is_another).flat_map(|pid| mappings(pid).unwrap_or_default());
+    mapped.filter(|one| one.inode.is_some()).map(|one| one.path.to_string()).collect()
 }
 
 #[cfg(test)]

@@ -24,12 +24,11 @@ use prepage_profiles::call::Call;
 use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
+use prepage_sys::random::random;
 use prepage_sys::{exec, own_pages};
-use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::account::Listener;
 use crate::ahead;
@@ -38,7 +37,6 @@ use crate::config::{self, Config};
 use crate::first_pages;
 use crate::start::StartContext;
 use crate::warm;
-use prepage_core::random::SplitMix;
 
 /// How long a program waits at most for word. Where all is well that takes a millisecond or two; a machine where it does not must
 /// still start its programs.
@@ -496,16 +494,6 @@ fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
     }
     word.go();
     None
-}
-
-/// A number that no two starts share.
-pub fn random() -> u64 {
-    let mut bytes = [0; 8];
-    match getrandom(&mut bytes, GetRandomFlags::INSECURE) {
-        Ok(count) if count == bytes.len() => u64::from_ne_bytes(bytes),
-        // Before Linux 5.6.
-        _ => SplitMix::new(now_ns() ^ (u64::from(std::process::id()) << 32)).next(),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::cached_pages;
+use prepage_sys::file_system::{BTRFS, TMPFS, kind_of};
 use prepage_sys::mapping::are_resident;
 use rustix::fs::{Advice, AtFlags, StatxAttributes, StatxFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -18,7 +19,7 @@ pub(crate) const AT_ONCE: Duration = Duration::from_micros(20);
 const WITH_PAGES: [u32; 14] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
-    0x9123_683e, // btrfs
+    BTRFS,
     0xf2f5_2010, // f2fs
     0xca45_1a4e, // bcachefs
     0xe0f5_e1e2, // erofs
@@ -29,7 +30,7 @@ const WITH_PAGES: [u32; 14] = [
     0x6969,      // nfs
     0xff53_4d42, // cifs
     0xfe53_4d42, // smb3
-    0x0102_1994, // tmpfs
+    TMPFS,
 ];
 
 /// Whether `page` is in memory. The kernel's count is believed where it counts the page. It says nothing of files that the
@@ -70,7 +71,7 @@ fn one(page: PageIndex) -> PageRange {
 
 /// Whether what is in memory of `file` is in the page cache. What lies in memory itself (DAX) is not.
 fn has_pages(file: &File) -> bool {
-    let is_known = rustix::fs::fstatfs(file).is_ok_and(|system| WITH_PAGES.contains(&(system.f_type as u32)));
+    let is_known = kind_of(file).is_ok_and(|kind| WITH_PAGES.contains(&kind));
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let is_dax = |file| {
         let attributes = rustix::fs::statx(file, "", flags, StatxFlags::empty());

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::FileIdentity;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::file_system::{BTRFS, OVERLAYFS, TMPFS};
 use prepage_sys::mapping::are_resident;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -21,12 +22,8 @@ use crate::bytes::Bytes;
 use crate::identity::identity_in;
 use crate::trust::judge;
 
-/// File systems without a device of their own that need nobody to answer (statfs(2)).
-const LOCAL: [u32; 3] = [
-    0x794c_7630, // overlayfs
-    0x0102_1994, // tmpfs
-    0x9123_683e, // btrfs
-];
+/// File systems without a device of their own that need nobody to answer.
+const LOCAL: [u32; 3] = [OVERLAYFS, TMPFS, BTRFS];
 
 /// Links that lead from one to the other at most, as the kernel has it.
 const LINKS_MAX: usize = 40;
@@ -319,7 +316,7 @@ mod tests {
     #[test]
     fn a_file_in_a_tmpfs_is_in_memory() {
         let shared = Path::new("/dev/shm");
-        if !rustix::fs::statfs(shared).is_ok_and(|system| system.f_type as u32 == LOCAL[1]) {
+        if !rustix::fs::statfs(shared).is_ok_and(|system| system.f_type as u32 == TMPFS) {
             return skip(Need::Path(shared.into()), "no tmpfs");
         }
         let dir = tempfile::tempdir_in(shared).unwrap();

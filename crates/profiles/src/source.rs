@@ -4,9 +4,9 @@
 //! profiles in it, are two hosts as soon as each of them learns. Nobody finds the machine's id by it.
 
 use std::path::Path;
-use std::time::SystemTime;
 
 use prepage_core::random::SplitMix;
+use prepage_sys::random::random;
 
 use crate::key::ProgramKey;
 
@@ -30,15 +30,6 @@ fn of_machine(id: &str, directory: &Path, key: &ProgramKey) -> u64 {
     let mixed = |number: u64, byte: &u8| SplitMix::new(number ^ u64::from(*byte)).next();
     let parts = std::iter::once(id.as_bytes()).chain(names);
     parts.fold(0, |number, part| part.iter().chain(&[0]).fold(number, mixed))
-}
-
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // Without random numbers (early in a boot), the clock is as good: it only tells hosts apart.
-    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64),
-    }
 }
 
 #[cfg(test)]

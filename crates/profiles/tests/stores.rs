@@ -51,6 +51,10 @@ fn set_age(path: &Path, hours: u64) {
     file.set_modified(SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
 }
 
+fn make_pipe(path: &Path) {
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
+}
+
 #[test]
 fn the_first_layer_that_has_a_profile_decides() {
     let (dir, stores) = place();
@@ -120,7 +124,7 @@ fn what_others_could_have_written_is_not_followed_and_a_pipe_not_waited_for() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
     assert!(matches!(stores.find(&key), Err(StoreError::Refused(Refused::Untrusted { .. }))));
     fs::remove_file(&path).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    make_pipe(&path);
     assert!(matches!(stores.find(&key), Err(StoreError::Refused(Refused::NotRegular { .. }))));
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
@@ -347,15 +351,10 @@ fn only_what_is_surely_ours_and_surely_stale_may_be_pruned() {
     put("static/js/app.js.map", b"{\"version\":3}");
     put("static/js/app.profile", b"somebody's");
     put("some.profile", b"somebody's");
-    rustix::fs::mkfifoat(
-        rustix::fs::CWD,
-        dir.path().join("build-id/ab/pipe.profile"),
-        rustix::fs::Mode::RWXU,
-    )
-    .unwrap();
+    make_pipe(&dir.path().join("build-id/ab/pipe.profile"));
     // A pipe in the place of the file that a sidecar speaks of is not waited for either.
     let fifo = dir.path().join("fifo");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    make_pipe(&fifo);
     put("elsewhere", &of(fifo.to_str().unwrap(), version));
     fs::create_dir_all(dir.path().join("other/build-id/ab")).unwrap();
     fs::rename(dir.path().join("elsewhere"), dir.path().join("other/build-id/ab/cd.profile")).unwrap();

@@ -10,15 +10,13 @@ use std::path::PathBuf;
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::cachestat::CacheCounts;
+use prepage_sys::file_system::{kind_of, without_device};
 use prepage_sys::mapping::may_write;
 use rustix::fs::Advice;
 
 use crate::residency::Residency;
 use crate::target::{Opened, Passed, Spot};
 use crate::users::{User, Users};
-
-/// File systems that have no other place for their pages (linux/magic.h).
-const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
 /// A file whose pages were to be dropped.
 #[derive(Debug)]
@@ -64,19 +62,13 @@ pub fn evict(spots: &[Spot]) -> Evicted {
     let mut evicted = Evicted::default();
     let mut users = None;
     for spot in spots {
-        let opened = match spot.open() {
-            Ok(opened) => opened,
-            Err(error) => {
-                evicted.passed.push(Passed { path: spot.path.clone(), error });
-                continue;
-            }
-        };
+        let Some(opened) = spot.open_or_pass(&mut evicted.passed) else { continue };
         let residency = || Residency::of(&opened).ok();
         let before = residency();
         let error = drop_pages(&opened, before.as_ref()).err();
         let after = residency();
         let stay = after.as_ref().filter(|after| after.resident_pages() > 0).map(|after| Stay {
-            in_memory_file_system: is_in_memory(&opened),
+            in_memory_file_system: kind_of(&opened.file).is_ok_and(|kind| without_device(kind).is_some()),
             states: after.states,
             may_write: may_write(opened.file.as_fd()),
             users: users.get_or_insert_with(Users::now).of(&opened),
@@ -105,8 +97,4 @@ fn drop_pages(opened: &Opened, before: Option<&Residency>) -> io::Result<()> {
         rustix::fs::fadvise(&opened.file, range.start().0 * PAGE_SIZE, len, Advice::DontNeed)?;
     }
     Ok(())
-}
-
-fn is_in_memory(opened: &Opened) -> bool {
-    rustix::fs::fstatfs(&opened.file).is_ok_and(|system| IN_MEMORY.contains(&(system.f_type as u32)))
 }

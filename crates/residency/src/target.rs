@@ -99,6 +99,12 @@ impl Spot {
         let inode = (metadata.dev(), metadata.ino());
         Ok(Opened { file, path: self.path.clone(), size_bytes, inode, ranges })
     }
+
+    /// Opens it; where that cannot be done it is `passed` over.
+    pub(crate) fn open_or_pass(&self, passed: &mut Vec<Passed>) -> Option<Opened> {
+        let pass = |error| passed.push(Passed { path: self.path.clone(), error });
+        self.open().map_err(pass).ok()
+    }
 }
 
 impl Wanted {

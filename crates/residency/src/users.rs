@@ -1,8 +1,11 @@
 //! The processes that keep a file's pages in memory, because they have them mapped or locked.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
+
+use prepage_sys::proc_file;
+use prepage_sys::processes::processes;
+use prepage_trace::space::parse_maps_line;
 
 use crate::target::Opened;
 
@@ -27,7 +30,7 @@ pub struct Users {
 
 /// A file in /proc/PID/smaps (bytes of its path that are not UTF-8 are replaced): by device and inode, and by path, for file systems in layers show another device there
 /// than stat(2).
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum FileKey {
     Inode(u64, u64),
     Path(String),
@@ -37,15 +40,11 @@ impl Users {
     /// Looks at all processes.
     pub fn now() -> Self {
         let mut users = Self::default();
-        let Ok(entries) = fs::read_dir("/proc") else { return users };
-        for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-                continue;
-            };
+        for pid in processes() {
             // A process that ended meanwhile maps nothing.
-            let Ok(smaps) = fs::read(entry.path().join("smaps")) else { continue };
-            let comm = fs::read(entry.path().join("comm")).unwrap_or_default();
-            users.add(pid, String::from_utf8_lossy(&comm).trim_end(), &String::from_utf8_lossy(&smaps));
+            let Ok(smaps) = proc_file::read_text(format!("/proc/{pid}/smaps")) else { continue };
+            let comm = proc_file::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
+            users.add(pid, comm.trim_end(), &smaps);
         }
         users
     }
@@ -81,11 +80,7 @@ impl Users {
 
     fn count(&mut self, keys: &Option<[FileKey; 2]>, pid: u32, comm: &str, change: impl Fn(&mut User)) {
         for key in keys.iter().flatten() {
-            let key = match key {
-                FileKey::Inode(device, inode) => FileKey::Inode(*device, *inode),
-                FileKey::Path(path) => FileKey::Path(path.clone()),
-            };
-            let users = self.by_file.entry(key).or_default();
+            let users = self.by_file.entry(key.clone()).or_default();
             if users.last().is_none_or(|last| last.pid != pid) {
                 users.push(User { pid, comm: comm.to_owned(), mapped_bytes: 0, locked_bytes: 0 });
             }
@@ -96,21 +91,16 @@ impl Users {
 
 /// The file of a mapping's first line (proc_pid_maps(5)); `None` for memory of no file.
 fn file_of(line: &str) -> Option<[FileKey; 2]> {
-    let mut words = line.splitn(6, ' ');
-    let device = words.nth(3)?;
-    let inode: u64 = words.next()?.parse().ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let hex = |text| u32::from_str_radix(text, 16).ok();
-    let path = words.next().unwrap_or_default().trim_start().to_owned();
-    (inode != 0).then_some([
-        FileKey::Inode(rustix::fs::makedev(hex(major)?, hex(minor)?), inode),
-        FileKey::Path(path),
-    ])
+    let mapped = parse_maps_line(line)?;
+    let (device, inode) = mapped.inode.filter(|(_, inode)| *inode != 0)?;
+    let device = rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32);
+    Some([FileKey::Inode(device, inode), FileKey::Path(mapped.path.to_string())])
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::fs;
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
 

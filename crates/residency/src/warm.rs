@@ -129,13 +129,7 @@ fn hand_out<'a>(
 ) {
     let mut left_bytes = limit_bytes;
     for spot in spots {
-        let opened = match spot.open() {
-            Ok(opened) => opened,
-            Err(error) => {
-                warmed.passed.push(Passed { path: spot.path.clone(), error });
-                continue;
-            }
-        };
+        let Some(opened) = spot.open_or_pass(&mut warmed.passed) else { continue };
         let (before, absent) = match Residency::of(&opened) {
             Ok(residency) => (Some(residency.resident_pages()), residency.absent()),
             Err(ResidencyError::NotAllowed | ResidencyError::Io(_)) => (None, opened.ranges.clone()),

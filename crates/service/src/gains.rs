@@ -16,9 +16,10 @@ use prepage_core::profile::{ColdStart, Profile};
 use prepage_observe::Until;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::engine::Amounts;
-use prepage_prefetch::launch::random;
 use prepage_prefetch::progress::Progress;
 use prepage_profiles::{ProgramKey, bundle};
+use prepage_sys::processor_time::of_this_thread;
+use prepage_sys::random::random;
 use serde::Serialize;
 
 use crate::counters::Counters;
@@ -151,7 +152,7 @@ impl Gains {
     /// Follows a start to its end, and keeps how it fared. Returns the processor time that this took, nanoseconds.
     pub fn follow(&self, process: &Process, start: &Followed) -> u64 {
         let (pid, uid) = (process.context.pid, process.context.uid);
-        let before_ns = processor_ns();
+        let before = of_this_thread();
         let Some(_place) = Place::take(self, uid) else { return 0 };
         if let Ok(until) = Until::ended_or(pid, WINDOW) {
             let mut progress = Progress::new(pid, &until);
@@ -165,7 +166,7 @@ impl Gains {
                 self.keep(uid, &known.key, &known.past.starts, start);
             }
         }
-        processor_ns() - before_ns
+        (of_this_thread() - before).as_nanos() as u64
     }
 
     /// Keeps `start` and, as they decide with it what is done for the next one, those in the `past` of the profile.
@@ -295,12 +296,6 @@ fn needs_more(known: &Known, before: &[ColdStart], start: ColdStart) -> bool {
 
 fn key_of(profile: &Profile) -> ProgramKey {
     ProgramKey { program: profile.program.clone(), role: profile.role.clone() }
-}
-
-/// Processor time of this thread.
-fn processor_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

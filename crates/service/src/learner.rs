@@ -18,9 +18,9 @@ use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey, public};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
+use prepage_sys::processor_time::of_this_process;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::allowance::Allowance;
 use crate::counters::Counters;
@@ -340,7 +340,7 @@ impl Permit {
         let observe = || {
             let _ = rustix::thread::set_name(c"observe");
             self.observe(process, watch);
-            processor_ns()
+            of_this_process().as_nanos() as u64
         };
         let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
         self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
@@ -473,12 +473,6 @@ fn is_there(path: &Path) -> bool {
 fn without_endings(name: &str) -> &str {
     let end = name.char_indices().skip(1).find(|(_, letter)| *letter == '.');
     end.map_or(name, |(at, _)| &name[..at])
-}
-
-/// Processor time of this process.
-fn processor_ns() -> u64 {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use prepage_profiles::program::is_stand_in;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
 use prepage_sys::process_stat::{NAME_BYTES_MAX, ProcessStat};
+use prepage_sys::processes::processes;
 use prepage_sys::rights::Rights;
 use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
@@ -265,13 +266,11 @@ fn ticks(time: Duration) -> u64 {
 
 /// The processes that were started at `since_ticks` or later and have executed something, but for this one.
 pub fn started_since(since_ticks: u64) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_new = |pid: &u32| {
         ProcessStat::of(*pid)
             .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
     };
-    pids.filter(|pid| *pid != std::process::id()).filter(is_new).collect()
+    processes().filter(|pid| *pid != std::process::id()).filter(is_new).collect()
 }
 
 /// Whether a process is one of prepage's own that read for others: what it opens, nobody has used. One that is gone is not known any more.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use prepage_observe::elsewhere::is_elsewhere;
 use prepage_prefetch::clock::unix_s;
-use prepage_prefetch::launch::random;
 use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::random::random;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
 use prepage_trace::now_ns;

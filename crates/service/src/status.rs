@@ -105,7 +105,6 @@ impl Status {
     pub fn of(service: &Service, uid: u32) -> Self {
         let (machine_profiles, user_profiles, profile_bytes) = service.library.size();
         let (launching_threads, reading_threads, hanging_threads) = service.threads();
-        let processor = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let file_systems = service.watch.file_systems().into_iter().map(|watched| FileSystem {
             point: watched.point.to_string_lossy().into_owned(),
             kind: watched.kind,
@@ -138,7 +137,7 @@ impl Status {
             },
         };
         let observed_s = service.learner.observed_ns() as f64 / 1e9;
-        let processor_s = processor.tv_sec as f64 + processor.tv_nsec as f64 / 1e9 + observed_s;
+        let processor_s = prepage_sys::processor_time::of_this_process().as_secs_f64() + observed_s;
         Self {
             schema_version: SCHEMA_VERSION,
             pid: std::process::id(),

@@ -12,7 +12,9 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use prepage_sys::processor_time::of_this_process;
 
 /// One read.
 struct Piece {
@@ -59,11 +61,11 @@ fn main() -> io::Result<()> {
             for file in &reads.files {
                 advise(file, 0, 0, libc::POSIX_FADV_DONTNEED);
             }
-            let (began, cpu) = (Instant::now(), processor_time());
+            let (began, cpu) = (Instant::now(), of_this_process());
             ways[at].1(&reads, ways[at].2);
             // The first round finds memory that was never used, and is slow for that.
             if round > 0 {
-                let cpu = processor_time().saturating_sub(cpu);
+                let cpu = of_this_process().saturating_sub(cpu);
                 taken[at].push((began.elapsed().as_secs_f64() * 1e3, cpu.as_secs_f64() * 1e3));
             }
         }
@@ -208,18 +210,6 @@ fn uring(reads: &Reads, depth: usize) {
             under_way -= 1;
         }
     }
-}
-
-/// Of this process and its threads, in the kernel too.
-fn processor_time() -> Duration {
-    // SAFETY: all zeroes is a valid rusage, and the call fills it in.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let time = |value: libc::timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use crate::given::{check, mapping, number};
 use crate::signals::Masked;
 
 /// As much as a thread of the standard library has.
@@ -45,10 +46,7 @@ fn run<W: FnOnce() -> T, T>(work: W) -> io::Result<T> {
     let argument: *mut Job<W, T> = &raw mut job;
     // SAFETY: the stack and the job outlive the child, which is waited for below. The child uses the thread-local memory of this thread, as a
     // child of vfork(2) does: until the child has ended this thread makes one system call, by which no errno is set as all signals are blocked.
-    let pid = unsafe { libc::clone(begin::<W, T>, stack.top(), flags, argument.cast()) };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let pid = number(unsafe { libc::clone(begin::<W, T>, stack.top(), flags, argument.cast()) })?;
     let mut status: libc::c_int = 0;
     loop {
         let options = libc::__WALL;
@@ -87,16 +85,10 @@ impl Stack {
         let (bytes, none) = (GUARD_BYTES + STACK_BYTES, libc::PROT_NONE);
         // SAFETY: a new mapping, and the rights of its own upper part.
         unsafe {
-            let start = libc::mmap(std::ptr::null_mut(), bytes, none, flags, -1, 0);
-            if start == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
+            let start = mapping(libc::mmap(std::ptr::null_mut(), bytes, none, flags, -1, 0))?.as_ptr();
             let stack = Self(start);
             let both = libc::PROT_READ | libc::PROT_WRITE;
-            match libc::mprotect(start.byte_add(GUARD_BYTES), STACK_BYTES, both) {
-                0 => Ok(stack),
-                _ => Err(io::Error::last_os_error()),
-            }
+            check(libc::mprotect(start.byte_add(GUARD_BYTES), STACK_BYTES, both)).map(|()| stack)
         }
     }
 

@@ -13,7 +13,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -23,6 +23,7 @@ use crate::agent::FirstTouches;
 use crate::auxv;
 use crate::call_filter::{filters_of, inherited_filters};
 use crate::first_touches::agree_on_first_touches;
+use crate::given::descriptor;
 use crate::process_status::ProcessStatus;
 use crate::ptrace::{self, Registers, Stop};
 use crate::userfaultfd::OpenError;
@@ -238,14 +239,10 @@ impl Visit {
         if fd < 0 {
             return Err(VisitError::NoUserfaultfd(io::Error::from_raw_os_error(-fd as i32)));
         }
-        // SAFETY: takes numbers only.
-        let ours = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
-        let taken = if ours < 0 {
-            Err(VisitError::Refused(io::Error::last_os_error()))
-        } else {
-            // SAFETY: the kernel just returned this descriptor and nothing else owns it.
-            Ok(unsafe { OwnedFd::from_raw_fd(ours as i32) })
-        };
+        // SAFETY: takes numbers only, and the descriptor is new.
+        let taken =
+            unsafe { descriptor(libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0)) }
+                .map_err(VisitError::Refused);
         self.call(registers, instruction, libc::SYS_close, fd as u64)?;
         taken
     }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 
 use crate::fork::{fork_orphan, fork_unannounced};
+use crate::given::{check, number};
 
 /// Runs `work` in a new process and returns at once in the caller.
 ///
@@ -103,7 +104,6 @@ fn wait_for_end_of_parent(parent: Pid) {
 /// Drops every tie to the caller's files and terminal. Returns `keep` under numbers of its own.
 fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
     const FIRST_KEPT: i32 = 3;
-    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
     let first_closed = FIRST_KEPT + keep.len() as i32;
     // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
     // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
@@ -112,15 +112,15 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
         // Out of the way first: one of them may have the number that another is to get.
         let mut moved = Vec::with_capacity(keep.len());
         for fd in keep {
-            moved.push(check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first_closed))?);
+            moved.push(number(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first_closed))?);
         }
         for (number, fd) in (FIRST_KEPT..).zip(moved) {
             check(libc::dup3(fd, number, libc::O_CLOEXEC))?;
         }
-        check(libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) as i32)?;
+        check(libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0))?;
         // A bare root (chroot, an image that is being made) may have no devices: an empty file in memory reads and takes as much.
-        let null = check(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))
-            .or_else(|_| check(libc::memfd_create(c"null".as_ptr(), 0)))?;
+        let null = number(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))
+            .or_else(|_| number(libc::memfd_create(c"null".as_ptr(), 0)))?;
         for stream in 0..FIRST_KEPT {
             check(libc::dup2(null, stream))?;
         }
@@ -141,8 +141,7 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
 /// [`run_beside_with`] of a command it runs.
 pub fn adopt_orphans() -> io::Result<()> {
     // SAFETY: PR_SET_CHILD_SUBREAPER takes one flag and touches no memory.
-    let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
 }
 
 /// Lets `reader` inspect this process under Yama's ptrace_scope 1, also after exec. Without Yama it does nothing.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
+use crate::given::{check, mapping, number};
 use crate::memfd::Memfd;
 use crate::region::REGION_ALIGN;
 
@@ -40,22 +41,16 @@ impl Block {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let (len, fd) = (BLOCK_BYTES as usize, memfd.fd().as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, fd, offset) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let block = Self { start: NonNull::new(start).expect("mmap gives no null") };
+        let start = mapping(unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, fd, offset) })?;
+        let block = Self { start };
         for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP, libc::MADV_HUGEPAGE] {
             block.advise(advice)?;
         }
         // SAFETY: the mapping is this value's. Under mlockall(2) one that can be read would be filled with small pages at once.
-        let shown = unsafe {
-            libc::munlock(start, len);
-            libc::mprotect(start, len, libc::PROT_READ | libc::PROT_WRITE)
-        };
-        if shown == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        check(unsafe {
+            libc::munlock(start.as_ptr(), len);
+            libc::mprotect(start.as_ptr(), len, libc::PROT_READ | libc::PROT_WRITE)
+        })?;
         block.advise(libc::MADV_POPULATE_WRITE)?;
         Ok(block)
     }
@@ -80,13 +75,12 @@ impl Block {
                 file_offset,
             )
         };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        number(read).map(|read| read as usize)
     }
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the range is the mapping, and no advice used here changes the memfd's bytes.
-        let result = unsafe { libc::madvise(self.start.as_ptr(), BLOCK_BYTES as usize, advice) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(self.start.as_ptr(), BLOCK_BYTES as usize, advice) })
     }
 }
 

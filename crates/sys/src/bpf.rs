@@ -6,12 +6,14 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::PAGE_SIZE;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::given::descriptor;
 
 // include/uapi/linux/bpf.h
 const MAP_CREATE: libc::c_long = 0;
@@ -326,13 +328,8 @@ impl AsFd for Program {
 /// SAFETY: `attr` has to be what `command` takes, and what it points to has to be valid for that.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
     let attr: *const T = attr;
-    // SAFETY: the caller promises valid attributes; the kernel reads no more of them than the size says.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    // SAFETY: the caller promises valid attributes; the kernel reads no more of them than the size says. The descriptor is new.
+    unsafe { descriptor(libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>())) }
 }
 
 fn map(kind: u32, key_bytes: u32, value_bytes: u32, entries_max: u32, flags: u32) -> io::Result<OwnedFd> {

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use prepage_core::{PageIndex, PageRange};
 use rustix::fs::{Advice, fadvise};
 
+use crate::file_system::{OVERLAYFS, kind_of};
+use crate::given::check;
+
 #[repr(C)]
 struct Range {
     offset_bytes: u64,
@@ -31,15 +34,13 @@ pub struct CacheCounts {
 
 // include/uapi/linux/mman.h
 const _: () = assert!(size_of::<Range>() == 16 && size_of::<CacheCounts>() == 40);
-// include/uapi/linux/magic.h
-const OVERLAYFS: u32 = 0x794c_7630;
 // The same number on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// Whether cachestat(2) sees the pages of `file`. Not in an overlay: such a file has no pages of its own (Linux 6.18, mm/filemap.c, `f_mapping`). A
 /// mapping is one of the file below, whose pages mincore(2) sees.
 pub fn sees(file: BorrowedFd<'_>) -> bool {
-    !rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type as u32 == OVERLAYFS)
+    !kind_of(file).is_ok_and(|kind| kind == OVERLAYFS)
 }
 
 /// The number of pages of `range` that are in memory.
@@ -62,8 +63,8 @@ pub fn counts(file: BorrowedFd<'_>, range: PageRange) -> io::Result<CacheCounts>
     let range = Range { offset_bytes: range.start().offset_bytes(), len_bytes: range.bytes() };
     let mut counts = CacheCounts::default();
     // SAFETY: both structs have the kernel's layout and live through the call; the kernel writes only `counts`.
-    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(counts) }
+    check(unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0) })?;
+    Ok(counts)
 }
 
 /// Sends the pages of `file` out of memory. Those that the kernel has in hand at that moment (writes back, ages, moves)

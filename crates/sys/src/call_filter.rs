@@ -9,6 +9,7 @@ use libc::{
     SECCOMP_RET_ERRNO, sock_filter, sock_fprog,
 };
 
+use crate::given::check;
 use crate::process_status::ProcessStatus;
 
 /// AUDIT_ARCH_* of include/uapi/linux/audit.h: calls of the other ABIs have other numbers, and are refused.
@@ -61,9 +62,7 @@ pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
     let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
     rustix::thread::set_no_new_privs(true)?;
     // SAFETY: the kernel copies the program, which lives until the call returns and has the length that it says.
-    let result =
-        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
 }
 
 /// How many filters the system calls of this process were under when it began. Processes of one sandbox have the same number.

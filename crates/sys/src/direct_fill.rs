@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use crate::fork;
+use crate::given::{check, mapping, number};
 use crate::memfd::Memfd;
 
 /// All of a memfd, writable by the kernel on this process's behalf. Nothing is borrowed from it: whoever reads the bytes
@@ -43,21 +44,18 @@ impl DirectFill {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let fd = memfd.fd().as_raw_fd();
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).expect("mmap gives no null");
+        let start = mapping(unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, fd, 0) })?;
+        let start = start.cast::<u8>();
         let view = Self { start, len, generation: fork::generation() };
         fork::keep(start.as_ptr() as usize, len);
         view.advise(0, view.len as u64, libc::MADV_DONTFORK)?;
         view.advise(0, view.len as u64, libc::MADV_DONTDUMP)?;
         // SAFETY: the mapping is this value's. Under mlockall(2) a readable one would be filled with zeros at once.
-        let shown = unsafe {
+        check(unsafe {
             libc::munlock(start.as_ptr().cast(), len);
             libc::mprotect(start.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE)
-        };
-        if shown == -1 { Err(io::Error::last_os_error()) } else { Ok(view) }
+        })?;
+        Ok(view)
     }
 
     /// Makes sure that the memfd has pages at `[offset, offset + len)`, zeros where it had none, and shows them.
@@ -78,8 +76,8 @@ impl DirectFill {
     pub fn read(&self, file: BorrowedFd<'_>, file_offset: u64, offset: u64, len: u64) -> io::Result<usize> {
         let (to, file_offset) = (self.at(offset, len), signed(file_offset)?);
         // SAFETY: the kernel writes within the mapping, of which there are no references.
-        let read = unsafe { libc::pread(file.as_raw_fd(), to, len as usize, file_offset) };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        let read = number(unsafe { libc::pread(file.as_raw_fd(), to, len as usize, file_offset) })?;
+        Ok(read as usize)
     }
 
     /// As [`Self::read`], only as far as the bytes are in the page cache. If they are not, the kernel may begin to read
@@ -97,13 +95,10 @@ impl DirectFill {
         let to = libc::iovec { iov_base: self.at(offset, len), iov_len: len as usize };
         let file_offset = signed(file_offset)?;
         // SAFETY: as in `read`; the vector is read during the call.
-        let read = unsafe { libc::preadv2(file.as_raw_fd(), &to, 1, file_offset, libc::RWF_NOWAIT) };
-        match usize::try_from(read) {
-            Ok(read) => Ok(Cached::Read(read)),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::WouldBlock => Ok(Cached::NotYet),
-                error => Err(error),
-            },
+        match number(unsafe { libc::preadv2(file.as_raw_fd(), &to, 1, file_offset, libc::RWF_NOWAIT) }) {
+            Ok(read) => Ok(Cached::Read(read as usize)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Cached::NotYet),
+            Err(error) => Err(error),
         }
     }
 
@@ -116,8 +111,7 @@ impl DirectFill {
     fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> io::Result<()> {
         let start = self.at(offset, len);
         // SAFETY: the range lies in the mapping, and no advice used here changes the memfd's bytes.
-        let result = unsafe { libc::madvise(start, len as usize, advice) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start, len as usize, advice) })
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::file_handle::FileHandle;
+use crate::given::{check, descriptor};
 
 /// Some 600 events.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -177,13 +178,9 @@ impl Group {
     /// Without FAN_REPORT_FID its events have files open.
     fn new(more: u32) -> io::Result<Self> {
         let flags = more | libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
-        // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_CLOEXEC) as u32) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the call takes numbers only, and the descriptor is new.
+        let fd =
+            unsafe { descriptor(libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_CLOEXEC) as u32)) }?;
         Ok(Self { fd, opens: more & libc::FAN_REPORT_FID == 0 })
     }
 
@@ -195,8 +192,7 @@ impl Group {
     fn change(&self, flags: u32, mask: u64, fd: i32, path: Option<&CStr>) -> io::Result<()> {
         let path = path.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: the path is null or ends in a zero byte and lives until the call returns; the rest are numbers.
-        let result = unsafe { libc::fanotify_mark(self.fd.as_raw_fd(), flags, mask, fd, path) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::fanotify_mark(self.fd.as_raw_fd(), flags, mask, fd, path) })
     }
 
     fn read(&self, see: &mut dyn FnMut(Seen)) -> io::Result<bool> {

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::given::check;
+
 /// `_IOWR('f', 11, struct fiemap)` of include/uapi/linux/fs.h.
 const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 /// Write back first: what is only in memory has no place yet.
@@ -98,9 +100,7 @@ fn ask(file: BorrowedFd<'_>, start_bytes: u64, len_bytes: u64, flags: u32) -> io
         extents: [RawExtent::default(); BATCH],
     };
     // SAFETY: the request has the kernel's layout, says how many extents it has room for, and outlives the call.
-    if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) } == -1 {
-        return Err(io::Error::last_os_error());
-    }
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut request) })?;
     Ok(request)
 }
 

@@ -3,9 +3,11 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::given::descriptor;
 
 /// MAX_HANDLE_SZ of include/linux/exportfs.h.
 const HANDLE_BYTES_MAX: usize = 128;
@@ -50,14 +52,12 @@ impl FileHandle {
             .ok_or(io::ErrorKind::InvalidInput)?
             .copy_from_slice(&self.bytes);
         let flags = libc::O_PATH | libc::O_CLOEXEC;
-        // SAFETY: the buffer has the layout of `struct file_handle`, says how many bytes it has, and lives until the call returns.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut buffer, flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+        // SAFETY: the buffer has the layout of `struct file_handle`, says how many bytes it has, and lives until the call returns. The
+        // descriptor is new.
+        unsafe {
+            let mount = mount.as_raw_fd();
+            descriptor(libc::syscall(libc::SYS_open_by_handle_at, mount, &raw mut buffer, flags))
         }
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
     /// Whether the file at `path` has this handle on its own file system: says nothing about which file system that is, and so

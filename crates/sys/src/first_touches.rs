@@ -7,6 +7,7 @@ use prepage_core::PAGE_SIZE;
 use rustix::io::Errno;
 
 use crate::fork::fork_unannounced;
+use crate::given::check;
 use crate::reap::wait4;
 use crate::userfaultfd::{OpenError, Userfaultfd};
 use crate::userfaultfd_abi::{
@@ -20,8 +21,7 @@ use crate::userfaultfd_abi::{
 pub(crate) fn register_first_touches(userfaultfd: BorrowedFd<'_>, start: u64, len: u64) -> io::Result<()> {
     let mut register = Register { range: Range { start, len }, mode: MODE_WRITE_PROTECT, ioctls: 0 };
     // SAFETY: the struct has the kernel's layout and lives through the call. Registering alone changes no memory.
-    let result = unsafe { libc::ioctl(userfaultfd.as_raw_fd(), IOC_REGISTER, &mut register) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    check(unsafe { libc::ioctl(userfaultfd.as_raw_fd(), IOC_REGISTER, &mut register) })
 }
 
 /// Whether the address space of `userfaultfd` is gone: its process has ended, or executed another program since. Asks for a page that is not

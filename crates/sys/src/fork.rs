@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
+use crate::given::{mapping, number};
 use crate::raw_lock::RawLock;
 use crate::reap::wait4;
 use crate::signals::Masked;
@@ -41,11 +42,8 @@ pub fn generation() -> u64 {
 pub(crate) unsafe fn fork_unannounced() -> io::Result<Option<libc::pid_t>> {
     const NONE: libc::c_ulong = 0;
     // SAFETY: clone without CLONE_VM, here with no flag and no signal, copies the process; the caller answers for the copy.
-    match unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(None),
-        child => Ok(Some(child as libc::pid_t)),
-    }
+    let child = number(unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) })?;
+    Ok((child != 0).then_some(child as libc::pid_t))
 }
 
 /// The stack of [`fork_orphan`]'s work, as large as that of a thread.
@@ -77,9 +75,7 @@ pub(crate) unsafe fn fork_orphan<W: FnOnce()>(work: W) -> io::Result<()> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, of which the lowest page keeps the stack from growing into others.
     let stack = unsafe { libc::mmap(std::ptr::null_mut(), ORPHANS_STACK_BYTES, protection, flags, -1, 0) };
-    if stack == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    mapping(stack)?;
     let mut work = Some(work);
     // SAFETY: the stack is as large as it says. This thread, the only one, sleeps until the child in between has ended (CLONE_VFORK), so
     // nobody uses the memory they share at the same time, and what the child is given outlives it.
@@ -88,7 +84,7 @@ pub(crate) unsafe fn fork_orphan<W: FnOnce()>(work: W) -> io::Result<()> {
         let top = stack.byte_add(ORPHANS_STACK_BYTES);
         libc::clone(between::<W>, top, libc::CLONE_VM | libc::CLONE_VFORK, (&raw mut work).cast())
     };
-    let ended = if between < 0 { Err(io::Error::last_os_error()) } else { wait4(between, libc::__WALL) };
+    let ended = number(between).and_then(|between| wait4(between, libc::__WALL));
     // SAFETY: the child in between has ended, and the copy has a stack of its own.
     unsafe { libc::munmap(stack, ORPHANS_STACK_BYTES) };
     let ended = ended?.expect("a wait that blocks ends with a child");

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::thread::futex::{self, Flags};
 
+use crate::given::{check, mapping};
 use crate::region::{Contents, REGION_ALIGN, Region, Span};
 use crate::words::Words;
 
@@ -102,8 +103,7 @@ impl HugeBlocks {
         let start = self.span.at(address - self.start, len);
         // SAFETY: the range is the region's, which is mapped while this value lives. Zeros come where there was nothing,
         // which read as zeros before; the rest stays.
-        let made = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) };
-        if made == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) })
     }
 
     fn give_piece(&self, index: u64) -> io::Result<Given> {
@@ -139,7 +139,7 @@ impl HugeBlocks {
                 self.span.at(start - self.start, len).cast::<libc::c_void>(),
             )
         };
-        if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        mapping(moved).map(drop)
     }
 }
 

@@ -2,7 +2,9 @@
 //! (landlock(7), Linux 5.13). What it has open already is not concerned, nor is reading.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+
+use crate::given::{check, descriptor, number};
 
 /// LANDLOCK_CREATE_RULESET_VERSION.
 const VERSION: u32 = 1;
@@ -31,9 +33,9 @@ const _: () = assert!(size_of::<Ruleset>() == 24);
 /// ENOSYS, EOPNOTSUPP where it has none, or where Landlock is switched off.
 pub fn version() -> io::Result<i64> {
     // SAFETY: the kernel is asked for a number and given none.
-    let version =
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Ruleset>(), 0, VERSION) };
-    if version < 0 { Err(io::Error::last_os_error()) } else { Ok(version) }
+    number(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Ruleset>(), 0, VERSION)
+    })
 }
 
 /// From now on this thread, and the threads and processes that it starts, only read. Sets no_new_privs.
@@ -50,19 +52,14 @@ pub fn only_read() -> io::Result<()> {
     };
     rustix::thread::set_no_new_privs(true)?;
     // Older kernels take a longer structure whose end is zero.
-    // SAFETY: the structure lives until the call returns, and its size is given.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size_of::<Ruleset>(), 0)
+    // SAFETY: the structure lives until the call returns, and its size is given. The descriptor is new.
+    let rules = unsafe {
+        let bytes = size_of::<Ruleset>();
+        descriptor(libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, bytes, 0))?
     };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let rules = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     // Without a rule that allows anything, all that the rules handle is refused.
     // SAFETY: takes numbers.
-    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })
 }
 
 #[cfg(test)]

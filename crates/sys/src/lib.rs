@@ -24,6 +24,7 @@
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
 //! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
+//! | [`file_system`] | which kind of file system a file lies in                     |                 |
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
@@ -47,7 +48,8 @@
 //! | [`process_status`] | fields of /proc/PID/status                                  |                 |
 //! | [`auxv`]      | the auxiliary vector of a program                               |                 |
 //! | [`process_stat`] | faults and times of a process                                |                 |
-//! | [`processor_time`] | the processor time of another process                      |                 |
+//! | [`processes`] | which processes and threads there are                           |                 |
+//! | [`processor_time`] | processor time of this process, this thread and others     |                 |
 //! | [`perf`]      | page faults, mappings and context switches of processes         | paranoid <= 2   |
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
@@ -60,6 +62,7 @@
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
 //! | [`regular_file`] | a file opened where something else may stand                 |                 |
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
+//! | [`random`]    | numbers that tell one thing from another                        |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
@@ -105,10 +108,12 @@ pub mod exec_watch;
 pub mod extents;
 pub mod fault_around;
 pub mod file_handle;
+pub mod file_system;
 mod first_touches;
 pub mod fork;
 pub mod forked;
 pub mod fresh_pages;
+mod given;
 pub mod guarded;
 pub mod heap;
 pub mod heaps;
@@ -133,9 +138,11 @@ pub mod perf;
 pub mod proc_file;
 pub mod process_stat;
 pub mod process_status;
+pub mod processes;
 pub mod processor_time;
 pub mod psi;
 pub mod ptrace;
+pub mod random;
 mod raw_lock;
 pub mod readahead;
 pub mod reap;

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::given::check;
+
 /// Pages of a file, mapped shared and read-only. Mapping reads nothing.
 #[derive(Debug)]
 pub struct FileMapping {
@@ -117,10 +119,9 @@ impl FileMapping {
         use std::os::fd::AsRawFd;
         assert!(offset_bytes < self.pages.bytes(), "a read outside the mapping");
         // SAFETY: one byte within the mapping by the check above, which the kernel reads and nobody here.
-        let result = unsafe {
+        check(unsafe {
             libc::pwrite(into.as_raw_fd(), self.start.as_ptr().add(offset_bytes as usize).cast(), 1, 0)
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        })
     }
 
     /// Waits until page `page` of `file` is in memory. The kernel does not note that as a use of it, as it notes a read(2). One byte
@@ -146,10 +147,7 @@ impl FileMapping {
         let mut pages = vec![0u8; self.pages.len() as usize];
         let len_bytes = pages.len() * PAGE_SIZE as usize;
         // SAFETY: the range is our mapping, and `pages` has one byte for each page of it.
-        let result = unsafe { libc::mincore(self.start.as_ptr().cast(), len_bytes, pages.as_mut_ptr()) };
-        if result == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        check(unsafe { libc::mincore(self.start.as_ptr().cast(), len_bytes, pages.as_mut_ptr()) })?;
         // Only the lowest bit is defined.
         Ok(pages.into_iter().map(|page| page & 1 == 1).collect())
     }

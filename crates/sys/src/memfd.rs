@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::process::Resource;
 
+use crate::given::number;
 use crate::own_tmpfs;
 use crate::region::Span;
 
@@ -110,13 +111,11 @@ impl Memfd {
             let written = unsafe {
                 libc::pwrite(self.fd.as_raw_fd(), source.cast(), len as usize, offset as libc::off_t)
             };
-            if written >= 0 {
-                return Ok(written as u64);
-            }
-            match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error if error.raw_os_error() == Some(libc::EFAULT) => return Ok(0),
-                error => return Err(error),
+            match number(written) {
+                Ok(written) => return Ok(written as u64),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(0),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use crate::given::number;
 use crate::process_status::ProcessStatus;
 
 const PAGE_BYTES: u64 = 4096;
@@ -232,10 +233,7 @@ impl PageMap {
             };
             // SAFETY: the struct has the kernel's layout and lives through the call; `regions` has room for as many as
             // it says. Without flags nothing of the other process changes.
-            let found = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SCAN, &mut scan) };
-            if found < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            let found = number(unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SCAN, &mut scan) })?;
             let found = &regions[..found as usize];
             found.iter().for_each(&mut each);
             // With room left, the walk came to its end. Its `walk_end` may lie before that: where the kernel's own buffer

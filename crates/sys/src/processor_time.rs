@@ -1,9 +1,25 @@
-//! The processor time of another process, exact also while it runs (clock_getcpuclockid(3)).
+//! Processor time, exact also of who runs.
 
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processor time that this process has had, in all its threads.
+pub fn of_this_process() -> Duration {
+    of_clock(ClockId::ProcessCPUTime)
+}
+
+/// Processor time that this thread has had.
+pub fn of_this_thread() -> Duration {
+    of_clock(ClockId::ThreadCPUTime)
+}
+
+fn of_clock(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
 /// Processor time that process `pid` has had in all its threads since it was forked: executing a program does not set it back. `None` where there is
-/// no such process.
+/// no such process (clock_getcpuclockid(3)).
 pub fn processor_time(pid: u32) -> Option<Duration> {
     // `MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)` of include/linux/posix-timers_types.h. For 0 it is the clock of the calling process.
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;

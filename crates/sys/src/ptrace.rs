@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::given::{check, number};
 use crate::process_status::ProcessStatus;
 
 /// Why a traced thread stands still, or that it is gone.
@@ -43,10 +44,6 @@ pub enum Syscall {
 const NATIVE_ARCH: u32 = 0xc000_0000 | 62;
 #[cfg(target_arch = "aarch64")]
 const NATIVE_ARCH: u32 = 0xc000_0000 | 183;
-
-fn check(result: libc::c_long) -> io::Result<()> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
 
 /// Attaches to the running process `pid` and, from now on, to all its new threads and children, without stopping
 /// it. They are let go when the tracer ends, however it ends.
@@ -167,12 +164,9 @@ pub fn stop_of(pid: u32, until_it_does: bool) -> io::Result<Option<Stop>> {
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     loop {
         // SAFETY: `info` is a valid place for the result.
-        if unsafe { libc::waitid(libc::P_PID, pid, &mut info, flags) } == 0 {
-            break;
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match check(unsafe { libc::waitid(libc::P_PID, pid, &mut info, flags) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => break ended?,
         }
     }
     // SAFETY: waitid fills in the members that tell of a child, with a zero process id where there is nothing to tell.
@@ -197,8 +191,8 @@ fn is_own_child(pid: u32) -> bool {
 fn wait_for(pid: libc::pid_t, flags: i32) -> io::Result<(u32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is a valid place for the result.
-    let tid = unsafe { libc::waitpid(pid, &mut status, flags) };
-    if tid == -1 { Err(io::Error::last_os_error()) } else { Ok((tid as u32, status)) }
+    let tid = number(unsafe { libc::waitpid(pid, &mut status, flags) })?;
+    Ok((tid as u32, status))
 }
 
 fn stop_from(status: i32) -> Stop {

@@ -4,6 +4,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use crate::given::number;
+
 /// What waiting for any child gave.
 #[derive(Debug)]
 pub enum Reap {
@@ -49,15 +51,10 @@ pub(crate) fn wait4(pid: libc::pid_t, flags: libc::c_int) -> io::Result<Option<R
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     let waited = loop {
         // SAFETY: both places are valid for the results.
-        match unsafe { libc::wait4(pid, &mut status, flags, usage.as_mut_ptr()) } {
-            -1 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            0 => return Ok(None),
-            waited => break waited,
+        match number(unsafe { libc::wait4(pid, &mut status, flags, usage.as_mut_ptr()) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => return Ok(None),
+            waited => break waited?,
         }
     };
     // SAFETY: wait4 gave a process and so filled it in.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use prepage_core::PAGE_SIZE;
 
 use crate::fork;
+use crate::given::{check, mapping, number};
 use crate::huge_blocks::HugeBlocks;
 use crate::memfd::Memfd;
 use crate::pagemap::{PageEntry, PageMap};
@@ -107,8 +108,7 @@ impl Span {
         assert!(self.shared, "pages of a private region would become copies");
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span, and the call changes no byte of it.
-        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) })
     }
 
     /// Has the kernel map what the memfd holds at `[offset, offset + len)` of a shared span, a huge page at once. No userfaultfd serves the range, and
@@ -123,15 +123,13 @@ impl Span {
         assert!(self.shared, "of a private region no memfd need hold the pages");
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span, and the call changes no byte of it.
-        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_READ) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_READ) })
     }
 
     fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
-        let result = unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) })
     }
 
     /// As [`Self::unmap_shared`], of many ranges, each an offset and a length. Since Linux 6.16 that interrupts other CPUs once
@@ -247,7 +245,7 @@ impl Region {
         let align = REGION_ALIGN as usize;
         let reserved = len.checked_add(align).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         // SAFETY: a fresh reservation at an address of the kernel's choice.
-        let base = check(unsafe {
+        let base = mapping(unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 reserved,
@@ -256,7 +254,8 @@ impl Region {
                 -1,
                 0,
             )
-        })?;
+        })?
+        .cast::<u8>();
         let before = base.as_ptr().align_offset(align);
         // SAFETY: `before + len` lies within the reservation, which nobody else knows; the rest is trimmed.
         let span = unsafe {
@@ -312,7 +311,7 @@ impl Region {
             return Err(rustix::io::Errno::INVAL.into());
         }
         // SAFETY: the range lies in this region, of which nobody has borrowed anything.
-        check(unsafe {
+        mapping(unsafe {
             libc::mmap(
                 self.span.at(offset, len).cast(),
                 len as usize,
@@ -321,8 +320,8 @@ impl Region {
                 memfd.fd().as_raw_fd(),
                 from as libc::off_t,
             )
-        })?;
-        Ok(())
+        })
+        .map(drop)
     }
 
     /// Puts another memfd, from byte `from` on, in place of `[offset, offset + len)` of a private region that is still
@@ -357,13 +356,10 @@ impl Region {
         let protection = self.protection | if executable { libc::PROT_EXEC } else { 0 };
         // SAFETY: the region is this value's; what it shows does not change. Unlocked first: what mlockall(2) locks is
         // filled as soon as it can be read.
-        let shown = unsafe {
+        check(unsafe {
             libc::munlock(self.span.start.as_ptr().cast(), self.span.len);
             libc::mprotect(self.span.start.as_ptr().cast(), self.span.len, protection)
-        };
-        if shown == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        })?;
         self.blocks.as_ref().map_or(Ok(()), |blocks| blocks.show(executable))?;
         self.is_shown.store(true, Ordering::Release);
         Ok(())
@@ -475,8 +471,7 @@ impl Region {
         let start = self.span.at(offset, len);
         // SAFETY: the range lies in the region; callers that pass an advice that changes contents hold `&mut self`,
         // or have made sure that there are none.
-        let result = unsafe { libc::madvise(start.cast(), len as usize, advice) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::madvise(start.cast(), len as usize, advice) })
     }
 }
 
@@ -489,13 +484,10 @@ pub fn try_copy(address: u64, to: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
     // SAFETY: the kernel writes at most `to.len()` bytes to `to`, and reads from wherever it can.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    match usize::try_from(copied) {
-        Ok(copied) => Ok(copied),
-        Err(_) => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
-            error => Err(error),
-        },
+    match number(unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) }) {
+        Ok(copied) => Ok(copied as usize),
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+        Err(error) => Err(error),
     }
 }
 
@@ -508,13 +500,6 @@ fn page_entry(address: u64) -> io::Result<PageEntry> {
     let mut entry = [PageEntry::default()];
     PageMap::of(std::process::id())?.entries(address, &mut entry)?;
     Ok(entry[0])
-}
-
-fn check(mapped: *mut libc::c_void) -> io::Result<NonNull<u8>> {
-    if mapped == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(NonNull::new(mapped.cast()).expect("mmap gives no null"))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::io;
 use std::marker::PhantomData;
 
+use crate::given::check;
 use crate::process_status::ProcessStatus;
 
 /// The user and the group that no file belongs to.
@@ -113,8 +114,7 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
         return Ok(());
     }
     // SAFETY: the array lives until the call returns, and its length is given.
-    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::MutexGuard;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::given::{descriptor, number};
 
 /// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
@@ -43,11 +45,7 @@ impl Signals {
             for &signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
-            let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let fd = OwnedFd::from_raw_fd(fd);
+            let fd = descriptor(libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             // The last that can fail: until here nothing has changed.
             let mut before = MaybeUninit::<libc::sigset_t>::uninit();
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
@@ -71,13 +69,12 @@ impl Signals {
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: `info` has room for `size` bytes.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                _ => Err(error),
-            };
-        }
+        match number(got) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(None);
+            }
+            got => got?,
+        };
         // SAFETY: the struct is plain numbers, valid for any bytes; the kernel reads whole ones only.
         let info = unsafe { info.assume_init() };
         Ok(Some(Arrived { signal: info.ssi_signo as i32, by_kernel: info.ssi_code == libc::SI_KERNEL }))

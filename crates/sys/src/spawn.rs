@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::given::check;
 use crate::reap::wait4;
 
 /// A child process that has not executed its program yet. Dropped, it ends without having done so.
@@ -148,10 +149,9 @@ impl Child {
     /// Sends it `signal`.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         // SAFETY: takes numbers only; the descriptor names our own child, which cannot be another's by reuse.
-        let result = unsafe {
+        check(unsafe {
             libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, 0usize, 0u32)
-        };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        })
     }
 
     /// Waits for its end.

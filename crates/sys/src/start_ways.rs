@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::ptr;
 
+use crate::given::number;
 use crate::reap::wait4;
 
 /// How a child comes to be.
@@ -68,8 +69,7 @@ fn vfork(program: &CStr) -> io::Result<libc::pid_t> {
     let argument = program.as_ptr().cast_mut().cast();
     // SAFETY: `top` is the aligned end of a stack that lives until the call returns, and with CLONE_VFORK it returns when
     // the child uses neither the stack nor `program` any more.
-    let pid = unsafe { libc::clone(execute, top.cast(), flags, argument) };
-    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+    number(unsafe { libc::clone(execute, top.cast(), flags, argument) })
 }
 
 /// Becomes the program whose name, a C string, `program` points to.

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+
+use crate::given::{check, descriptor};
 
 /// `_IO(0xb7, 2)` and `_IO(0xb7, 4)` of include/uapi/linux/nsfs.h.
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
@@ -25,13 +27,9 @@ pub fn maker_of(pid: u32) -> io::Result<Option<u32>> {
     }
     let mut namespace = File::open(path)?;
     loop {
-        // SAFETY: the call takes no argument and returns a descriptor.
-        let parent = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT as _) };
-        if parent == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just given this descriptor, and nobody else has it.
-        let parent = unsafe { File::from_raw_fd(parent) };
+        // SAFETY: the call takes no argument and returns a new descriptor.
+        let parent = unsafe { descriptor(libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT as _)) };
+        let parent = File::from(parent?);
         if parent.metadata()?.ino() == own {
             break;
         }
@@ -39,9 +37,7 @@ pub fn maker_of(pid: u32) -> io::Result<Option<u32>> {
     }
     let mut uid: libc::uid_t = 0;
     // SAFETY: the kernel writes a user id, and it outlives the call.
-    if unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut uid) } == -1 {
-        return Err(io::Error::last_os_error());
-    }
+    check(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut uid) })?;
     Ok(Some(uid))
 }
 

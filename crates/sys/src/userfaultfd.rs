@@ -11,13 +11,14 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use prepage_core::PAGE_SIZE;
 
+use crate::given::{check, descriptor, number};
 use crate::region::Span;
 use crate::userfaultfd_abi::{
-    API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENT_FORK,
-    FEATURE_EVENTS, FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED,
-    FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER,
-    IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON,
-    PROTECTED, Range, RawMessage, Register, Transfer, USER_MODE_ONLY, WriteProtect,
+    API, Api, EVENT_FORK, EVENT_PAGEFAULT, FEATURE_EVENT_FORK, FEATURE_MINOR_SHMEM, FEATURE_POISON,
+    FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED, FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY,
+    IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR,
+    MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED, Range, RawMessage, Register, Transfer,
+    USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -36,30 +37,7 @@ pub enum Delivery {
 pub enum Event {
     /// A thread touched a page that is not there, and waits.
     Fault(Message),
-    /// Memory was moved; needs [`Userfaultfd::open_with_events`], as all that follow.
-    Moved {
-        /// Where it was.
-        from: u64,
-        /// Where it is.
-        to: u64,
-        /// Its bytes.
-        len: u64,
-    },
-    /// Pages were given up by madvise(2): they are missing again.
-    Removed {
-        /// The first address.
-        start: u64,
-        /// Behind the last.
-        end: u64,
-    },
-    /// Memory was unmapped.
-    Unmapped {
-        /// The first address.
-        start: u64,
-        /// Behind the last.
-        end: u64,
-    },
-    /// The process forked; this serves the child.
+    /// The process forked; this serves the child. Needs [`Userfaultfd::open_with_forks`].
     Forked(Userfaultfd),
 }
 
@@ -156,15 +134,6 @@ impl Userfaultfd {
         Self::open_for(delivery, 0)
     }
 
-    /// As [`Self::open`]; also tells when memory that it serves is moved, given up, unmapped or forked. Whoever does that
-    /// waits until the event is read.
-    ///
-    /// # Errors
-    /// As `open`. Forks are told to those with CAP_SYS_PTRACE alone.
-    pub fn open_with_events(delivery: Delivery) -> Result<Self, OpenError> {
-        Self::open_for(delivery, FEATURE_EVENTS)
-    }
-
     /// As [`Self::open`]; also tells of forks ([`Event::Forked`]): children keep the memory that it serves, and whoever reads the
     /// event serves it for them. Who forks waits until that is read, with the locks of the allocator held.
     ///
@@ -187,32 +156,24 @@ impl Userfaultfd {
         features |= if delivery == Delivery::Signal { FEATURE_SIGBUS } else { FEATURE_THREAD_ID };
         let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: the struct has the kernel's layout and lives through the call.
-        let result = unsafe { libc::ioctl(uffd.fd.as_raw_fd(), IOC_API, &mut api) };
-        if result == -1 {
-            return Err(match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::EPERM) => OpenError::NotPermitted,
-                error if error.raw_os_error() == Some(libc::EINVAL) => {
-                    OpenError::TooOld { missing: "minor faults of memfds, or poison", needs: "6.6" }
-                }
-                error => OpenError::Other(error),
-            });
-        }
-        Ok(uffd)
+        let agreed = check(unsafe { libc::ioctl(uffd.fd.as_raw_fd(), IOC_API, &mut api) });
+        agreed.map(|()| uffd).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => OpenError::NotPermitted,
+            Some(libc::EINVAL) => {
+                OpenError::TooOld { missing: "minor faults of memfds, or poison", needs: "6.6" }
+            }
+            _ => OpenError::Other(error),
+        })
     }
 
     pub(crate) fn descriptor(flags: libc::c_int) -> Result<OwnedFd, OpenError> {
-        // SAFETY: userfaultfd takes flags alone.
-        let fd = unsafe {
-            libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) as i32
-        };
-        if fd >= 0 {
-            // SAFETY: the call just made this descriptor and nobody else owns it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-        Err(match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EPERM) => OpenError::NotPermitted,
-            error if error.raw_os_error() == Some(libc::ENOSYS) => OpenError::Missing,
-            error => OpenError::Other(error),
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
+        // SAFETY: userfaultfd takes flags alone, and the descriptor is new.
+        let opened = unsafe { descriptor(libc::syscall(libc::SYS_userfaultfd, flags)) };
+        opened.map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => OpenError::NotPermitted,
+            Some(libc::ENOSYS) => OpenError::Missing,
+            _ => OpenError::Other(error),
         })
     }
 
@@ -224,13 +185,10 @@ impl Userfaultfd {
             .custom_flags(libc::O_CLOEXEC)
             .open("/dev/userfaultfd")
             .map_err(|_| OpenError::NotPermitted)?;
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: the request takes flags alone and returns a new descriptor.
-        let fd = unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
-        if fd < 0 {
-            return Err(OpenError::Other(io::Error::last_os_error()));
-        }
-        // SAFETY: the call just made this descriptor and nobody else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let opened = unsafe { descriptor(libc::ioctl(device.as_raw_fd(), IOC_NEW, flags)) };
+        opened.map_err(OpenError::Other)
     }
 
     /// Serves touches of `span` from here. Says nothing of what was served before: more can be added so, and less takes an
@@ -266,8 +224,7 @@ impl Userfaultfd {
         let mut register = Register { range, mode, ioctls: 0 };
         // SAFETY: the struct has the kernel's layout and lives through the call, which changes no memory; the span stays
         // mapped meanwhile.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_REGISTER, &mut register) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_REGISTER, &mut register) })
     }
 
     /// Serves touches of `span` no longer; those that wait are repeated.
@@ -285,8 +242,7 @@ impl Userfaultfd {
     pub fn unregister_part(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
         let mut range = Range { start: span.at(offset, len) as u64, len };
         // SAFETY: as in `register`.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_UNREGISTER, &mut range) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_UNREGISTER, &mut range) })
     }
 
     /// Maps pages of `[offset, offset + len)` of `span` that the mapped memfd holds.
@@ -375,16 +331,14 @@ impl Userfaultfd {
         let range = Range { start: span.at(offset, len) as u64, len };
         let mut protect = WriteProtect { range, mode };
         // SAFETY: the struct has the kernel's layout and lives through the call, as the span does; no contents change.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WRITE_PROTECT, &mut protect) })
     }
 
     /// Wakes threads that wait for a page of `[start, start + len)`; they touch it again.
     pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
         let mut range = Range { start, len };
         // SAFETY: the struct has the kernel's layout and lives through the call, which changes no memory.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WAKE, &mut range) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_WAKE, &mut range) })
     }
 
     /// From here on [`Self::read`] sleeps until there is something to be told. Who sleeps there returns for a message that
@@ -406,13 +360,10 @@ impl Userfaultfd {
         let mut raw = [RawMessage::default(); 16];
         // SAFETY: `raw` has room for the bytes asked for and any bytes are valid in it.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), raw.as_mut_ptr().cast(), size_of_val(&raw)) };
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-                _ => Err(error),
-            };
-        }
+        let got = match number(got) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            got => got?,
+        };
         events.extend(raw[..got as usize / size_of::<RawMessage>()].iter().filter_map(RawMessage::event));
         Ok(())
     }
@@ -428,9 +379,6 @@ impl RawMessage {
                 write: first & FLAG_WRITE != 0,
                 protected: first & FLAG_PROTECTED != 0,
             })),
-            EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
-            EVENT_REMOVE => Some(Event::Removed { start: first, end: second }),
-            EVENT_UNMAP => Some(Event::Unmapped { start: first, end: second }),
             EVENT_FORK => {
                 // SAFETY: the kernel opened this descriptor for who reads the event, and the event is read once.
                 let fd = unsafe { OwnedFd::from_raw_fd(first as u32 as i32) };

@@ -120,13 +120,15 @@ mod tests {
         }
     }
 
+    fn alive(there: &AtomicU64) -> Arc<Alive<'_>> {
+        there.fetch_add(1, Ordering::SeqCst);
+        Arc::new(Alive(AtomicBool::new(true), there))
+    }
+
     #[test]
     fn values_outlive_their_users_and_go_after_them() {
         let there = AtomicU64::new(0);
-        let make = || {
-            there.fetch_add(1, Ordering::SeqCst);
-            Arc::new(Alive(AtomicBool::new(true), &there))
-        };
+        let make = || alive(&there);
         let versions = Versions::new(make());
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -153,14 +155,12 @@ mod tests {
         drop(versions);
         assert_eq!(there.load(Ordering::SeqCst), 0);
     }
+
     /// One use begins before another ends, so that there is never none.
     #[test]
     fn values_go_while_others_are_in_use_all_the_time() {
         let there = AtomicU64::new(0);
-        let make = || {
-            there.fetch_add(1, Ordering::SeqCst);
-            Arc::new(Alive(AtomicBool::new(true), &there))
-        };
+        let make = || alive(&there);
         let versions = Versions::new(make());
         versions.replace(&make());
         let mut held = versions.enter(0);

@@ -59,15 +59,8 @@ fn the_auxiliary_vector_is_found_behind_the_environment() {
 
 #[test]
 fn a_program_with_its_own_copy_of_the_stacks_end_is_entered() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let program = compile(
-        dir.path(),
-        &["-no-pie"],
-        "extern void *__libc_stack_end; int main(void) { return __libc_stack_end == 0; }",
-    );
+    let source = "extern void *__libc_stack_end; int main(void) { return __libc_stack_end == 0; }";
+    let Some(program) = built(&["-no-pie"], source) else { return };
     same_with_and_without(program.to_str().unwrap(), &[]);
 }
 
@@ -162,14 +155,11 @@ fn the_users_own_empty_list_of_auditing_libraries_is_kept() {
 
 #[test]
 fn the_users_own_auditing_library_is_kept() {
-    if !tool("gcc") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let own = compile(dir.path(), &["-shared", "-fPIC"], "unsigned la_version(unsigned v) { return v; }");
+    let source = "unsigned la_version(unsigned v) { return v; }";
+    let Some(own) = built(&["-shared", "-fPIC"], source) else { return };
     let run = |with_agent: bool| {
         let mut command = command("/bin/sh", &["-c", "printenv LD_AUDIT; grep -c /test$ /proc/self/maps"]);
-        command.env("LD_AUDIT", &own);
+        command.env("LD_AUDIT", &*own);
         if with_agent { observe(&mut command).output } else { command.output().unwrap() }
     };
     assert_eq!(run(true), run(false));

@@ -23,7 +23,6 @@ mod hung;
 mod need;
 mod pinned;
 mod program;
-mod random;
 mod skipped;
 mod unsteady;
 
@@ -37,7 +36,6 @@ pub use hung::Hung;
 pub use need::{Doctor, Need, python, task_groups};
 pub use pinned::write_pinned;
 pub use program::Program;
-pub use random::Random;
 pub use skipped::{Skipped, log_path};
 pub use unsteady::{Failed, Failures};
 

@@ -3,13 +3,15 @@
 mod stacks;
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use prepage_core::{
     Fault, FaultClass, Object, PageIndex, Permissions, Stack, Thread, ThreadIndex, TraceFacts,
 };
+use prepage_sys::proc_file;
+use prepage_sys::processes::threads_of;
 
 use crate::event::{Event, EventKind};
 use crate::filter::Filters;
@@ -139,10 +141,8 @@ impl Pairing {
     /// # Errors
     /// When the process is gone or its mappings may not be read.
     pub fn seed(&mut self, pid: u32) -> io::Result<()> {
-        for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
-            let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let name = fs::read(task.path().join("comm")).unwrap_or_default();
-            let name = String::from_utf8_lossy(&name);
+        for tid in threads_of(pid)? {
+            let name = proc_file::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
             self.running.insert(tid, Running::new(pid, name.trim_end_matches('\n').into()));
         }
         self.spaces.seed(pid)?;

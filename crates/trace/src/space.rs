@@ -4,12 +4,14 @@ mod mappings;
 mod touched;
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::{fs, io};
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange, Permissions};
 use prepage_sys::pagemap::PageMap;
+use prepage_sys::proc_file;
+use prepage_sys::processes::threads_of;
 
 use crate::build_id::{build_id_of, file_of};
 use crate::event::{Event, EventKind, Mapped};
@@ -105,14 +107,8 @@ impl AddressSpaces {
     /// # Errors
     /// When the process is gone or its maps may not be read. Its threads are known nevertheless.
     pub fn seed(&mut self, pid: u32) -> io::Result<()> {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
-        let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-        self.processes.entry(pid).or_default().threads = threads.collect();
-        let maps = fs::read(format!("/proc/{pid}/maps"))?;
-        String::from_utf8_lossy(&maps)
-            .lines()
-            .filter_map(parse_maps_line)
-            .for_each(|mapped| self.map(pid, &mapped));
+        self.processes.entry(pid).or_default().threads = threads_of(pid)?.collect();
+        mappings(pid)?.iter().for_each(|mapped| self.map(pid, mapped));
         Ok(())
     }
 
@@ -309,6 +305,15 @@ fn is_fresh(mappings: &Mappings, new: &Mapped, object: ObjectId) -> bool {
     mappings.at(new.start).is_some_and(|(addresses, old)| {
         addresses.end >= new.end && old.object == object && old.permissions == new.permissions
     })
+}
+
+/// What process `pid` has mapped.
+///
+/// # Errors
+/// When it is gone or its maps may not be read.
+pub fn mappings(pid: u32) -> io::Result<Vec<Mapped>> {
+    let maps = proc_file::read_text(format!("/proc/{pid}/maps"))?;
+    Ok(maps.lines().filter_map(parse_maps_line).collect())
 }
 
 /// One line of /proc/PID/maps (proc_pid_maps(5)):

@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use prepage_core::random::SplitMix;
 use prepage_core::{Fault, FaultClass, Missing, Trace};
-use prepage_testing::{Need, Random, has};
+use prepage_testing::{Need, has};
 use prepage_trace::import::{ImportError, Importer};
 
 mod support;
@@ -360,7 +361,7 @@ fn damaged_files_do_no_harm() {
     let Some(path) = record(dir.path(), &options, &["true"]) else { return };
     let whole = fs::read(&path).unwrap();
     let damaged = dir.path().join("damaged");
-    let mut random = Random::new(0);
+    let mut random = SplitMix::new(0);
     for round in 0..600 {
         let mut bytes = whole.clone();
         // Half of them in the header and the first records, where most of the structure is.

@@ -361,8 +361,8 @@ mod tests {
     use std::cell::Cell;
     use std::collections::HashMap;
 
+    use prepage_core::random::SplitMix;
     use prepage_simulate::replacement::{clock, dont_need, lru, opt, s3_fifo, two_q};
-    use prepage_testing::Random;
 
     use super::*;
     use crate::frame_count::AHEAD_PART;
@@ -451,7 +451,7 @@ mod tests {
     }
 
     fn random(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix::new(seed);
         move |limit| random.below(limit)
     }
 

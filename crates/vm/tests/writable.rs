@@ -9,10 +9,10 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use prepage_core::random::SplitMix;
 use prepage_core::{FaultClass, PAGE_SIZE};
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::region::is_present;
-use prepage_testing::Random;
 use prepage_vm::{AccessError, FlushError, Map, MapError, MapOptions, Mode, Object, Pool, Vm, VmOptions};
 use support::{child_command, file, is_child, left_in, modes, page_bytes, pages, until, word};
 
@@ -399,7 +399,7 @@ fn random_steps_agree_with_plain_bytes() {
     let first = vm.map(&object, &MapOptions::writable()).unwrap();
     let part = MapOptions::writable().window(pages(32, 64));
     let second = vm.map(&object, &part).unwrap();
-    let mut random = Random::new(7);
+    let mut random = SplitMix::new(7);
     for step in 0..3_000 {
         let range = {
             let start = random.below(PAGES);

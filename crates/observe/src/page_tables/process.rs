@@ -5,8 +5,9 @@ use std::path::Path;
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::pagemap::PageMap;
 use prepage_trace::Mapped;
+use prepage_trace::space::mappings;
 
-use crate::armer::{Armer, mappings};
+use crate::armer::Armer;
 use crate::faults::as_stat_shows;
 use crate::runs::{Run, joined, within, without};
 use crate::sightings::{FileIndex, Sightings};
@@ -145,7 +146,7 @@ impl Process {
         let mut new = Vec::new();
         let read = armer.take_read_last(pid);
         let is_armed = read.is_some();
-        let (read_ns, read) = read.unwrap_or_else(|| (now, mappings(pid)));
+        let (read_ns, read) = read.unwrap_or_else(|| (now, mappings(pid).unwrap_or_default()));
         (self.read_ns, self.is_remapped) = (read_ns, false);
         for mapped in read {
             self.mapped.push((mapped.start, mapped.end));

@@ -1,11 +1,12 @@
 //! A process and all that it has started, directly or not.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use prepage_sys::proc_file;
+use prepage_sys::processes::threads_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -139,10 +140,9 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// The threads of process `pid`.
+/// The threads of process `pid`; none where it has ended.
 pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok())
+    threads_of(pid).into_iter().flatten()
 }
 
 #[cfg(test)]

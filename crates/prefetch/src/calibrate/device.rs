@@ -7,20 +7,6 @@ use std::path::Path;
 
 use prepage_sys::disk_stat::DiskStat;
 
-/// File systems that read from no device, by `f_type` (linux/magic.h).
-const WITHOUT_DEVICE: [(u64, &str); 10] = [
-    (0x0102_1994, "tmpfs"),
-    (0x8584_58f6, "ramfs"),
-    (0x9fa0, "proc"),
-    (0x6265_6572, "sysfs"),
-    (0x1cd1, "devpts"),
-    (0x2765_6b6a, "cgroup"),
-    (0x6367_7270, "cgroup2"),
-    (0x6462_6720, "debugfs"),
-    (0x7472_6163, "tracefs"),
-    (0x9584_58f6, "hugetlbfs"),
-];
-
 /// A device, and what tells it from another that has its number later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -60,12 +46,6 @@ impl Device {
     }
 }
 
-/// The name of the file system of `path` where that one reads from no device.
-pub(super) fn without_device(path: &Path) -> io::Result<Option<&'static str>> {
-    let kind = rustix::fs::statfs(path)?.f_type as u64 & 0xffff_ffff;
-    Ok(WITHOUT_DEVICE.iter().find(|(magic, _)| *magic == kind).map(|&(_, name)| name))
-}
-
 /// A file's only line.
 fn word(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -74,13 +54,15 @@ fn word(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use prepage_sys::file_system::{kind_of, without_device};
+
     use super::*;
 
     #[test]
     fn the_root_has_an_identity_of_one_line_and_memory_has_no_device() {
         let device = Device::under(Path::new("/")).unwrap();
         assert!(device.identity.contains(" on ") && !device.identity.contains('\n'), "{}", device.identity);
-        assert_eq!(without_device(Path::new("/proc")).unwrap(), Some("proc"));
+        assert_eq!(without_device(kind_of(fs::File::open("/proc/version").unwrap()).unwrap()), Some("proc"));
         assert!(Device::under(Path::new("/no/such/path")).is_err());
     }
 }

@@ -10,9 +10,9 @@ use prepage_core::{PAGE_SIZE, PageIndex};
 use rustix::fs::{Advice, OFlags};
 
 use super::CalibrateError;
-use super::device::without_device;
 use crate::resident::is_resident;
 use prepage_core::random::SplitMix;
+use prepage_sys::file_system::without_device;
 
 /// Largest single read of a [`Sample`].
 pub(super) const READ_BYTES_MAX: usize = 1 << 20;
@@ -39,7 +39,8 @@ impl Sample {
     pub(super) fn on(path: &Path) -> Result<Self, CalibrateError> {
         let io = |source| CalibrateError::Io { path: path.into(), source };
         let metadata = fs::metadata(path).map_err(io)?;
-        if let Some(system) = without_device(path).map_err(io)? {
+        let kind = rustix::fs::statfs(path).map_err(|error| io(error.into()))?.f_type as u32;
+        if let Some(system) = without_device(kind) {
             return Err(CalibrateError::Memory { path: path.into(), system });
         }
         if metadata.is_file() {

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use prepage_sys::cgroup::{Group, Memberships};
+use prepage_sys::processes::processes;
 
 /// The share of them that a prefetch may have: 1 in this. A program that may not fork fails; a prefetch with fewer threads is
 /// slower.
@@ -44,10 +45,7 @@ fn tasks_of_user() -> u64 {
     /// A directory has two names besides those that its subdirectories have for it: one of these is a thread's.
     const OWN_LINKS: u64 = 2;
     let uid = geteuid().as_raw();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
-    let processes = processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes()));
-    let tasks = processes.filter_map(|entry| fs::metadata(entry.path().join("task")).ok());
+    let tasks = processes().filter_map(|pid| fs::metadata(format!("/proc/{pid}/task")).ok());
     tasks.filter(|tasks| tasks.uid() == uid).map(|tasks| tasks.nlink().saturating_sub(OWN_LINKS)).sum()
 }
 

@@ -29,4 +29,4 @@ mod tests;
 pub use log::{Last, Log, Lost};
 pub use receiver::{Ending, FirstTouches, Receiver, Sent, may_arm};
 pub use record::{Arming, Carrying, Event, Lookup, NAMES_OF_LIBC, Record, TouchedRun};
-pub use target::{LIBRARY, find_library, variables, would_load};
+pub use target::{LIBRARY, find_library, variables};

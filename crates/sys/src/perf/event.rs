@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 
 use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
 use super::{PerfError, Setup};
 use crate::bpf::Program;
+use crate::given::descriptor;
 
 /// Whose event it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,13 +149,8 @@ fn open(setup: &Setup, observed: Observed, cpu: u32, count_lost: bool) -> io::Re
     let mut attr = setup.attr(count_lost, inherit);
     let flags = libc::c_ulong::from(abi::PERF_FLAG_FD_CLOEXEC);
     // SAFETY: `attr` is initialised, says its own size and outlives the call. The event only reports: it asks for
-    // no signal, no breakpoint and no write to this process.
-    let fd = unsafe { perf::perf_event_open(&mut attr, pid, cpu as libc::c_int, -1, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just returned this descriptor and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // no signal, no breakpoint and no write to this process. The descriptor is new.
+    unsafe { descriptor(perf::perf_event_open(&mut attr, pid, cpu as libc::c_int, -1, flags)) }
 }
 
 fn last_error(action: &'static str) -> PerfError {

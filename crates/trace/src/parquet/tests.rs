@@ -3,11 +3,12 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::{lchown, symlink};
 use std::path::PathBuf;
 
+use prepage_core::random::SplitMix;
 use prepage_core::{
     BuildId, CodePlace, ExactFacts, Fault, FaultClass, FilePages, FrameNumber, ImportFacts, Object, ObjectId,
     PageCacheFacts, PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
-use prepage_testing::{Need, Random, has, passes_as_child};
+use prepage_testing::{Need, has, passes_as_child};
 use rustix::fs::{CWD, FileType, mknodat};
 
 use super::*;
@@ -286,7 +287,7 @@ fn fill_up(directory: &std::path::Path) {
     let trace = trace(4096);
     let mut writer = TraceWriter::create(&path).expect("created");
     let (mut taken, mut full) = (0, 0);
-    let mut random = Random::new(0);
+    let mut random = SplitMix::new(0);
     while full == 0 || taken < 1_000_000 {
         let mut faults = trace.faults.clone();
         for fault in &mut faults {

@@ -1,12 +1,13 @@
 //! Who is recorded.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{fs, io};
 
 use prepage_sys::perf::PerfError;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::process_status::ProcessStatus;
+use prepage_sys::processes::processes;
 use prepage_sys::signals::Signals;
 use prepage_sys::spawn::{Child, Ended, HowEnded, Waiting};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -103,11 +104,7 @@ impl Observing {
         let pids: Vec<u32> = match &self.who {
             Who::Waiting { .. } | Who::Child { .. } => return Vec::new(),
             Who::Processes { processes } => processes.iter().map(|process| process.pid).collect(),
-            Who::System => {
-                let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-                let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-                pids.filter(|&pid| pid != std::process::id()).collect()
-            }
+            Who::System => processes().filter(|&pid| pid != std::process::id()).collect(),
         };
         let mut unread = Vec::new();
         for pid in pids {

@@ -61,7 +61,7 @@ impl TouchedPages {
 mod tests {
     use std::collections::HashMap;
 
-    use prepage_testing::Random;
+    use prepage_core::random::SplitMix;
 
     use super::*;
 
@@ -74,7 +74,7 @@ mod tests {
         // Of each process: the pages it has touched, and whether they are its own.
         let mut processes = vec![TouchedPages::default()];
         let mut plain = vec![HashMap::<u64, bool>::new()];
-        let mut random = Random::new(0);
+        let mut random = SplitMix::new(0);
         let mut next = |below: u64| random.below(below);
         for _ in 0..20_000 {
             let who = next(processes.len() as u64) as usize;

@@ -149,15 +149,13 @@ fn sources(probe: &Probe, tracepoints: &[PageCacheTracepoint]) -> Vec<Source> {
 
 /// The threads of `pid`, itself first.
 fn threads_of(pid: u32) -> Result<Vec<u32>, PerfError> {
-    let path = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&path).map_err(|source| match source.kind() {
+    let others = prepage_sys::processes::threads_of(pid).map_err(|source| match source.kind() {
         // Without a /proc nothing is found in it.
         io::ErrorKind::NotFound if fs::exists("/proc/self/task").unwrap_or(false) => {
             PerfError::NoProcess { pid }
         }
-        _ => PerfError::Proc { path, source },
+        _ => PerfError::Proc { path: format!("/proc/{pid}/task"), source },
     })?;
-    let others = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let mut threads = vec![pid];
     threads.extend(others.filter(|&tid| tid != pid));
     Ok(threads)

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 use models::{Chains, FILE_PAGES, Shared, fork_with_map};
 use ordered::{Alone, Ordered, Reader};
 use prepage_core::policy::Neighbours;
+use prepage_core::random::SplitMix as Random;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
 use prepage_sys::signals::Masked;
-use prepage_testing::{Need, Random};
+use prepage_testing::Need;
 use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Object, Piece, Pool, PoolOptions, Reason, Source,
     SourceError, Vm, VmOptions,

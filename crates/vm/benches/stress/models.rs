@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use prepage_core::random::SplitMix as Random;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::forked::Forked;
-use prepage_testing::Random;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError};
 
 use super::{PAGES, Stress, TICK, word};

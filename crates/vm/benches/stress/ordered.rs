@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use prepage_core::random::SplitMix as Random;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
-use prepage_testing::{Random, write_pinned};
+use prepage_testing::write_pinned;
 use prepage_vm::{Advice, Map, MapOptions, Mode, Object, Pool, Vm, VmOptions};
 
 use super::{check, fill};

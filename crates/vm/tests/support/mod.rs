@@ -7,8 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_testing::{Doctor, Need, Random, unless_refused};
+use prepage_testing::{Doctor, Need, unless_refused};
 pub use prepage_testing::{child, child_command, is_child};
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
@@ -46,7 +47,7 @@ pub fn memfd_pages() -> u64 {
 
 /// Numbers below a limit, the same in each run.
 pub fn random() -> impl FnMut(u64) -> u64 {
-    let mut random = Random::new(0);
+    let mut random = SplitMix::new(0);
     move |limit| random.below(limit)
 }
 
