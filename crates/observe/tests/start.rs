@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
@@ -12,6 +12,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
@@ -88,7 +89,7 @@ fn ways(program: &str) -> [ObserveOptions; 4] {
 
 /// Observes a command. Returns how it ended, too: its exit code, or the negative signal.
 fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let waiting = spawn_waiting(&command).unwrap();
     let observer = Observer::attach(waiting.pid(), options).unwrap();
@@ -100,7 +101,7 @@ fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
 
 /// Runs a command without observing it. Returns how it ended.
 fn unobserved(command: &[&str]) -> i32 {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let command: Vec<_> = command.iter().map(Into::into).collect();
     end_of(spawn_waiting(&command).unwrap().go().unwrap())
 }
@@ -585,7 +586,7 @@ impl Follower for Curious {
 /// Perf tells of faults before the agent sends word that they were each page's own.
 #[test]
 fn faults_are_judged_when_it_is_known_what_was_armed() {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let [perf, ..] = ways("/bin/sh");
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     // A library that takes a while to relocate, and of which every twentieth page is touched then.
@@ -622,7 +623,7 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { without_perf: true, ..with_agent };
     let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()].map(Into::into);
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let waiting = spawn_waiting(&command).unwrap();
     let observer = Observer::attach(waiting.pid(), &options).unwrap();
     let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
@@ -662,7 +663,7 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     }
     let (_dir, library, program) = library_and_program(LOAD_TOUCH_AND_END);
     let [_, _, options, _] = ways(program.to_str().unwrap());
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     for then in ["unload", "execute", "leave", "return"] {
         let command = [program.as_os_str(), library.as_os_str(), then.as_ref()].map(Into::into);
         let waiting = spawn_waiting(&command).unwrap();
@@ -1155,7 +1156,7 @@ fn is_in_a_sandbox() -> bool {
         unless_refused(filter, Need::Path("a kernel with seccomp".into()), denied)?;
         Some(child(&test, &[]))
     };
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     if let Some(output) = std::thread::spawn(in_a_thread).join().unwrap() {
         assert_passed(&output);
     }
@@ -1194,7 +1195,7 @@ fn in_a_sandbox_pages_come_in_their_order() {
 
 #[test]
 fn the_start_is_over_when_no_file_is_touched_any_more() {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let [options, ..] = ways("/bin/sleep");
     let command: Vec<_> = ["/bin/sleep", "60"].map(Into::into).into();
     let waiting = spawn_waiting(&command).unwrap();

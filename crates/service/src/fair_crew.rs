@@ -2,8 +2,10 @@
 //! end of a socket. What is of no user goes to the threads at once.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use prepage_sys::sync::Anyway;
 
 use crate::crew::{Crew, Priority};
 
@@ -94,7 +96,7 @@ impl FairCrew {
     }
 
     fn lend_at(self: &Arc<Self>, uid: u32, work: Work, now: Instant) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
         if user.under_way < self.of_a_user_max {
@@ -120,7 +122,7 @@ impl FairCrew {
     }
 
     fn drop_late_at(&self, now: Instant) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
         let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
         state.waiting -= late.len();
@@ -143,7 +145,7 @@ impl FairCrew {
     /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
     fn go_on(self: &Arc<Self>, uid: u32) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock().anyway();
             let Some(user) = state.users.get_mut(&uid) else { return };
             let Some(next) = user.waiting.pop_front() else {
                 user.under_way -= 1;
@@ -159,23 +161,19 @@ impl FairCrew {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl AtWork {
     fn begin(crew: Arc<FairCrew>, uid: u32) -> Self {
         let began = Instant::now();
-        crew.lock().users.entry(uid).or_default().at_work.push(began);
+        crew.state.lock().anyway().users.entry(uid).or_default().at_work.push(began);
         Self { crew, uid, began }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        if let Some(user) = self.crew.lock().users.get_mut(&self.uid)
+        if let Some(user) = self.crew.state.lock().anyway().users.get_mut(&self.uid)
             && let Some(at) = user.at_work.iter().position(|began| *began == self.began)
         {
             user.at_work.swap_remove(at);
@@ -243,11 +241,11 @@ mod tests {
         assert!((0..100).all(|what| next(&begun) == what));
         drop(gate);
         let until = Instant::now() + PATIENCE;
-        while !crew.lock().users.is_empty() {
+        while !crew.state.lock().anyway().users.is_empty() {
             assert!(Instant::now() < until, "{crew:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(crew.lock().waiting, 0);
+        assert_eq!(crew.state.lock().anyway().waiting, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_observe::elsewhere::is_elsewhere;
@@ -19,6 +19,7 @@ use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
+use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -359,7 +360,7 @@ impl Service {
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.due.lock().anyway()
     }
 
     /// Has it done as soon as a thread can. Where too much waits already, the next tick asks again.
@@ -384,7 +385,7 @@ impl Service {
 
     /// Removes what is kept of users whose accounts were removed.
     fn look_at_accounts(&self) {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts.lock().anyway();
         let gone = accounts.look(Path::new(PASSWD));
         for uid in &gone {
             self.idle.iter().for_each(|idle| idle.forget(*uid));

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
 use prepage_core::{PageIndex, PageRange};
@@ -30,7 +30,7 @@ use crate::object::ObjectCore;
 use crate::piece::Piece;
 use crate::segment::{Install, Parts, Segment, Segments, placed};
 use crate::statistics::{Account, Tally};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Anyway, Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
 /// Runs of so many frozen pages are shown from their own frames: a mapping takes as long to make as five pages to copy, and
@@ -148,7 +148,7 @@ pub(crate) struct Behind {
 
 impl Book {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().anyway()
     }
 
     /// Begins a chain.

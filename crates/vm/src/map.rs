@@ -1,6 +1,6 @@
 //! An object in this process's memory.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use prepage_core::policy::{EntryState, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -27,7 +27,7 @@ use crate::request::Priority;
 use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
 use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
@@ -426,7 +426,7 @@ const RANDOM: u32 = 2;
 impl MapCore {
     /// The same map in a child of fork(2), where `space` serves it.
     pub(crate) fn heir(&self, space: &Arc<Space>) -> Arc<Self> {
-        let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let chain = self.chain.lock().anyway();
         let chain = chain.as_ref().map(|hold| Book::hold(&self.vm, hold.link));
         let entry = |policy: &Policy| entry(policy, self.window, self.executable);
         let heir = Arc::new(Self {

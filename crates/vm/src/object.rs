@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
@@ -28,7 +28,7 @@ use crate::refill::Sums;
 use crate::saved::SavedPages;
 use crate::source::{LocalFile, Source};
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::vm::VmCore;
 use crate::whole::Whole;
 use crate::work::Openings;
@@ -360,7 +360,7 @@ impl ObjectCore {
 
     /// Why `page` failed with `code`.
     pub(crate) fn reason(&self, page: PageIndex, code: u16) -> Reason {
-        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = self.messages.lock().anyway();
         let of_page = messages.iter().find(|(of, _)| *of == page);
         Reason::of(code, of_page.map(|(_, message)| message.clone()))
     }
@@ -431,7 +431,7 @@ impl Frames {
     /// lets one write to a memfd at once, in the order in which they come: one that somebody waits for would come behind as
     /// many as the source serves. (Of local files few are read ahead at once, and this would cost a tenth of their rate.)
     pub(crate) fn write_behind(&self, range: PageRange, bytes: &[u8]) -> Result<(), u16> {
-        let _one = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.behind.lock().anyway();
         let chunk = (BEHIND_PAGES * PAGE_SIZE) as usize;
         (range.start().0..).step_by(BEHIND_PAGES as usize).zip(bytes.chunks(chunk)).try_for_each(
             |(page, bytes)| {

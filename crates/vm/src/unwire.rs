@@ -22,6 +22,7 @@ use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::Unwire;
 use crate::private_unwire::PrivateMap;
 use crate::statistics::{Account, Tally};
+use crate::sync::Anyway;
 
 /// Pages that are unwired at once: who touches one of them waits for as many to be unmapped.
 const BATCH_PAGES: u64 = 1024;
@@ -69,7 +70,7 @@ impl ObjectCore {
     ) -> io::Result<Vec<Option<Unwire>>> {
         let pool = self.vm.pool.core();
         let _hurry = (!is_patient).then(|| pool.hurry());
-        let pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pins = frames.pins.lock().anyway();
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
         let _taking = frames.whole.take_from_kernel()?;
         let mut account = Account::here();

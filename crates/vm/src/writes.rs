@@ -15,7 +15,7 @@
 //! snapshot first, and then goes on.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::pagemap::{PageEntry, PageMap};
@@ -29,7 +29,7 @@ use crate::options::Mode;
 use crate::pages::{Words, words};
 use crate::reason;
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, wait, wake};
+use crate::sync::{Anyway, AtomicU32, Mutex, MutexGuard, Ordering, wait, wake};
 
 const STATE: u32 = 0b111;
 /// Protected, and as it was frozen last.
@@ -126,7 +126,7 @@ impl WriteTracking {
 
     /// No writes begin to be told while what this returns lives; `None` where they are already.
     pub(crate) fn stay_untold(&self) -> Option<MutexGuard<'_, ()>> {
-        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let beginning = self.beginning.lock().anyway();
         (!self.are_told()).then_some(beginning)
     }
 
@@ -339,7 +339,7 @@ impl MapCore {
 
     /// Has writes told from here on, and finds what was written before. Nobody waits for it. After an error it can be tried again.
     pub(crate) fn tell_writes(self: &Arc<Self>) -> std::io::Result<()> {
-        let _beginning = self.writes.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _beginning = self.writes.beginning.lock().anyway();
         if self.writes.are_found() {
             return Ok(());
         }

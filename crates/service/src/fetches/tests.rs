@@ -51,7 +51,7 @@ fn a_user_whose_files_never_answer_leaves_readers_to_others() {
     let closed = Arc::new(Mutex::new(closed));
     for _ in 0..2 * READERS {
         let closed = closed.clone();
-        let hangs = move |_at_work| _ = lock(&closed).recv();
+        let hangs = move |_at_work| _ = closed.lock().anyway().recv();
         fetches.readers_of(known.device).lend(12345, Box::new(hangs));
     }
     let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
@@ -162,7 +162,7 @@ fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
             .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());
         let start = Start { parents, ..start(7, pid, Instant::now()) };
         let done = fetches.fetch(&known(role, of), &start, Turn::Prefetch);
-        let planned = lock(&fetches.prefetches).under_way.last().map(|one| one.planned.pages());
+        let planned = fetches.prefetches.lock().anyway().under_way.last().map(|one| one.planned.pages());
         (done, planned)
     };
     let none: &dyn Fn() -> Vec<u32> = &Vec::new;
@@ -191,7 +191,7 @@ fn no_user_is_told_what_was_done_for_another() {
     }
     assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
     (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
-    assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+    assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
 
 /// A build calls the shell in another role for each file, and to put a guess together takes long.
@@ -268,7 +268,7 @@ fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of
     assert_eq!(fetch(8, Instant::now()), Done::Fetched);
     // A shell that became this program is cancelled late.
     fetches.cancel(2, before);
-    assert!(!lock(&fetches.prefetches).is_cancelled(2, seen_at));
+    assert!(!fetches.prefetches.lock().anyway().is_cancelled(2, seen_at));
     (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
-    assert!(lock(&fetches.prefetches).cancelled.len() <= CANCELLED_MAX);
+    assert!(fetches.prefetches.lock().anyway().cancelled.len() <= CANCELLED_MAX);
 }
