@@ -16,7 +16,7 @@ use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_vm::{MapOptions, Pool, Replacement, Vm, VmOptions};
+use prepage_vm::{MapOptions, Pool, PoolOptions, Replacement, Vm, VmOptions};
 
 use crate::error::BenchError;
 
@@ -151,7 +151,10 @@ pub fn serve(
         Way::Vm | Way::VmClusters | Way::VmContext | Way::VmUnlimited => Replacement::TwoQueues,
     };
     let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
-    let vm = Vm::new(VmOptions::default().pool(&Pool::with_replacement(limit_bytes, replacement)?))?;
+    let vm = Vm::new(
+        VmOptions::default()
+            .pool(&Pool::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))?),
+    )?;
     let object = vm.file_direct(path)?;
     let policy = match way {
         Way::VmClusters => "aligned:16",

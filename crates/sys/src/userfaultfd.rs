@@ -13,11 +13,11 @@ use prepage_core::PAGE_SIZE;
 
 use crate::region::Span;
 use crate::userfaultfd_abi::{
-    API, Api, EVENT_FORK, EVENT_PAGEFAULT, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP, FEATURE_EVENT_FORK,
-    FEATURE_EVENTS, FEATURE_MINOR_SHMEM, FEATURE_POISON, FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED,
-    FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY, IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER,
-    IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR, MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON,
-    PROTECTED, Range, RawMessage, Register, Transfer, USER_MODE_ONLY, WriteProtect,
+    API, Api, EVENT_FORK, EVENT_PAGEFAULT, FEATURE_EVENT_FORK, FEATURE_MINOR_SHMEM, FEATURE_POISON,
+    FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED, FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY,
+    IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR,
+    MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED, Range, RawMessage, Register, Transfer,
+    USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -36,30 +36,7 @@ pub enum Delivery {
 pub enum Event {
     /// A thread touched a page that is not there, and waits.
     Fault(Message),
-    /// Memory was moved; needs [`Userfaultfd::open_with_events`], as all that follow.
-    Moved {
-        /// Where it was.
-        from: u64,
-        /// Where it is.
-        to: u64,
-        /// Its bytes.
-        len: u64,
-    },
-    /// Pages were given up by madvise(2): they are missing again.
-    Removed {
-        /// The first address.
-        start: u64,
-        /// Behind the last.
-        end: u64,
-    },
-    /// Memory was unmapped.
-    Unmapped {
-        /// The first address.
-        start: u64,
-        /// Behind the last.
-        end: u64,
-    },
-    /// The process forked; this serves the child.
+    /// The process forked; this serves the child. Needs [`Userfaultfd::open_with_forks`].
     Forked(Userfaultfd),
 }
 
@@ -154,15 +131,6 @@ impl Userfaultfd {
     /// [`Delivery::MessageUserOnly`] are permitted to every user outside a sandbox.
     pub fn open(delivery: Delivery) -> Result<Self, OpenError> {
         Self::open_for(delivery, 0)
-    }
-
-    /// As [`Self::open`]; also tells when memory that it serves is moved, given up, unmapped or forked. Whoever does that
-    /// waits until the event is read.
-    ///
-    /// # Errors
-    /// As `open`. Forks are told to those with CAP_SYS_PTRACE alone.
-    pub fn open_with_events(delivery: Delivery) -> Result<Self, OpenError> {
-        Self::open_for(delivery, FEATURE_EVENTS)
     }
 
     /// As [`Self::open`]; also tells of forks ([`Event::Forked`]): children keep the memory that it serves, and whoever reads the
@@ -350,7 +318,7 @@ impl Userfaultfd {
     /// mapped there happens after this has returned.
     ///
     /// # Errors
-    /// ENOENT where part of the range is not registered so; EAGAIN while the address space is being changed, by a userfaultfd with events
+    /// ENOENT where part of the range is not registered so; EAGAIN while the address space is being changed, by one that tells of forks
     /// alone, until these are read.
     pub fn protect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
         self.write_protect(span, offset, len, PROTECT_ON)
@@ -428,9 +396,6 @@ impl RawMessage {
                 write: first & FLAG_WRITE != 0,
                 protected: first & FLAG_PROTECTED != 0,
             })),
-            EVENT_REMAP => Some(Event::Moved { from: first, to: second, len: third }),
-            EVENT_REMOVE => Some(Event::Removed { start: first, end: second }),
-            EVENT_UNMAP => Some(Event::Unmapped { start: first, end: second }),
             EVENT_FORK => {
                 // SAFETY: the kernel opened this descriptor for who reads the event, and the event is read once.
                 let fd = unsafe { OwnedFd::from_raw_fd(first as u32 as i32) };

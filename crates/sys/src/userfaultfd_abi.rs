@@ -50,7 +50,7 @@ pub(crate) struct WriteProtect {
 pub(crate) struct RawMessage {
     pub(crate) event: u8,
     pub(crate) reserved: [u8; 7],
-    /// By event: flags, address and thread of a fault; from, to, length; start, end; descriptor.
+    /// By event: flags, address and thread of a fault; descriptor.
     pub(crate) words: [u64; 3],
 }
 
@@ -61,7 +61,6 @@ const _: () =
 const _: () = assert!(size_of::<WriteProtect>() == 24);
 
 pub(crate) const API: u64 = 0xaa;
-pub(crate) const FEATURE_EVENTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 pub(crate) const FEATURE_EVENT_FORK: u64 = 1 << 1;
 pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
 pub(crate) const FEATURE_THREAD_ID: u64 = 1 << 8;
@@ -77,9 +76,6 @@ pub(crate) const PROTECTED: u64 = 1 << 1;
 pub(crate) const PROTECT_ON: u64 = 1 << 0;
 pub(crate) const EVENT_PAGEFAULT: u8 = 0x12;
 pub(crate) const EVENT_FORK: u8 = 0x13;
-pub(crate) const EVENT_REMAP: u8 = 0x14;
-pub(crate) const EVENT_REMOVE: u8 = 0x15;
-pub(crate) const EVENT_UNMAP: u8 = 0x16;
 pub(crate) const FLAG_WRITE: u64 = 1 << 0;
 pub(crate) const FLAG_PROTECTED: u64 = 1 << 1;
 pub(crate) const USER_MODE_ONLY: libc::c_int = 1;

@@ -3,14 +3,12 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::{Contents, Region};
 use prepage_sys::sigbus::{self, BusFault, Verdict};
-use prepage_sys::userfaultfd::{Delivery, Event, OpenError, Progress, Served, Userfaultfd};
-use prepage_testing::{Doctor, Need, child_command, child_output, is_child};
-use rustix::event::{PollFd, PollFlags, poll};
+use prepage_sys::userfaultfd::{Delivery, OpenError, Progress, Served, Userfaultfd};
+use prepage_testing::{child_command, child_output, is_child};
 
 /// Tells [`child`] what it is to lack.
 const LACKS: &str = "PREPAGE_TEST_LACKS";
@@ -100,42 +98,14 @@ fn child_touches_broken_memory() {
 }
 
 #[test]
-fn changes_of_memory_are_events() {
-    let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted | OpenError::Missing);
-    let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
-    let opened = Userfaultfd::open_with_events(Delivery::Message);
-    let Some(uffd) = prepage_testing::unless_refused(opened, need, refused) else { return };
+fn how_far_pages_are_mapped_is_told() {
+    let uffd = Userfaultfd::open(Delivery::MessageUserOnly).unwrap();
     let mut region = Region::map(8 * 4096, Contents::Anonymous).unwrap();
-    let (start, span) = (region.start(), std::sync::Arc::clone(region.span()));
+    let span = std::sync::Arc::clone(region.span());
     uffd.register(&span, Served::Missing).unwrap();
     assert_eq!(uffd.map_zero(&span, 0, 8 * 4096).unwrap(), Progress::Done);
-    assert_eq!(uffd.map_zero(&span, 4096, 4096).unwrap(), Progress::Mapped);
-    // Who gives pages up waits until the event is read.
-    let thread = std::thread::spawn(move || {
-        region.discard(4096, 2 * 4096).unwrap();
-        region
-    });
-    let (mut events, mut polled) = (Vec::new(), [PollFd::new(&uffd, PollFlags::IN)]);
-    assert_eq!(poll(&mut polled, None), Ok(1));
-    // Until then nothing is protected, and who asks for it does not wait.
-    let protected = std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (uffd, span) = (&uffd, &span);
-        scope.spawn(move || tell.send(uffd.protect(span, 0, 4096)));
-        let protected = told.recv_timeout(Duration::from_secs(20));
-        while events.is_empty() {
-            uffd.read(&mut events).unwrap();
-        }
-        protected
-    });
-    let removed = matches!(events[..], [Event::Removed { start: from, end }] if from == start + 4096 && end == from + 8192);
-    assert!(removed, "{events:?}");
-    let region = thread.join().unwrap();
+    region.discard(4096, 2 * 4096).unwrap();
     assert_eq!(uffd.map_zero(&span, 0, 8 * 4096).unwrap(), Progress::Mapped);
     assert_eq!(uffd.map_zero(&span, 4096, 7 * 4096).unwrap(), Progress::Part(8192));
     assert!(region.as_slice().iter().all(|&byte| byte == 0));
-    // Who unmaps would wait, too.
-    drop((uffd, region));
-    let error = protected.expect("it waits for who reads").unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }

@@ -23,8 +23,7 @@ use rangemap::RangeMap;
 
 use crate::error::AccessError;
 use crate::evict;
-use crate::going::Going;
-use crate::jobs::Job;
+use crate::going::let_go;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
@@ -109,8 +108,7 @@ impl LookedAt {
     /// Nobody else may hold a part of it by now. A thread that does nothing but look for these pages runs this.
     fn let_go(self, vm: &Arc<VmCore>) {
         self.maps.into_iter().for_each(MapCore::let_go);
-        let others = self.others.into_iter().filter_map(Arc::into_inner);
-        others.for_each(|last| vm.jobs.push(Job::Drop(Going::new(last, Arc::clone(vm)))));
+        self.others.into_iter().for_each(|watched| let_go(watched, |_| Arc::clone(vm)));
     }
 }
 

@@ -227,7 +227,6 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
             match event {
                 Event::Fault(message) => shared.tell(ServerMessage::Fault(Arc::clone(space), message)),
                 Event::Forked(uffd) => shared.tell(ServerMessage::Forked(Arc::clone(space), uffd)),
-                _ => {}
             }
         }
         shared.reading.fetch_add(is_own, Ordering::SeqCst);

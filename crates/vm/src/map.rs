@@ -14,8 +14,7 @@ use crate::addresses::MapRef;
 use crate::blocks::BLOCK_PAGES;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
-use crate::going::Going;
-use crate::jobs::Job;
+use crate::going::let_go;
 use crate::object::{Contents, Frames};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
@@ -468,11 +467,7 @@ impl MapCore {
 
     /// As [`ObjectCore::let_go`]: its objects may go with it.
     pub(crate) fn let_go(self: Arc<Self>) {
-        if let Some(last) = Arc::into_inner(self) {
-            let vm = Arc::clone(&last.vm);
-            let jobs = Arc::clone(&vm.jobs);
-            jobs.push(Job::Drop(Going::new(last, vm)));
-        }
+        let_go(self, |map| Arc::clone(&map.vm));
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -18,9 +18,8 @@ use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
-use crate::going::Going;
+use crate::going::let_go;
 use crate::home::Home;
-use crate::jobs::Job;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
@@ -325,11 +324,7 @@ impl ObjectCore {
     /// Lets go of the object on a thread that others wait for. If nobody else holds it, its source goes, which may take long and touch maps: that
     /// is done by a thread of its VM.
     pub(crate) fn let_go(self: Arc<Self>) {
-        if let Some(last) = Arc::into_inner(self) {
-            let vm = Arc::clone(&last.vm);
-            let jobs = Arc::clone(&vm.jobs);
-            jobs.push(Job::Drop(Going::new(last, vm)));
-        }
+        let_go(self, |object| Arc::clone(&object.vm));
     }
 
     /// Pages that are read at once at most: whole grains.

@@ -22,7 +22,6 @@ use crate::frame_count::{FrameCount, PATIENCE};
 use crate::give_back::{self, Machine, Memory};
 use crate::hiding::Hiding;
 use crate::object::ObjectCore;
-use crate::order::Replacement;
 use crate::pool_options::PoolOptions;
 use crate::reclaim::{self, Reclaim};
 use crate::swap::Swap;
@@ -160,15 +159,7 @@ impl Pool {
     /// # Errors
     /// When no thread is left.
     pub fn new(limit_bytes: u64) -> Result<Self, MakeError> {
-        Self::with_replacement(limit_bytes, Replacement::default())
-    }
-
-    /// As [`Self::new`], with another rule for which frame is reclaimed next.
-    ///
-    /// # Errors
-    /// As `new`.
-    pub fn with_replacement(limit_bytes: u64, replacement: Replacement) -> Result<Self, MakeError> {
-        Self::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))
+        Self::with(&PoolOptions::default().limit_bytes(limit_bytes))
     }
 
     /// A pool as `options` say.

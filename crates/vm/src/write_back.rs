@@ -24,6 +24,7 @@ use crate::request::Priority;
 use crate::statistics::{Account, Tally};
 use crate::sync::Anyway;
 use crate::vm::Vm;
+use crate::writes::runs_of;
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
@@ -324,11 +325,9 @@ impl ObjectCore {
             let is_known = sums.replace(page, &of_page(page)[..PAGE_SIZE as usize]);
             dirty.stays_ahead(&frames.pages, page, is_known)
         };
-        let pages: Vec<PageIndex> = run.iter().filter(|&page| !is_same(page)).collect();
-        let parts = pages.chunk_by(|page, next| page.0 + 1 == next.0);
-        parts
+        runs_of(run.iter().filter(|&page| !is_same(page)))
+            .into_iter()
             .map(|part| {
-                let part = PageRange::new(part[0], PageIndex(part[part.len() - 1].0 + 1));
                 self.write_part(dirty, part, &of_page(part.start())[..part.bytes() as usize])?;
                 Ok(part)
             })

@@ -489,7 +489,7 @@ impl MapCore {
         let freeze = writes.freeze.take().expect("a snapshot is being taken");
         let copied = frozen.iter().flat_map(|run| {
             let is_copied = |index: &PageIndex| writes.word(index.0).load(Ordering::SeqCst) & COPIED != 0;
-            joined(run.iter().filter(is_copied))
+            runs_of(run.iter().filter(is_copied))
         });
         let copied: Vec<PageRange> = copied.collect();
         let failed = freeze.failed.load(Ordering::SeqCst);
@@ -515,7 +515,7 @@ fn near(open: &[PageRange]) -> impl Iterator<Item = PageRange> {
 /// The runs of pages, by index, of whose words `which` is true.
 fn runs(writes: &Writes, which: impl Fn(u32) -> bool) -> Vec<PageRange> {
     let is_one = |(_, word): &(u64, &AtomicU32)| which(word.load(Ordering::SeqCst));
-    joined(writes.used(writes.all()).filter(is_one).map(|(index, _)| PageIndex(index)))
+    runs_of(writes.used(writes.all()).filter(is_one).map(|(index, _)| PageIndex(index)))
 }
 
 /// Pages that come in order, as runs.
@@ -545,7 +545,8 @@ impl Runs {
     }
 }
 
-fn joined(pages: impl Iterator<Item = PageIndex>) -> Vec<PageRange> {
+/// The runs of `pages`, which ascend.
+pub(crate) fn runs_of(pages: impl Iterator<Item = PageIndex>) -> Vec<PageRange> {
     let mut runs = Runs::default();
     pages.for_each(|page| runs.add(page));
     runs.0
