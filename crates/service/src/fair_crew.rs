@@ -44,8 +44,8 @@ struct User {
     under_way: usize,
     /// Of them, since when a thread is at each. How long it waited for one says nothing of the user.
     at_work: Vec<Instant>,
-    /// The others, while as many are under way as may be.
-    waiting: VecDeque<Work>,
+    /// The others, by [`Priority`], while as many are under way as may be.
+    waiting: [VecDeque<Work>; 2],
 }
 
 impl User {
@@ -89,20 +89,20 @@ impl FairCrew {
         &self.crew
     }
 
-    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way. Returns whether it will be: it is
-    /// dropped where what is under way takes too long, or too much waits.
-    pub fn lend(self: &Arc<Self>, uid: u32, work: Work) -> bool {
-        self.lend_at(uid, work, Instant::now())
+    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way; what a start needs comes before this user's
+    /// guesses. Returns whether it will be: it is dropped where what is under way takes too long, or too much waits.
+    pub fn lend(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
+        self.lend_at(uid, priority, work, Instant::now())
     }
 
-    fn lend_at(self: &Arc<Self>, uid: u32, work: Work, now: Instant) -> bool {
+    fn lend_at(self: &Arc<Self>, uid: u32, priority: Priority, work: Work, now: Instant) -> bool {
         let mut state = self.state.lock().anyway();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
         if user.under_way < self.of_a_user_max {
             user.under_way += 1;
             drop(state);
-            let is_lent = self.hand_on(uid, work);
+            let is_lent = self.hand_on(uid, priority, work);
             if !is_lent {
                 self.go_on(uid);
             }
@@ -110,7 +110,7 @@ impl FairCrew {
         }
         let waits = may_wait && !user.is_slow(self.of_a_user_max, now);
         if waits {
-            user.waiting.push_back(work);
+            user.waiting[priority as usize].push_back(work);
             state.waiting += 1;
         }
         waits
@@ -124,7 +124,8 @@ impl FairCrew {
     fn drop_late_at(&self, now: Instant) -> usize {
         let mut state = self.state.lock().anyway();
         let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
-        let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
+        let late: Vec<Work> =
+            slow.flat_map(|user| user.waiting.iter_mut()).flat_map(|line| line.drain(..)).collect();
         state.waiting -= late.len();
         drop(state);
         // To drop them may take long: they may be the last that hold files.
@@ -137,9 +138,9 @@ impl FairCrew {
     }
 
     /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
-    fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+    fn hand_on(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
         let crew = self.clone();
-        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(crew, uid))))
+        self.crew.lend(priority, Box::new(move || work(AtWork::begin(crew, uid))))
     }
 
     /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
@@ -147,7 +148,10 @@ impl FairCrew {
         loop {
             let mut state = self.state.lock().anyway();
             let Some(user) = state.users.get_mut(&uid) else { return };
-            let Some(next) = user.waiting.pop_front() else {
+            let next = [Priority::Start, Priority::Guess]
+                .into_iter()
+                .find_map(|priority| Some((priority, user.waiting[priority as usize].pop_front()?)));
+            let Some((priority, next)) = next else {
                 user.under_way -= 1;
                 if user.under_way == 0 {
                     state.users.remove(&uid);
@@ -156,7 +160,7 @@ impl FairCrew {
             };
             state.waiting -= 1;
             drop(state);
-            if self.hand_on(uid, next) {
+            if self.hand_on(uid, priority, next) {
                 return;
             }
         }
@@ -211,20 +215,20 @@ mod tests {
         let (began, begun) = channel();
         let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
         for work in burst {
-            assert!(crew.lend(7, work), "nothing is known of them yet");
+            assert!(crew.lend(7, Priority::Start, work), "nothing is known of them yet");
         }
         assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
         for other in 100..120 {
-            assert!(crew.lend(other, gated(&began, other).1));
+            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
             assert_eq!(next(&begun), other);
         }
         assert_eq!(crew.drop_late(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
         assert_eq!(crew.drop_late_at(later), 38);
-        assert!(!crew.lend_at(7, gated(&began, 40).1, later));
+        assert!(!crew.lend_at(7, Priority::Start, gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;
-        assert!(crew.lend(7, again));
+        assert!(crew.lend(7, Priority::Start, again));
         assert_eq!(next(&begun), 41);
     }
 
@@ -233,10 +237,10 @@ mod tests {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, begun) = channel();
         let (gate, first) = gated(&began, 0);
-        assert!(crew.lend(7, first));
-        assert!(crew.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+        assert!(crew.lend(7, Priority::Start, first));
+        assert!(crew.lend(7, Priority::Start, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
         for what in 1..100 {
-            assert!(crew.lend(7, gated(&began, what).1));
+            assert!(crew.lend(7, Priority::Start, gated(&began, what).1));
         }
         assert!((0..100).all(|what| next(&begun) == what));
         drop(gate);
@@ -249,18 +253,34 @@ mod tests {
     }
 
     #[test]
+    fn a_start_of_a_user_comes_before_the_guesses_for_the_same_user() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, begun) = channel();
+        let (gates, first): (Vec<_>, Vec<_>) = (0..2).map(|at| gated(&began, at)).unzip();
+        first.into_iter().for_each(|work| assert!(crew.lend(7, Priority::Start, work)));
+        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+        for (what, priority) in [(2, Priority::Guess), (3, Priority::Guess), (4, Priority::Start)] {
+            assert!(crew.lend(7, priority, gated(&began, what).1));
+        }
+        let mut gates = gates.into_iter();
+        drop(gates.next());
+        assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);
+        drop(gates);
+    }
+
+    #[test]
     fn so_many_wait_and_no_more() {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, _begun) = channel();
         let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
             .map(|_| {
                 let (gate, work) = gated(&began, 0);
-                assert!(crew.lend(7, work));
+                assert!(crew.lend(7, Priority::Start, work));
                 gate
             })
             .collect();
-        assert!(!crew.lend(7, gated(&began, 0).1));
-        assert!(crew.lend(8, gated(&began, 0).1));
+        assert!(!crew.lend(7, Priority::Start, gated(&began, 0).1));
+        assert!(crew.lend(8, Priority::Start, gated(&began, 0).1));
         drop(gates);
     }
 }

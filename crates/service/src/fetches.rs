@@ -348,7 +348,7 @@ impl Fetches {
                 crew.of_nobody().lend(priority, Box::new(work))
             } else {
                 let work = move |_at_work| work();
-                crew.lend(known.rights.uid, Box::new(work))
+                crew.lend(known.rights.uid, priority, Box::new(work))
             };
             is_whole &= is_lent;
             is_lent

@@ -329,7 +329,7 @@ impl Service {
         // Where a user's files cannot be closed, none of the user's starts are looked at.
         for uid in users {
             let service = self.clone();
-            self.looks.lend(uid, Box::new(move |_look| service.fetches.close(uid)));
+            self.looks.lend(uid, Priority::Start, Box::new(move |_look| service.fetches.close(uid)));
         }
         self.counters.crowded.add(self.looks.drop_late() as u64);
         self.do_what_is_due();
@@ -480,7 +480,8 @@ impl Service {
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
-                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, moment)));
+                    let start = move |_look| service.start_early(pid, uid, &file, moment);
+                    self.looks.lend(uid, Priority::Start, Box::new(start));
                 }
             }
             Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
@@ -492,7 +493,7 @@ impl Service {
                     }
                 };
                 if let Some(uid) = *starter {
-                    self.looks.lend(uid, Box::new(move |_look| expect()));
+                    self.looks.lend(uid, Priority::Start, Box::new(move |_look| expect()));
                 }
             }
             Begun::Awaited | Begun::Gone => {}
@@ -556,7 +557,7 @@ impl Service {
                 Next::Done(_) => {}
             }
         };
-        if !self.looks.lend(uid, Box::new(start)) {
+        if !self.looks.lend(uid, Priority::Start, Box::new(start)) {
             self.counters.crowded.count();
         }
     }

@@ -17,6 +17,7 @@ use prepage_sys::user_namespace::maker_of;
 use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::socket_peercred;
 
+use crate::crew::Priority;
 use crate::fair_crew::FairCrew;
 use crate::owner::Owner;
 use crate::service::Service;
@@ -67,7 +68,8 @@ impl Socket {
                 };
                 let service = service.clone();
                 // Whoever hangs up early, or asks too often at once, hears nothing.
-                crew.lend(account, Box::new(move |_at_work| drop(answer(stream, uid, &service))));
+                let work = move |_at_work| drop(answer(stream, uid, &service));
+                crew.lend(account, Priority::Start, Box::new(work));
             }
         };
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;

@@ -52,7 +52,7 @@ fn a_user_whose_files_never_answer_leaves_readers_to_others() {
     for _ in 0..2 * READERS {
         let closed = closed.clone();
         let hangs = move |_at_work| _ = closed.lock().anyway().recv();
-        fetches.readers_of(known.device).lend(12345, Box::new(hangs));
+        fetches.readers_of(known.device).lend(12345, Priority::Start, Box::new(hangs));
     }
     let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
     assert_eq!(done, Done::Fetched);
