@@ -1,6 +1,6 @@
 //! Answers to who asks: a Unix socket that everybody may connect to.
 //!
-//! A line `status` is answered by a document ([`crate::status::Status`]), an HTTP request for `/metrics` by metrics in Prometheus'
+//! A line `status` is answered by a document (`crate::status::Status`), an HTTP request for `/metrics` by metrics in Prometheus'
 //! format. Whoever asks is told by the kernel who that is, and sees the starts of this user alone.
 
 use std::fs;
