@@ -17,7 +17,7 @@ use prepage_simulate::replacement;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::processor_time::of_this_process;
-use prepage_vm::{MapOptions, Pool, Replacement, Vm, VmOptions};
+use prepage_vm::{MapOptions, Pool, PoolOptions, Replacement, Vm, VmOptions};
 
 use crate::error::BenchError;
 
@@ -152,7 +152,10 @@ pub fn serve(
         Way::Vm | Way::VmClusters | Way::VmContext | Way::VmUnlimited => Replacement::TwoQueues,
     };
     let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
-    let vm = Vm::new(VmOptions::default().pool(&Pool::with_replacement(limit_bytes, replacement)?))?;
+    let vm = Vm::new(
+        VmOptions::default()
+            .pool(&Pool::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))?),
+    )?;
     let object = vm.file_direct(path)?;
     let policy = match way {
         Way::VmClusters => "aligned:16",

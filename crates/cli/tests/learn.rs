@@ -7,9 +7,10 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_sys::sync::Anyway;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
@@ -17,7 +18,7 @@ use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn machine() -> MutexGuard<'static, ()> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+    MACHINE.lock().anyway()
 }
 
 fn read_ahead() -> Vec<(PathBuf, String)> {

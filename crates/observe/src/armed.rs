@@ -1,9 +1,10 @@
 //! Which mappings of a process tree are armed, and since when: what tells a page's own fault from one that maps neighbours, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::sync::Anyway;
 use prepage_trace::{Mapped, now_ns};
 
 use crate::elsewhere::Elsewhere;
@@ -200,6 +201,6 @@ pub struct SharedRanges(Arc<Mutex<ArmedRanges>>);
 impl SharedRanges {
     /// As they are now.
     pub fn now(&self) -> MutexGuard<'_, ArmedRanges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().anyway()
     }
 }

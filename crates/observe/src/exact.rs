@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prepage_core::ExactFacts;
 use prepage_sys::agent::{Last, may_arm};
+use prepage_sys::sync::Anyway;
 use prepage_trace::{Call, ExactSource, Prepare};
 
 use crate::armer::Armer;
@@ -39,7 +40,7 @@ impl Exact {
         let state = Arc::clone(&self.0);
         let own_audit = std::env::var_os("LD_AUDIT");
         let options = ObserveOptions { program, own_audit, ..ObserveOptions::default() };
-        Call(Arc::new(move |pid| lock(&state).begin(pid, &options)))
+        Call(Arc::new(move |pid| state.lock().anyway().begin(pid, &options)))
     }
 
     /// For [`prepage_trace::RecordOptions::exact`]: what was seen approximately. Disarms the command when the recording has
@@ -47,17 +48,13 @@ impl Exact {
     pub fn facts(&self) -> ExactSource {
         let state = Arc::clone(&self.0);
         Call(Arc::new(move |ended| {
-            let mut state = lock(&state);
+            let mut state = state.lock().anyway();
             if ended {
                 state.end();
             }
             state.facts()
         }))
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

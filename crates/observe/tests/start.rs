@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use prepage_core::PageIndex;
@@ -12,6 +12,7 @@ use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, Us
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
@@ -104,7 +105,7 @@ fn ways(program: &str) -> [ObserveOptions; 4] {
 
 /// Begins to observe a command, and lets it go. Others wait until the last part is dropped.
 fn start(command: &[&str], options: &ObserveOptions) -> (Observer, Until, Child, MutexGuard<'static, ()>) {
-    let one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let waiting = spawn_waiting(&command).unwrap();
     let observer = Observer::attach(waiting.pid(), options).unwrap();
@@ -129,7 +130,7 @@ fn observe_late(command: &[&str], options: &ObserveOptions) -> Observation {
 
 /// Runs a command without observing it. Returns how it ended.
 fn unobserved(command: &[&str]) -> i32 {
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     let command: Vec<_> = command.iter().map(Into::into).collect();
     end_of(spawn_waiting(&command).unwrap().go().unwrap())
 }
@@ -1147,7 +1148,7 @@ fn is_in_a_sandbox() -> bool {
         unless_refused(filter, Need::Path("a kernel with seccomp".into()), denied)?;
         Some(child(&test, &[]))
     };
-    let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
     if let Some(output) = std::thread::spawn(in_a_thread).join().unwrap() {
         assert_passed(&output);
     }

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::bounds::LeftOut;
 use prepage_core::profile::observation::Observation;
 use prepage_core::quantity::counted;
+use prepage_sys::sync::Anyway;
 
 use crate::engine::Prefetched;
 use prepage_profiles::identity::Skipped;
@@ -58,21 +59,21 @@ impl Listener {
 
     /// Whether anybody still listens.
     pub fn is_heard(&self) -> bool {
-        self.shared.lock().stream.is_some()
+        self.shared.state.lock().anyway().stream.is_some()
     }
 
     /// Says `text` in one write, so that the program's own lines stay whole, and lets the stream go.
     pub fn say(&self, text: &str) {
         self.note(text);
         if !self.is_kept {
-            self.shared.lock().stream.take();
+            self.shared.state.lock().anyway().stream.take();
             self.shared.changed.notify_all();
         }
     }
 
     /// Says `text`, and keeps the stream: more is to come.
     pub fn note(&self, text: &str) {
-        let stream = self.shared.lock().stream.clone();
+        let stream = self.shared.state.lock().anyway().stream.clone();
         if let Some(stream) = stream {
             // Nobody may read it any more.
             let _ = (&*stream).write_all(format!("prepage: {text}\n").as_bytes());
@@ -89,18 +90,18 @@ impl Listener {
 
 impl Clone for Listener {
     fn clone(&self) -> Self {
-        self.shared.lock().listeners += 1;
+        self.shared.state.lock().anyway().listeners += 1;
         Self { shared: Arc::clone(&self.shared), is_kept: self.is_kept, others_wait: Duration::ZERO }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock().anyway();
         if !self.others_wait.is_zero() {
             let waits = |state: &mut State| state.stream.is_some() && state.listeners > 1;
             let waited = self.shared.changed.wait_timeout_while(state, self.others_wait, waits);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            (state, _) = waited.anyway();
         }
         state.listeners -= 1;
         drop(state);
@@ -108,11 +109,7 @@ impl Drop for Listener {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 /// What of `profile` was left out: `cut` before its reads were planned, and files that turned out to be others.
 pub fn left_out(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> Vec<(String, String)> {

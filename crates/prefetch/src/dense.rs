@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use prepage_core::density::{CHUNK_PAGES, Density, pages_of};
@@ -22,6 +22,7 @@ use prepage_observe::sightings::{FileIndex, Seen};
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::cachestat::cached_pages;
 use prepage_sys::proc_file;
+use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
 use crate::calibrate::cache::Cache;
@@ -162,7 +163,7 @@ impl Queue {
         let mut chunks = chunks.peekable();
         // Most pages say nothing of others, and to wake nobody is a system call.
         if chunks.peek().is_some() {
-            self.chunks().extend(chunks.map(|chunk| (file.clone(), chunk)));
+            self.chunks.lock().anyway().extend(chunks.map(|chunk| (file.clone(), chunk)));
             self.more.notify_all();
         }
     }
@@ -170,25 +171,21 @@ impl Queue {
     fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         // Whoever waits holds the lock between its look at `over` and its sleep.
-        drop(self.chunks());
+        drop(self.chunks.lock().anyway());
         self.more.notify_all();
-    }
-
-    fn chunks(&self) -> MutexGuard<'_, VecDeque<(Arc<File>, PageRange)>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next chunk that is not in memory, once there is one; `None` when all is over.
     fn next(&self) -> Option<(Arc<File>, PageRange)> {
         loop {
-            let mut chunks = self.chunks();
+            let mut chunks = self.chunks.lock().anyway();
             let (file, chunk) = loop {
                 if self.over.load(Ordering::Relaxed) {
                     return None;
                 }
                 match chunks.pop_front() {
                     Some(next) => break next,
-                    None => chunks = self.more.wait(chunks).unwrap_or_else(PoisonError::into_inner),
+                    None => chunks = self.more.wait(chunks).anyway(),
                 }
             };
             drop(chunks);
@@ -226,7 +223,7 @@ impl Queue {
             }
             tried.push((file, chunk));
         }
-        self.chunks().extend(tried);
+        self.chunks.lock().anyway().extend(tried);
         true
     }
 

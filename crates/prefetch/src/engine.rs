@@ -19,13 +19,14 @@ mod state;
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{DeviceFigures, PageIndex};
 use prepage_profiles::identity::Skipped;
+use prepage_sys::sync::Anyway;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
@@ -318,15 +319,15 @@ impl Engine {
 
     /// Waits for the same, but no longer than `timeout`. Returns whether it has come.
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let at_work = self.state.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_work = self.state.at_work.lock().anyway();
         let goes_on = |at_work: &mut u32| *at_work > 0 && !self.state.cancelled.load(Ordering::Relaxed);
         let waited = self.state.ended.wait_timeout_while(at_work, timeout, goes_on);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !waited.anyway().1.timed_out()
     }
 
     /// Whether any thread is at work on it, cancelled or not.
     pub fn is_at_work(&self) -> bool {
-        *self.state.at_work.lock().unwrap_or_else(PoisonError::into_inner) > 0
+        *self.state.at_work.lock().anyway() > 0
     }
 
     /// What was done so far.

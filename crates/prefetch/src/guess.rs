@@ -3,12 +3,13 @@
 //! To read what is known of the executable's other roles takes a cold disk several milliseconds.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_sys::sync::Anyway;
 
 use crate::account::Listener;
 use crate::engine::{Engine, device_of};
@@ -64,7 +65,7 @@ impl Guessing {
 
     /// The guess, once, when it is made.
     pub(crate) fn take(&self) -> Option<Guess> {
-        let mut state = locked(&self.0);
+        let mut state = self.0.lock().anyway();
         match mem::replace(&mut *state, State::Over) {
             State::Made(guess) => Some(guess),
             other => {
@@ -77,7 +78,8 @@ impl Guessing {
 
 impl Drop for Guessing {
     fn drop(&mut self) {
-        if let State::Made(Guess::Roles(_, engine)) = mem::replace(&mut *locked(&self.0), State::Over) {
+        if let State::Made(Guess::Roles(_, engine)) = mem::replace(&mut *self.0.lock().anyway(), State::Over)
+        {
             engine.cancel();
         }
     }
@@ -100,14 +102,10 @@ fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, listener: &List
 
 /// Returns whether the guess is still wanted.
 fn made(state: &Mutex<State>, guess: impl FnOnce() -> Guess) -> bool {
-    let mut state = locked(state);
+    let mut state = state.lock().anyway();
     let is_wanted = matches!(*state, State::UnderWay);
     if is_wanted {
         *state = State::Made(guess());
     }
     is_wanted
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,12 +15,13 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::file::{self, HEADER_BYTES, ProfileFileError, encoded_bytes};
 use prepage_core::profile::{FileIdentity, Fingerprint, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
 use crate::bytes::Bytes;
@@ -198,7 +199,7 @@ impl Search {
             }
             self.look_at_all(is_wanted);
         });
-        let progress = self.progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let progress = self.progress.into_inner().anyway();
         let mut found = progress.found;
         for (rank, file) in found.files.iter_mut().enumerate() {
             file.extents.iter_mut().for_each(|extent| extent.rank = rank as u32);
@@ -235,7 +236,7 @@ impl Search {
                 self.more.notify_all();
                 return None;
             }
-            progress = self.more.wait(progress).unwrap_or_else(PoisonError::into_inner);
+            progress = self.more.wait(progress).anyway();
         }
     }
 
@@ -271,7 +272,7 @@ impl Search {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock().anyway()
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_prefetch::memory::{Budget, available_kib};
+use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
 use crate::residency::{Residency, ResidencyError};
@@ -105,7 +106,7 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
         warmed.stopped = Some(Stopped::MemoryShort { available_bytes: available_bytes() });
     }
     warmed.read_bytes = readers.read_bytes.into_inner();
-    for (at, read) in readers.read.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+    for (at, read) in readers.read.into_inner().anyway() {
         let file = &mut warmed.files[at];
         match read {
             Ok(read_bytes) => file.read_bytes += read_bytes,
@@ -182,7 +183,7 @@ impl Readers {
     fn work(&self, waiting: &Mutex<Receiver<Piece>>) {
         let mut buffer = vec![0; PIECE_BYTES];
         loop {
-            let next = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
+            let next = waiting.lock().anyway().recv();
             let Ok(piece) = next else { return };
             self.read(&piece, &mut buffer);
         }
@@ -195,7 +196,7 @@ impl Readers {
         }
         let read = bring_in(piece, buffer).map(|()| piece.pages.bytes());
         let is_read = read.is_ok();
-        self.read.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((piece.at, read));
+        self.read.lock().anyway().push((piece.at, read));
         if !is_read {
             return;
         }

@@ -4,10 +4,11 @@
 //! in them. File systems of local devices are asked by as many threads as there are: where those do not answer, nothing does.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use prepage_sys::mounts::Mount;
+use prepage_sys::sync::Anyway;
 
 /// Others wait for an answer this long, and then do without the file system until it has come.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -61,22 +62,22 @@ impl Askers {
     pub fn know(&self, mounts: &[Mount]) {
         let is_remote = |mount: &&Mount| is_remote(&mount.kind);
         let points = mounts.iter().filter(is_remote).take(POINTS_MAX).map(|mount| mount.point.clone());
-        *lock(&self.points) = points.collect();
+        *self.points.lock().anyway() = points.collect();
     }
 
     /// Whether all file systems are asked by as many threads as there are.
     pub fn are_all_local(&self) -> bool {
-        lock(&self.points).is_empty()
+        self.points.lock().anyway().is_empty()
     }
 
     /// Whether one of the mounts on the way to `path` may not answer.
     pub fn may_not_answer(&self, path: &Path) -> bool {
-        lock(&self.points).iter().any(|point| path.starts_with(point))
+        self.points.lock().anyway().iter().any(|point| path.starts_with(point))
     }
 
     /// The mounts on the way to `path` that may not answer.
     pub fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
-        let points = lock(&self.points).clone();
+        let points = self.points.lock().anyway().clone();
         points.iter().filter(|point| path.starts_with(point)).cloned().collect()
     }
 
@@ -98,18 +99,18 @@ impl Askers {
         let point = points.iter().max_by_key(|point| point.as_os_str().len()).cloned();
         let at = |point| At { path: path.to_owned(), point, since: Some(Instant::now()) };
         if point.is_none() {
-            *lock(&asker.0) = at(None);
+            *asker.0.lock().anyway() = at(None);
             return Ok(());
         }
         let until = Instant::now() + PATIENCE;
         loop {
-            let mut all = lock(&self.all);
+            let mut all = self.all.lock().anyway();
             all.retain(|one| one.strong_count() > 0);
             let others = all.iter().filter_map(Weak::upgrade).filter(|one| !Arc::ptr_eq(one, asker));
             let Some(longest) = others.filter_map(|one| one.waits_for(&points)).min() else {
                 all.retain(|one| one.as_ptr() != Arc::as_ptr(asker));
                 all.push(Arc::downgrade(asker));
-                *lock(&asker.0) = at(point);
+                *asker.0.lock().anyway() = at(point);
                 return Ok(());
             };
             drop(all);
@@ -124,23 +125,23 @@ impl Askers {
 impl Asker {
     /// It has its answer, and asks nothing until it says so.
     pub fn has_answer(&self) {
-        lock(&self.0).since = None;
+        self.0.lock().anyway().since = None;
     }
 
     /// It asks for more of the same file.
     pub fn asks_again(&self) {
-        lock(&self.0).since = Some(Instant::now());
+        self.0.lock().anyway().since = Some(Instant::now());
     }
 
     /// What it waits for, and since when; `None` where it does not.
     pub fn waits(&self) -> Option<(PathBuf, Instant)> {
-        let at = lock(&self.0);
+        let at = self.0.lock().anyway();
         Some((at.path.clone(), at.since?))
     }
 
     /// Since when it waits for one of the mounts at `points`.
     fn waits_for(&self, points: &[PathBuf]) -> Option<Instant> {
-        let at = lock(&self.0);
+        let at = self.0.lock().anyway();
         at.since.filter(|_| at.point.as_ref().is_some_and(|point| points.contains(point)))
     }
 }
@@ -154,10 +155,6 @@ impl Drop for Asking {
 /// Whether a server or a program answers for file systems of this kind.
 pub(crate) fn is_remote(kind: &str) -> bool {
     REMOTE.contains(&kind) || kind.starts_with(OF_PROGRAMS)
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -226,7 +223,7 @@ pub(crate) mod tests {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| (0..4).for_each(|_| ask()))).collect();
             assert!(threads.into_iter().all(|thread| thread.join().is_ok()));
         });
-        assert!(lock(&askers.all).len() <= 1);
+        assert!(askers.all.lock().anyway().len() <= 1);
     }
 
     #[test]

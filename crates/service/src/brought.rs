@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use prepage_core::profile::plan::PlanOptions;
@@ -23,6 +23,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
+use prepage_sys::sync::Anyway;
 use rustix::fs::{Advice, fadvise};
 
 use crate::courtesy::{Courtesy, Next, Use};
@@ -99,7 +100,7 @@ impl Turn {
         while !is_over() {
             // A device that counts no longer is gone.
             let Ok(seen) = self.used.as_ref().map_or(Ok(Use::default()), DeviceUse::look) else { break };
-            let mut courtesy = self.courtesy.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut courtesy = self.courtesy.lock().anyway();
             let next = courtesy.next(self.began.elapsed(), seen);
             drop(courtesy);
             match next {
@@ -124,7 +125,7 @@ impl Reader {
 
     /// Stops at the read that it is at, and reads nothing more. Closes no file: that may wait for a program that answers for its file system.
     pub fn stop(&self) {
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.engine.lock().anyway();
         self.is_stopped.store(true, Ordering::Relaxed);
         engine.iter().for_each(Engine::cancel);
     }
@@ -135,7 +136,7 @@ impl Reader {
     }
 
     fn turn(&self, device: u64) -> Arc<Turn> {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn.lock().anyway();
         turn.take_if(|turn| turn.device != device);
         let new = || {
             Arc::new(Turn {
@@ -167,7 +168,7 @@ impl Reader {
             }));
         }
         {
-            let mut under_way = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut under_way = self.engine.lock().anyway();
             if self.is_stopped() {
                 return 0;
             }
@@ -182,7 +183,7 @@ impl Reader {
             all.into_iter().for_each(|work| work());
         }
         // Its file is closed by this thread.
-        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.engine.lock().anyway() = None;
         engine.outcome().requested_bytes
     }
 }
@@ -349,18 +350,14 @@ impl Current {
     /// `reader` is the next one.
     pub fn set(&self, reader: Reader) -> Arc<Reader> {
         let reader = Arc::new(reader);
-        *self.lock() = Arc::downgrade(&reader);
+        *self.0.lock().anyway() = Arc::downgrade(&reader);
         reader
     }
 
     /// Stops whoever reads.
     pub fn stop(&self) {
-        let reader = self.lock().upgrade();
+        let reader = self.0.lock().anyway().upgrade();
         reader.inspect(|reader| reader.stop());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Weak<Reader>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

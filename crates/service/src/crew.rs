@@ -1,11 +1,12 @@
 //! Threads that wait for work: made on demand, bounded in number, and replaced where one hangs.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_prefetch::engine::Work;
 use prepage_sys::landlock;
+use prepage_sys::sync::Anyway;
 
 /// A thread without work ends after this long. Waiting, it takes some 20 KB; made anew for a start, time that the start has not.
 const IDLE_MAX: Duration = Duration::from_secs(300);
@@ -79,7 +80,7 @@ impl Crew {
 
     /// Has `work` done as soon as a thread can. Returns whether it will be: it is dropped where too much of that priority waits already.
     pub fn lend(&self, priority: Priority, work: Work) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock().anyway();
         // An idle thread that was woken for other work is idle until it runs.
         if state.waiting() >= state.idle && self.0.may_grow(&state) {
             let number = state.next_thread;
@@ -90,7 +91,7 @@ impl Crew {
             let shared = self.0.clone();
             let thread = std::thread::Builder::new().name(self.0.name.into()).stack_size(STACK_BYTES);
             let spawned = thread.spawn(move || shared.serve(number));
-            state = self.0.lock();
+            state = self.0.state.lock().anyway();
             if spawned.is_err() {
                 state.at_work.remove(&number);
             }
@@ -108,7 +109,7 @@ impl Crew {
 
     /// How many threads there are, and how many of them hang.
     pub fn threads(&self) -> (usize, usize) {
-        let state = self.0.lock();
+        let state = self.0.state.lock().anyway();
         (state.idle + state.at_work.len(), hanging(&state))
     }
 }
@@ -117,10 +118,6 @@ impl Shared {
     fn new(name: &'static str, threads_max: usize, waiting_max: usize, only_reads: bool) -> Self {
         let (state, wanted) = (Mutex::default(), Condvar::new());
         Self { name, threads_max, waiting_max, only_reads, state, wanted }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn may_grow(&self, state: &State) -> bool {
@@ -133,13 +130,12 @@ impl Shared {
             // Where the kernel has no Landlock, `prepage status` says so.
             let _ = landlock::only_read();
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         loop {
             state.at_work.remove(&number);
             let Some(work) = state.waiting.iter_mut().find_map(VecDeque::pop_front) else {
                 state.idle += 1;
-                let (after, timeout) =
-                    self.wanted.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+                let (after, timeout) = self.wanted.wait_timeout(state, IDLE_MAX).anyway();
                 state = after;
                 state.idle -= 1;
                 if timeout.timed_out() && state.waiting.iter().all(VecDeque::is_empty) {
@@ -151,7 +147,7 @@ impl Shared {
             drop(state);
             // One piece of work that fails takes no thread from the others.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            state = self.lock();
+            state = self.state.lock().anyway();
         }
     }
 }

@@ -2,8 +2,10 @@
 //! end of a socket. What is of no user goes to the threads at once.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use prepage_sys::sync::Anyway;
 
 use crate::crew::{Crew, Priority};
 
@@ -42,8 +44,8 @@ struct User {
     under_way: usize,
     /// Of them, since when a thread is at each. How long it waited for one says nothing of the user.
     at_work: Vec<Instant>,
-    /// The others, while as many are under way as may be.
-    waiting: VecDeque<Work>,
+    /// The others, by [`Priority`], while as many are under way as may be.
+    waiting: [VecDeque<Work>; 2],
 }
 
 impl User {
@@ -87,20 +89,20 @@ impl FairCrew {
         &self.crew
     }
 
-    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way. Returns whether it will be: it is
-    /// dropped where what is under way takes too long, or too much waits.
-    pub fn lend(self: &Arc<Self>, uid: u32, work: Work) -> bool {
-        self.lend_at(uid, work, Instant::now())
+    /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way; what a start needs comes before this user's
+    /// guesses. Returns whether it will be: it is dropped where what is under way takes too long, or too much waits.
+    pub fn lend(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
+        self.lend_at(uid, priority, work, Instant::now())
     }
 
-    fn lend_at(self: &Arc<Self>, uid: u32, work: Work, now: Instant) -> bool {
-        let mut state = self.lock();
+    fn lend_at(self: &Arc<Self>, uid: u32, priority: Priority, work: Work, now: Instant) -> bool {
+        let mut state = self.state.lock().anyway();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
         if user.under_way < self.of_a_user_max {
             user.under_way += 1;
             drop(state);
-            let is_lent = self.hand_on(uid, work);
+            let is_lent = self.hand_on(uid, priority, work);
             if !is_lent {
                 self.go_on(uid);
             }
@@ -108,7 +110,7 @@ impl FairCrew {
         }
         let waits = may_wait && !user.is_slow(self.of_a_user_max, now);
         if waits {
-            user.waiting.push_back(work);
+            user.waiting[priority as usize].push_back(work);
             state.waiting += 1;
         }
         waits
@@ -120,9 +122,10 @@ impl FairCrew {
     }
 
     fn drop_late_at(&self, now: Instant) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
-        let late: Vec<Work> = slow.flat_map(|user| user.waiting.drain(..)).collect();
+        let late: Vec<Work> =
+            slow.flat_map(|user| user.waiting.iter_mut()).flat_map(|line| line.drain(..)).collect();
         state.waiting -= late.len();
         drop(state);
         // To drop them may take long: they may be the last that hold files.
@@ -135,17 +138,20 @@ impl FairCrew {
     }
 
     /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
-    fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+    fn hand_on(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
         let crew = self.clone();
-        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(crew, uid))))
+        self.crew.lend(priority, Box::new(move || work(AtWork::begin(crew, uid))))
     }
 
     /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
     fn go_on(self: &Arc<Self>, uid: u32) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock().anyway();
             let Some(user) = state.users.get_mut(&uid) else { return };
-            let Some(next) = user.waiting.pop_front() else {
+            let next = [Priority::Start, Priority::Guess]
+                .into_iter()
+                .find_map(|priority| Some((priority, user.waiting[priority as usize].pop_front()?)));
+            let Some((priority, next)) = next else {
                 user.under_way -= 1;
                 if user.under_way == 0 {
                     state.users.remove(&uid);
@@ -154,28 +160,24 @@ impl FairCrew {
             };
             state.waiting -= 1;
             drop(state);
-            if self.hand_on(uid, next) {
+            if self.hand_on(uid, priority, next) {
                 return;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl AtWork {
     fn begin(crew: Arc<FairCrew>, uid: u32) -> Self {
         let began = Instant::now();
-        crew.lock().users.entry(uid).or_default().at_work.push(began);
+        crew.state.lock().anyway().users.entry(uid).or_default().at_work.push(began);
         Self { crew, uid, began }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        if let Some(user) = self.crew.lock().users.get_mut(&self.uid)
+        if let Some(user) = self.crew.state.lock().anyway().users.get_mut(&self.uid)
             && let Some(at) = user.at_work.iter().position(|began| *began == self.began)
         {
             user.at_work.swap_remove(at);
@@ -213,20 +215,20 @@ mod tests {
         let (began, begun) = channel();
         let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
         for work in burst {
-            assert!(crew.lend(7, work), "nothing is known of them yet");
+            assert!(crew.lend(7, Priority::Start, work), "nothing is known of them yet");
         }
         assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
         for other in 100..120 {
-            assert!(crew.lend(other, gated(&began, other).1));
+            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
             assert_eq!(next(&begun), other);
         }
         assert_eq!(crew.drop_late(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
         assert_eq!(crew.drop_late_at(later), 38);
-        assert!(!crew.lend_at(7, gated(&began, 40).1, later));
+        assert!(!crew.lend_at(7, Priority::Start, gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;
-        assert!(crew.lend(7, again));
+        assert!(crew.lend(7, Priority::Start, again));
         assert_eq!(next(&begun), 41);
     }
 
@@ -235,19 +237,35 @@ mod tests {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, begun) = channel();
         let (gate, first) = gated(&began, 0);
-        assert!(crew.lend(7, first));
-        assert!(crew.lend(7, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+        assert!(crew.lend(7, Priority::Start, first));
+        assert!(crew.lend(7, Priority::Start, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
         for what in 1..100 {
-            assert!(crew.lend(7, gated(&began, what).1));
+            assert!(crew.lend(7, Priority::Start, gated(&began, what).1));
         }
         assert!((0..100).all(|what| next(&begun) == what));
         drop(gate);
         let until = Instant::now() + PATIENCE;
-        while !crew.lock().users.is_empty() {
+        while !crew.state.lock().anyway().users.is_empty() {
             assert!(Instant::now() < until, "{crew:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(crew.lock().waiting, 0);
+        assert_eq!(crew.state.lock().anyway().waiting, 0);
+    }
+
+    #[test]
+    fn a_start_of_a_user_comes_before_the_guesses_for_the_same_user() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, begun) = channel();
+        let (gates, first): (Vec<_>, Vec<_>) = (0..2).map(|at| gated(&began, at)).unzip();
+        first.into_iter().for_each(|work| assert!(crew.lend(7, Priority::Start, work)));
+        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+        for (what, priority) in [(2, Priority::Guess), (3, Priority::Guess), (4, Priority::Start)] {
+            assert!(crew.lend(7, priority, gated(&began, what).1));
+        }
+        let mut gates = gates.into_iter();
+        drop(gates.next());
+        assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);
+        drop(gates);
     }
 
     #[test]
@@ -257,12 +275,12 @@ mod tests {
         let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
             .map(|_| {
                 let (gate, work) = gated(&began, 0);
-                assert!(crew.lend(7, work));
+                assert!(crew.lend(7, Priority::Start, work));
                 gate
             })
             .collect();
-        assert!(!crew.lend(7, gated(&began, 0).1));
-        assert!(crew.lend(8, gated(&began, 0).1));
+        assert!(!crew.lend(7, Priority::Start, gated(&began, 0).1));
+        assert!(crew.lend(8, Priority::Start, gated(&began, 0).1));
         drop(gates);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
@@ -13,6 +13,7 @@ use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
+use prepage_sys::sync::Anyway;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::account::Account;
@@ -177,16 +178,16 @@ impl Fetches {
             return;
         }
         let budget = {
-            let mut groups = lock(&self.groups);
+            let mut groups = self.groups.lock().anyway();
             groups.take_if(|(looked, _)| looked.elapsed() >= GROUPS_EVERY);
             Budget::of(&groups.get_or_insert_with(|| (Instant::now(), Memberships::of_process())).1)
         };
-        *lock(&self.budget) = Some((Instant::now(), budget));
+        *self.budget.lock().anyway() = Some((Instant::now(), budget));
     }
 
     /// The budget, where it is no older than `most`.
     fn budget_since(&self, most: Duration) -> Option<Budget> {
-        let budget = lock(&self.budget);
+        let budget = self.budget.lock().anyway();
         budget.as_ref().filter(|(made, _)| made.elapsed() < most).map(|(_, budget)| budget.clone())
     }
 
@@ -209,7 +210,7 @@ impl Fetches {
     /// Stops what is fetched for the start of process `pid` that was seen at `seen_at`, for which nothing is to be done. The process may run
     /// another program by now: what is fetched for that goes on.
     pub fn cancel(&self, pid: u32, seen_at: Instant) {
-        let mut prefetches = lock(&self.prefetches);
+        let mut prefetches = self.prefetches.lock().anyway();
         for one in prefetches.under_way.iter_mut().filter(|one| one.pid == pid && one.seen_at <= seen_at) {
             one.engine.cancel();
             one.is_cut_short = true;
@@ -223,19 +224,19 @@ impl Fetches {
 
     /// What is fetched of program `key` for process `pid`, while that is under way or has just ended.
     pub fn account_of(&self, pid: u32, key: &ProgramKey) -> Option<Arc<Account>> {
-        let prefetches = lock(&self.prefetches);
+        let prefetches = self.prefetches.lock().anyway();
         let is_meant = |one: &&UnderWay| one.pid == pid && one.known.key == *key;
         prefetches.under_way.iter().rfind(is_meant).map(|one| one.account.clone())
     }
 
     /// What is on its way, or has just come, for the process of `start` and its parents. What may not come in whole is not among it.
     fn on_their_way(&self, start: &Start<'_>) -> Vec<Arc<Profile>> {
-        if lock(&self.prefetches).under_way.is_empty() {
+        if self.prefetches.lock().anyway().under_way.is_empty() {
             return Vec::new();
         }
         let mut pids = (start.parents)();
         pids.push(start.pid);
-        let prefetches = lock(&self.prefetches);
+        let prefetches = self.prefetches.lock().anyway();
         let is_on_its_way = |one: &&UnderWay| {
             pids.contains(&one.pid)
                 && one.priority == Priority::Start
@@ -324,7 +325,7 @@ impl Fetches {
             priority,
         };
         {
-            let mut prefetches = lock(&self.prefetches);
+            let mut prefetches = self.prefetches.lock().anyway();
             // To look took a while.
             if prefetches.is_cancelled(pid, seen_at) {
                 return Done::LeftAlone;
@@ -347,13 +348,13 @@ impl Fetches {
                 crew.of_nobody().lend(priority, Box::new(work))
             } else {
                 let work = move |_at_work| work();
-                crew.lend(known.rights.uid, Box::new(work))
+                crew.lend(known.rights.uid, priority, Box::new(work))
             };
             is_whole &= is_lent;
             is_lent
         });
         self.counters.fetched.count();
-        let mut prefetches = lock(&self.prefetches);
+        let mut prefetches = self.prefetches.lock().anyway();
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
         own.into_iter().for_each(|own| {
             own.has_begun = true;
@@ -365,7 +366,7 @@ impl Fetches {
     /// What was done a moment ago for a user's program in a role, by anybody's profile, as process `pid` is to be told; `None` where
     /// nothing was, and it is to be done and [noted](Self::note). It counts as done now. What is under way for this process is waited for.
     fn recent(&self, name: &(u32, String, String), pid: u32) -> Option<Done> {
-        let mut recent = lock(&self.recent);
+        let mut recent = self.recent.lock().anyway();
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.holds());
             if recent.len() >= RECENT_MAX {
@@ -378,7 +379,7 @@ impl Fetches {
         let waited = self
             .is_done
             .wait_timeout_while(recent, LOOK_HANGS_AFTER, |recent| is_under_way(recent.get(name)));
-        let mut recent = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut recent = waited.anyway().0;
         let Some(one) = recent.get_mut(name).filter(|one| one.holds()) else {
             recent.insert(name.clone(), Recent { at: Instant::now(), pid, done: None });
             return None;
@@ -396,7 +397,7 @@ impl Fetches {
 
     /// Notes what was `done` for process `pid`, and tells whoever waits for that.
     fn note(&self, name: &(u32, String, String), pid: u32, done: Done) {
-        if let Some(one) = lock(&self.recent).get_mut(name).filter(|one| one.pid == pid) {
+        if let Some(one) = self.recent.lock().anyway().get_mut(name).filter(|one| one.pid == pid) {
             (one.at, one.done) = (Instant::now(), Some(done));
         }
         self.is_done.notify_all();
@@ -430,7 +431,7 @@ impl Fetches {
     }
 
     fn readers_of(&self, device: u64) -> Arc<FairCrew> {
-        let mut readers = lock(&self.readers);
+        let mut readers = self.readers.lock().anyway();
         let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
         let crew = || Crew::of_readers("read", READERS, READS_WAITING_MAX);
         readers.entry(device).or_insert_with(|| Arc::new(FairCrew::of(crew(), READERS_OF_A_USER))).clone()
@@ -439,7 +440,7 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
     /// rights files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
-        let readers: Vec<_> = lock(&self.readers).values().cloned().collect();
+        let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
         // What is dropped frees the files of prefetches.
         readers.iter().for_each(|crew| self.counters.crowded.add(crew.drop_late() as u64));
         let has_ended = |UnderWay { engine, began, has_begun, is_cut_short, .. }: &mut UnderWay| {
@@ -453,11 +454,11 @@ impl Fetches {
             began.elapsed() >= FETCH_MAX + HANGS_AFTER
         };
         let (ended, is_quiet) = {
-            let under_way = &mut lock(&self.prefetches).under_way;
+            let under_way = &mut self.prefetches.lock().anyway().under_way;
             let ended: Vec<UnderWay> = under_way.extract_if(.., has_ended).collect();
             (ended, under_way.is_empty())
         };
-        let mut over = lock(&self.over);
+        let mut over = self.over.lock().anyway();
         for UnderWay { engine, holding, known, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &engine);
@@ -473,13 +474,13 @@ impl Fetches {
     /// Closes the files of prefetches by user `uid`'s rights that have ended. May wait for ever: a program that answers for a file system
     /// is asked at each.
     pub fn close(&self, uid: u32) {
-        let ended = lock(&self.over).remove(&uid);
+        let ended = self.over.lock().anyway().remove(&uid);
         drop(ended);
     }
 
     /// How many threads read, and how many of them hang.
     pub fn threads(&self) -> (usize, usize) {
-        let of_each = lock(&self.readers).values().map(|crew| crew.threads()).collect::<Vec<_>>();
+        let of_each = self.readers.lock().anyway().values().map(|crew| crew.threads()).collect::<Vec<_>>();
         of_each.into_iter().fold((0, 0), |(all, hanging), (more, hang)| (all + more, hanging + hang))
     }
 }
@@ -520,10 +521,6 @@ fn mark_if_changed(known: &Known, engine: &Engine) {
 /// As `recent` has it.
 fn name_of(uid: u32, key: &ProgramKey) -> (u32, String, String) {
     (uid, key.program.clone(), key.role.clone())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::sync::Anyway;
 
 use crate::fetches::APART;
 
@@ -144,7 +145,7 @@ impl Files {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().anyway()
     }
 }
 

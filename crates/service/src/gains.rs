@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prepage_core::profile::gain::{Gain, Turn};
@@ -20,6 +20,7 @@ use prepage_prefetch::progress::Progress;
 use prepage_profiles::{ProgramKey, bundle};
 use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::random::random;
+use prepage_sys::sync::Anyway;
 use serde::Serialize;
 
 use crate::counters::Counters;
@@ -139,14 +140,14 @@ impl Gains {
 
     /// The cold starts of `known` by user `uid` that are kept.
     fn starts(&self, uid: u32, known: &Known) -> Vec<ColdStart> {
-        let state = self.lock();
+        let state = self.state.lock().anyway();
         let of_program = state.users.get(uid).and_then(|programs| programs.get(&known.key));
         of_program.map_or_else(Vec::new, |program| program.starts.clone())
     }
 
     /// Whether one more start of user `uid` can be followed.
     pub fn has_room(&self, uid: u32) -> bool {
-        self.lock().has_room(uid)
+        self.state.lock().anyway().has_room(uid)
     }
 
     /// Follows a start to its end, and keeps how it fared. Returns the processor time that this took, nanoseconds.
@@ -171,7 +172,7 @@ impl Gains {
 
     /// Keeps `start` and, as they decide with it what is done for the next one, those in the `past` of the profile.
     fn keep(&self, uid: u32, key: &ProgramKey, past: &[ColdStart], start: ColdStart) {
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         let Some(programs) = state.users.see(uid, unix_s()) else { return };
         if programs.len() >= PROGRAMS_MAX && !programs.contains_key(key) {
             let last = |program: &Profile| program.starts.last().map(|start| start.unix_s);
@@ -188,12 +189,12 @@ impl Gains {
 
     /// Forgets user `uid`, of whose starts nothing is to be kept.
     pub fn forget(&self, uid: u32) {
-        self.lock().users.forget(uid);
+        self.state.lock().anyway().users.forget(uid);
     }
 
     /// Whether what is kept of somebody is still to be removed.
     pub fn is_forgetting(&self) -> bool {
-        self.lock().users.is_forgetting()
+        self.state.lock().anyway().users.is_forgetting()
     }
 
     /// Writes what has changed: `all` of it, or what was not written for a while.
@@ -204,7 +205,7 @@ impl Gains {
     /// What user `uid` may know: of all users for root. Starts are held out if it `is_on`.
     pub fn status(&self, uid: u32, is_on: bool) -> GainsStatus {
         let mut programs: Vec<ProgramGain> = {
-            let state = self.lock();
+            let state = self.state.lock().anyway();
             let users = state.users.all().filter(|(of, _)| uid == 0 || uid == *of);
             users
                 .flat_map(|(uid, programs)| {
@@ -229,10 +230,6 @@ impl Gains {
         programs.truncate(REPORTED_MAX);
         status.programs = programs;
         status
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -268,7 +265,7 @@ struct Place<'a>(&'a Gains, u32);
 
 impl<'a> Place<'a> {
     fn take(gains: &'a Gains, uid: u32) -> Option<Self> {
-        let mut state = gains.lock();
+        let mut state = gains.state.lock().anyway();
         state.has_room(uid).then(|| {
             state.followed.push(uid);
             Self(gains, uid)
@@ -278,7 +275,7 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let followed = &mut self.0.lock().followed;
+        let followed = &mut self.0.state.lock().anyway().followed;
         if let Some(at) = followed.iter().position(|uid| *uid == self.1) {
             followed.swap_remove(at);
         }
@@ -359,7 +356,16 @@ mod tests {
             .for_each(|at| gains.keep(7, &key(&at.to_string()), &[], start(at + 1, false, 1)));
         let kept = gains.status(7, true).prefetched_starts;
         assert_eq!(kept, PROGRAMS_MAX);
-        assert!(gains.lock().users.get(7).unwrap().contains_key(&key(&(2 * PROGRAMS_MAX - 1).to_string())));
+        assert!(
+            gains
+                .state
+                .lock()
+                .anyway()
+                .users
+                .get(7)
+                .unwrap()
+                .contains_key(&key(&(2 * PROGRAMS_MAX - 1).to_string()))
+        );
         let places: Vec<_> = (0..9).map_while(|_| Place::take(&gains, 7)).collect();
         assert_eq!(places.len(), FOLLOWED_OF_A_USER_MAX);
         assert!(gains.has_room(8));

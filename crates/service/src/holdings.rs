@@ -2,8 +2,9 @@
 //! and a user may have as many profiles; without files to open the service sees nothing any more.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use prepage_sys::sync::Anyway;
 use rustix::process::{Resource, getrlimit};
 
 /// Of the files that this process may have open, so many are for all else that it does; a quarter of fewer than four times as many.
@@ -73,7 +74,7 @@ impl Holdings {
     /// user's others would have more than half of all.
     pub fn take(self: &Arc<Self>, uid: u32, files: usize, bytes: u64) -> Option<Holding> {
         let amount = Amount { files: files as u64, bytes };
-        let mut state = self.lock();
+        let mut state = self.state.lock().anyway();
         let own = state.of_users.get(&uid).copied().unwrap_or_default();
         let is_fair = own == Amount::default() || own.and(amount).fits_into(self.max.half());
         let all = state.all.and(amount);
@@ -84,15 +85,11 @@ impl Holdings {
         state.of_users.insert(uid, own.and(amount));
         Some(Holding { holdings: self.clone(), uid, amount })
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        let mut state = self.holdings.lock();
+        let mut state = self.holdings.state.lock().anyway();
         state.all = state.all.without(self.amount);
         let own = state.of_users.get(&self.uid).copied().unwrap_or_default();
         match own == self.amount {
@@ -118,7 +115,7 @@ mod tests {
         drop(other);
         assert!(holdings.take(8, 60, 1).is_some());
         drop(one);
-        let state = holdings.lock();
+        let state = holdings.state.lock().anyway();
         assert!(state.all == Amount::default() && state.of_users.is_empty(), "{state:?}");
     }
 }

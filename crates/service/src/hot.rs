@@ -4,10 +4,11 @@
 //! done for it, and the program waits for the event to be made.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
+use prepage_sys::sync::Anyway;
 
 /// What is passed over is looked at again after this long, as a program at rest is ([`crate::files`]).
 const PERIOD: Duration = Duration::from_secs(8);
@@ -82,7 +83,7 @@ impl ToForget {
     }
 
     fn change(&self, change: impl FnOnce(&mut Forgotten)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.lock().anyway());
     }
 }
 

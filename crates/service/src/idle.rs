@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_core::idle::{Calm, Reading, worth::Worth};
@@ -17,6 +17,7 @@ use prepage_core::launches::{Expected, Launched};
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
 use prepage_sys::local_time::utc_offset_s;
+use prepage_sys::sync::Anyway;
 use serde::Serialize;
 
 use crate::brought::{Brought, Current, Reader, Settled};
@@ -155,13 +156,13 @@ impl Idle {
 
     /// Forgets user `uid`, who does not want to be remembered.
     pub fn forget(&self, uid: u32) {
-        lock(&self.log).forget(uid);
+        self.log.lock().anyway().forget(uid);
         self.searches.forget(uid);
     }
 
     /// Whether the log of somebody is still to be removed.
     pub fn is_forgetting(&self) -> bool {
-        lock(&self.log).users().is_forgetting()
+        self.log.lock().anyway().users().is_forgetting()
     }
 
     /// Notes a start.
@@ -170,8 +171,8 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        lock(&self.log).launched(uid, &what, process.session(), unix_s());
-        let mut state = lock(&self.state);
+        self.log.lock().anyway().launched(uid, &what, process.session(), unix_s());
+        let mut state = self.state.lock().anyway();
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
         if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
@@ -182,10 +183,10 @@ impl Idle {
 
     /// To be called each second. `is_quiet` says that nothing is fetched for any start.
     pub fn tick(self: &Arc<Self>, is_quiet: bool) {
-        if lock(&self.state).nothing_since.is_some_and(|since| since.elapsed() < NOTHING) {
+        if self.state.lock().anyway().nothing_since.is_some_and(|since| since.elapsed() < NOTHING) {
             return;
         }
-        let Next::Begin { round, hangs } = lock(&self.rounds).next(Instant::now()) else { return };
+        let Next::Begin { round, hangs } = self.rounds.lock().anyway().next(Instant::now()) else { return };
         if hangs {
             self.counters.hung.count();
             // Should it ever be answered, it asks for nothing more.
@@ -203,13 +204,13 @@ impl Idle {
     fn round(&self, is_quiet: bool, round: &Arc<Round>) {
         let now_unix_s = unix_s();
         let expected = {
-            let mut log = lock(&self.log);
+            let mut log = self.log.lock().anyway();
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
-        let reading = lock(&self.sampler).look();
+        let reading = self.sampler.lock().anyway().look();
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock().anyway();
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
             // While whoever has opened something is likely to be there still.
@@ -223,13 +224,13 @@ impl Idle {
         {
             self.bring(uid, what, &reading, round);
             // What the disk did meanwhile was this.
-            lock(&self.sampler).forget();
+            self.sampler.lock().anyway().forget();
         }
         self.write_log(false);
     }
 
     fn may_bring(&self, reading: &Reading, is_quiet: bool, now_unix_s: u64) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock().anyway();
         let busy = if is_quiet { reading.busy().map(|busy| busy.name()) } else { Some("starts") };
         state.now = busy.unwrap_or("idle");
         let calm_ms = state.calm.see(busy.is_none(), self.began.elapsed().as_millis() as u64);
@@ -239,14 +240,14 @@ impl Idle {
 
     /// Without those of users whose file systems do not answer.
     fn answered(&self, mut expected: Vec<(u32, Expected)>) -> Vec<(u32, Expected)> {
-        let rounds = lock(&self.rounds);
+        let rounds = self.rounds.lock().anyway();
         expected.retain(|(uid, _)| !rounds.is_too_much_of(*uid));
         expected
     }
 
     /// The likeliest program that is neither brought in, all of it, nor in memory.
     fn next(&self, expected: &[(u32, Expected)]) -> Option<(u32, Launched)> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock().anyway();
         state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
         let is_new = |(uid, expected): &&(u32, Expected)| {
             let what = &expected.what;
@@ -261,7 +262,7 @@ impl Idle {
     fn bring(&self, uid: u32, what: Launched, reading: &Reading, round: &Arc<Round>) {
         round.is_for(uid);
         let (spare_bytes, begun) = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock().anyway();
             let taken_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
             let begun = state.brought.extract_if(.., |entry| entry.is_of(uid, &what)).next();
             (reading.spare_bytes(taken_bytes), begun)
@@ -284,7 +285,7 @@ impl Idle {
             }
             (None, begun) => begun.map(|begun| begun.brought),
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock().anyway();
         match brought {
             Some(brought) => {
                 self.counters.predicted_bytes.add(brought.bytes() - begun_bytes);
@@ -310,7 +311,7 @@ impl Idle {
             Some(started) => is_short || started.elapsed() >= START,
             None => is_short || !is_expected(entry),
         };
-        let over: Vec<Entry> = lock(&self.state).brought.extract_if(.., is_over).collect();
+        let over: Vec<Entry> = self.state.lock().anyway().brought.extract_if(.., is_over).collect();
         for Entry { uid, brought, started, .. } in over {
             round.is_for(uid);
             let bytes = brought.bytes();
@@ -321,7 +322,7 @@ impl Idle {
             self.counters.predicted_sent_out_bytes.add(sent_out_bytes);
             // That memory got short says nothing of the guess.
             if started.is_some() || !is_short {
-                lock(&self.state).worth.settle(bytes, used_bytes, now_unix_s);
+                self.state.lock().anyway().worth.settle(bytes, used_bytes, now_unix_s);
             }
         }
     }
@@ -333,10 +334,10 @@ impl Idle {
     /// What user `uid` may know of it.
     pub fn status(&self, uid: u32) -> IdleStatus {
         let (expected, (_, remembered_programs)) = {
-            let log = lock(&self.log);
+            let log = self.log.lock().anyway();
             (log.expected(PROBABILITY_MIN), log.size())
         };
-        let state = lock(&self.state);
+        let state = self.state.lock().anyway();
         let may_know = |(of, _): &(u32, Expected)| uid == 0 || uid == *of;
         let expected = expected.into_iter().filter(may_know).map(|(uid, Expected { what, probability })| {
             let is_brought = state.brought.iter().any(|entry| entry.uid == uid && entry.what == what);
@@ -353,10 +354,6 @@ impl Idle {
             is_paused: state.worth.is_paused(unix_s()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

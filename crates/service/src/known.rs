@@ -1,7 +1,7 @@
 //! A profile in memory: what a start needs at once of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_core::DeviceFigures;
@@ -12,6 +12,7 @@ use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
 use prepage_sys::rights::Rights;
+use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
 
 /// A profile in memory, shared by the threads that fetch.
@@ -88,7 +89,7 @@ impl Known {
 
     /// Whether it is not to be fetched now: a file system did not answer.
     pub fn is_left_alone(&self) -> bool {
-        let until = *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.left_alone_until.lock().anyway();
         until.is_some_and(|until| until > Instant::now())
     }
 
@@ -99,7 +100,7 @@ impl Known {
     /// Since when somebody waits.
     pub fn look_at<T>(&self, look: impl FnOnce() -> T) -> Result<T, Instant> {
         let now = Instant::now();
-        let since = *self.looked_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(now);
+        let since = *self.looked_at.lock().anyway().get_or_insert(now);
         if since != now {
             return Err(since);
         }
@@ -109,7 +110,7 @@ impl Known {
 
     /// Leaves it alone for `pause`.
     pub fn leave_alone(&self, pause: Duration) {
-        *self.left_alone_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+        *self.left_alone_until.lock().anyway() = Some(Instant::now() + pause);
     }
 
     /// Its files were found to hold something else, or a start of it waited much longer than usual: its next start is to be observed.
@@ -150,7 +151,7 @@ struct Looking<'a>(&'a Known);
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        *self.0.looked_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.looked_at.lock().anyway() = None;
     }
 }
 

@@ -1,11 +1,12 @@
 //! The last starts, as the status shows them to who may know.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::sync::Anyway;
 
 use crate::account::Account;
 use crate::fetches::Done;
@@ -60,7 +61,7 @@ impl LastStart {
 impl LastStarts {
     /// Notes a start. One whose arguments are known takes the place of what was noted of it early.
     pub fn note(&self, start: LastStart) {
-        let mut starts = self.lock();
+        let mut starts = self.0.lock().anyway();
         let is_same = |one: &&mut LastStart| {
             // Either may be noted first.
             (one.is_early || start.is_early)
@@ -81,21 +82,17 @@ impl LastStarts {
 
     /// The start of process `pid` is to be left alone: what was begun for it before that was known is not told.
     pub fn take_back(&self, pid: u32) {
-        self.lock().retain(|one| one.pid != pid || !one.is_early);
+        self.0.lock().anyway().retain(|one| one.pid != pid || !one.is_early);
     }
 
     /// Forgets those of user `uid`.
     pub fn forget(&self, uid: u32) {
-        self.lock().retain(|start| start.uid != uid);
+        self.0.lock().anyway().retain(|start| start.uid != uid);
     }
 
     /// Those of user `uid`; of all users for root.
     pub fn of(&self, uid: u32) -> Vec<LastStart> {
-        self.lock().iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<LastStart>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().anyway().iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
     }
 }
 

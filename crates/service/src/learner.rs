@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::{Coverage, Observation};
@@ -19,6 +19,7 @@ use prepage_profiles::{Layer, ProgramKey, public};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::processor_time::of_this_process;
+use prepage_sys::sync::Anyway;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
@@ -164,7 +165,7 @@ impl Learner {
         let probe = Probe { faults: FaultEvents::None, ring_bytes: 0, ..Probe::default() };
         // Where perf is refused, page tables are looked at.
         let stream = Stream::attach(std::process::id(), &probe).ok();
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+        *self.ready.lock().anyway() = stream;
     }
 
     /// Whether the next start of `key` is to be observed because the last observation has missed something: names that were looked up before it began, or
@@ -212,14 +213,14 @@ impl Learner {
     }
 
     fn unfinished(&self) -> MutexGuard<'_, HashMap<ProgramKey, u8>> {
-        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unfinished.lock().anyway()
     }
 
     /// Process `pid`, which was about to execute a program at this `moment`, is to be observed, mostly because nobody knows the program: the names that it looks up are seen from now on, for
     /// until the program is known to be observed it has looked up many. Takes some milliseconds where none was seen a moment ago.
     pub fn expect(&self, pid: u32, moment: Moment) {
         let Some(lookups) = &self.lookups else { return };
-        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut expected = self.expected.lock().anyway();
         if expected.len() < EXPECTED_MAX && self.may_observe() {
             expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, moment, lookups)));
         }
@@ -227,13 +228,13 @@ impl Learner {
 
     /// The names of the start of process `pid`, from when it was expected on. The start is expected no longer.
     pub fn take_expected(&self, pid: u32) -> Option<StartNames> {
-        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut expected = self.expected.lock().anyway();
         expected.remove(&pid).map(|(_, names)| names)
     }
 
     /// Where no start is observed, nobody looks what names are looked up any more: else each system call of the machine takes longer.
     pub fn rest(&self) {
-        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut expected = self.expected.lock().anyway();
         expected.retain(|_, (since, _)| since.elapsed() < EXPECTED);
         drop(expected);
         self.lookups.iter().for_each(|lookups| lookups.rest());
@@ -266,11 +267,11 @@ impl Learner {
     }
 
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
-        self.allowance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.allowance.lock().anyway()
     }
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.observed.lock().anyway()
     }
 
     /// How many observations are under way for longer than `most` and do not hang.
@@ -309,7 +310,7 @@ impl Learner {
         }
         let mut hasher = DefaultHasher::new();
         (uid, &key.program, &key.role).hash(&mut hasher);
-        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = self.texts.lock().anyway();
         if texts.len() >= TEXTS_MAX {
             texts.clear();
         }

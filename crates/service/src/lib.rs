@@ -18,51 +18,51 @@
 //! |---------------|--------------------------------------------------------------------------|
 //! | [`service`]   | all of it, running                                                       |
 //! | [`options`]   | how it is to run                                                         |
-//! | [`confined`]  | what it gives up before it begins                                        |
-//! | [`watch`]     | the file systems whose execs are seen                                    |
-//! | [`hot`]       | programs executed all the time, which the kernel passes over             |
-//! | [`pace`]      | how often the mounts are looked at                                       |
-//! | [`moment`]    | when an exec was told                                                    |
-//! | [`awaited`]   | execs whose new program is not there yet                                 |
-//! | [`files`]     | what is known of an executed file without a look at its process          |
-//! | [`streaks`]   | programs that need nothing again and again, however they are called      |
-//! | [`process`]   | a process that has executed a program                                    |
-//! | [`library`], [`shelf`], [`known`] | the profiles held in memory; those of one user, or of all; and one of them |
-//! | [`homes`]     | where users' own profiles and configuration lie                          |
-//! | [`fetches`]   | the prefetches under way                                                 |
-//! | [`account`]   | when one of them began and ended, and what it came to                    |
-//! | [`beyond`]    | what of a profile others do not bring in already                         |
-//! | [`holdings`]  | what they hold until they have ended                                     |
-//! | [`last_starts`] | what was done for the last starts                                      |
-//! | [`crew`]      | threads that wait for work, bounded, replaced where they hang            |
-//! | [`fair_crew`] | the same of which no user takes all                                      |
-//! | [`gains`]     | what fetching gains: starts that are followed, and some of them held out |
-//! | [`learner`]   | observe and persist, within a share of the processor                     |
-//! | [`allowance`] | that share                                                               |
-//! | [`accounts`]  | whose accounts were removed                                              |
-//! | [`tree`]      | whose start a process belongs to                                         |
-//! | [`names`]     | metadata kept in memory                                                  |
-//! | [`idle`]      | what is brought in while nothing else happens                            |
-//! | [`log`]       | who starts what when                                                     |
-//! | [`pages`]     | what is kept of each user, for root alone                                |
-//! | [`reading`]   | what the machine does                                                    |
-//! | [`brought`]   | the pages brought in for one program                                     |
-//! | [`courtesy`], [`device_use`] | when that has to wait, for others use the device          |
-//! | [`askers`]    | who asks file systems that may never answer                              |
-//! | [`round`]     | what of that hangs, and is left out                                      |
-//! | [`searches`]  | where users look for programs                                            |
+//! | `confined`    | what it gives up before it begins                                        |
+//! | `watch`       | the file systems whose execs are seen                                    |
+//! | `hot`         | programs executed all the time, which the kernel passes over             |
+//! | `pace`        | how often the mounts are looked at                                       |
+//! | `moment`      | when an exec was told                                                    |
+//! | `awaited`     | execs whose new program is not there yet                                 |
+//! | `files`       | what is known of an executed file without a look at its process          |
+//! | `streaks`     | programs that need nothing again and again, however they are called      |
+//! | `process`     | a process that has executed a program                                    |
+//! | `library`, `shelf`, `known` | the profiles held in memory; those of one user, or of all; and one of them |
+//! | `homes`       | where users' own profiles and configuration lie                          |
+//! | `fetches`     | the prefetches under way                                                 |
+//! | `account`     | when one of them began and ended, and what it came to                    |
+//! | `beyond`      | what of a profile others do not bring in already                         |
+//! | `holdings`    | what they hold until they have ended                                     |
+//! | `last_starts` | what was done for the last starts                                        |
+//! | `crew`        | threads that wait for work, bounded, replaced where they hang            |
+//! | `fair_crew`   | the same of which no user takes all                                      |
+//! | `gains`       | what fetching gains: starts that are followed, and some of them held out |
+//! | `learner`     | observe and persist, within a share of the processor                     |
+//! | `allowance`   | that share                                                               |
+//! | `accounts`    | whose accounts were removed                                              |
+//! | `tree`        | whose start a process belongs to                                         |
+//! | `names`       | metadata kept in memory                                                  |
+//! | `idle`        | what is brought in while nothing else happens                            |
+//! | `log`         | who starts what when                                                     |
+//! | `pages`       | what is kept of each user, for root alone                                |
+//! | `reading`     | what the machine does                                                    |
+//! | `brought`     | the pages brought in for one program                                     |
+//! | `courtesy`, `device_use` | when that has to wait, for others use the device               |
+//! | `askers`      | who asks file systems that may never answer                              |
+//! | `round`       | what of that hangs, and is left out                                      |
+//! | `searches`    | where users look for programs                                            |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
-//! | [`early`]     | the same from the initramfs on                                           |
-//! | [`turn`]      | which of the two follows a boot                                          |
-//! | [`replay`], [`blocks`], [`ext4`] | what is known of it: files, and the file system's own blocks |
-//! | [`missed`]    | blocks that no name leads to, and that boots have missed                 |
+//! | `early`       | the same from the initramfs on                                           |
+//! | `turn`        | which of the two follows a boot                                          |
+//! | `replay`, [`blocks`], `ext4` | what is known of it: files, and the file system's own blocks |
+//! | `missed`      | blocks that no name leads to, and that boots have missed                 |
 //! | [`image`], [`arrange`] | an image before its next boot: where these blocks lie in it, and files moved for it |
-//! | [`opened`]    | what is opened meanwhile, and what of it was used                        |
-//! | [`start_opens`], [`start_names`] | the same of a start that is observed, and what it looks up |
-//! | [`quiet`]     | when that is over                                                        |
-//! | [`counters`], [`status`], [`socket`] | what is reported of it                            |
-//! | [`owner`]     | which service that is                                                    |
-//! | [`notify`]    | what systemd is told                                                     |
+//! | `opened`      | what is opened meanwhile, and what of it was used                        |
+//! | `start_opens`, `start_names` | the same of a start that is observed, and what it looks up |
+//! | `quiet`       | when that is over                                                        |
+//! | [`counters`], `status`, [`socket`] | what is reported of it                               |
+//! | `owner`       | which service that is                                                    |
+//! | `notify`      | what systemd is told                                                     |
 //!
 //! ```no_run
 //! use prepage_service::options::Options;
@@ -73,62 +73,62 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod account;
-pub mod accounts;
-pub mod allowance;
+mod account;
+mod accounts;
+mod allowance;
 pub mod arrange;
-pub mod askers;
-pub mod awaited;
-pub mod beyond;
+mod askers;
+mod awaited;
+mod beyond;
 pub mod blocks;
-pub mod brought;
-pub mod confined;
+mod brought;
+mod confined;
 pub mod counters;
-pub mod courtesy;
-pub mod crew;
-pub mod device_use;
-pub mod early;
-pub mod ext4;
-pub mod fair_crew;
-pub mod fetches;
-pub mod files;
-pub mod gains;
-pub mod holdings;
-pub mod homes;
-pub mod hot;
-pub mod idle;
+mod courtesy;
+mod crew;
+mod device_use;
+mod early;
+mod ext4;
+mod fair_crew;
+mod fetches;
+mod files;
+mod gains;
+mod holdings;
+mod homes;
+mod hot;
+mod idle;
 pub mod image;
-pub mod known;
-pub mod last_starts;
-pub mod learner;
-pub mod library;
-pub mod log;
-pub mod missed;
-pub mod moment;
-pub mod names;
+mod known;
+mod last_starts;
+mod learner;
+mod library;
+mod log;
+mod missed;
+mod moment;
+mod names;
 #[cfg(test)]
 mod needed_file;
-pub mod notify;
-pub mod opened;
+mod notify;
+mod opened;
 pub mod options;
-pub mod owner;
-pub mod pace;
-pub mod pages;
+mod owner;
+mod pace;
+mod pages;
 pub mod period;
-pub mod process;
-pub mod quiet;
-pub mod reading;
-pub mod replay;
-pub mod round;
-pub mod searches;
+mod process;
+mod quiet;
+mod reading;
+mod replay;
+mod round;
+mod searches;
 pub mod service;
-pub mod shelf;
+mod shelf;
 pub mod socket;
-pub mod start_names;
-pub mod start_opens;
-pub mod status;
-pub mod streaks;
+mod start_names;
+mod start_opens;
+mod status;
+mod streaks;
 pub mod subject;
-pub mod tree;
-pub mod turn;
-pub mod watch;
+mod tree;
+mod turn;
+mod watch;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
@@ -16,6 +16,7 @@ use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::rights::Rights;
+use prepage_sys::sync::Anyway;
 
 use crate::askers::{Askers, Unanswered};
 use crate::homes::{home, home_told_by, of_user, stores_at};
@@ -95,7 +96,7 @@ impl Library {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().anyway()
     }
 
     /// Reads the machine's profiles again.

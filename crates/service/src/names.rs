@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::{Profile, ProfiledFile};
@@ -16,6 +16,7 @@ use prepage_prefetch::engine::Engine;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
 use prepage_sys::rights::Rights;
+use prepage_sys::sync::Anyway;
 
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
@@ -83,13 +84,13 @@ impl Names {
 
     /// To be called now and then, while nothing else is to be done: begins a round where one is due.
     pub fn tick(&self) {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = self.rounds.lock().anyway();
         let Next::Begin { round, hangs } = rounds.next(Instant::now()) else { return };
         if hangs {
             self.counters.hung.count();
             self.want();
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock().anyway();
         let is_due = last.is_long_ago();
         if !self.is_wanted.swap(false, Ordering::Relaxed) && !is_due {
             return;

@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use prepage_profiles::trust::{create_directory, open_directory, read_below};
 use prepage_sys::new_file::write_at;
+use prepage_sys::sync::Anyway;
 
 use crate::counters::Counter;
 
@@ -153,15 +154,15 @@ pub trait HasUsers {
 /// Writes what has changed of the users in `state`, as [`Users::pages`] says. `writing` is held meanwhile, without `state`: whoever writes
 /// last, at the end, waits for whoever is at it. What could not be written is counted.
 pub fn write_changed(writing: &Mutex<()>, state: &Mutex<impl HasUsers>, all: bool, not_written: &Counter) {
-    let _writing = lock(writing);
+    let _writing = writing.lock().anyway();
     let (pages, directory) = {
-        let mut state = lock(state);
+        let mut state = state.lock().anyway();
         (state.users().pages(all), state.users().directory().to_owned())
     };
     for page in pages {
         if page.write(&directory).is_err() {
             not_written.count();
-            lock(state).users().not_written(&page);
+            state.lock().anyway().users().not_written(&page);
         }
     }
 }
@@ -169,10 +170,6 @@ pub fn write_changed(writing: &Mutex<()>, state: &Mutex<impl HasUsers>, all: boo
 /// Removes what is kept in `directory`, which need not exist: nothing of anybody is to be remembered.
 pub fn remove_all(directory: &Path) {
     uids_in(directory).into_iter().for_each(|(uid, _)| _ = Page { uid, bytes: None }.write(directory));
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A user's file to be written; without bytes, one to be removed.

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use prepage_sys::rights::Rights;
+use prepage_sys::sync::Anyway;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::round::Round;
@@ -28,7 +29,7 @@ struct Search {
 impl Searches {
     /// Somebody with `rights` looks for programs in these directories.
     pub fn note(&self, rights: &Rights, directories: &[PathBuf]) {
-        let mut users = self.lock();
+        let mut users = self.users.lock().anyway();
         if users.len() < USERS_MAX || users.contains_key(&rights.uid) {
             users.insert(rights.uid, Search { rights: rights.clone(), directories: directories.to_vec() });
         }
@@ -36,23 +37,21 @@ impl Searches {
 
     /// Forgets user `uid`.
     pub fn forget(&self, uid: u32) {
-        self.lock().remove(&uid);
+        self.users.lock().anyway().remove(&uid);
     }
 
     /// Looks for the program called `name` in `round`, as user `uid` looks for it, so that the kernel has the answers in memory. Returns
     /// whether it is there.
     pub fn look_up(&self, uid: u32, name: &str, round: &Round) -> bool {
-        let Some(Search { rights, directories }) = self.lock().get(&uid).cloned() else { return false };
+        let Some(Search { rights, directories }) = self.users.lock().anyway().get(&uid).cloned() else {
+            return false;
+        };
         let Ok(_assumed) = rights.assume() else { return false };
         directories.iter().any(|directory| {
             let path = directory.join(name);
             let Some(_looking) = round.look_at(&path) else { return false };
             statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE).is_ok()
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Search>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +72,7 @@ mod tests {
         for uid in own.uid + 1..own.uid + 100 {
             searches.note(&Rights { uid, ..own.clone() }, &[]);
         }
-        assert_eq!(searches.lock().len(), USERS_MAX);
+        assert_eq!(searches.users.lock().anyway().len(), USERS_MAX);
         searches.forget(own.uid);
         assert!(!is_found("sh"));
     }

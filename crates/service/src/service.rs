@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_observe::elsewhere::is_elsewhere;
@@ -19,6 +19,7 @@ use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::random::random;
 use prepage_sys::rights::Rights;
 use prepage_sys::signals::Signals;
+use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -328,7 +329,7 @@ impl Service {
         // Where a user's files cannot be closed, none of the user's starts are looked at.
         for uid in users {
             let service = self.clone();
-            self.looks.lend(uid, Box::new(move |_look| service.fetches.close(uid)));
+            self.looks.lend(uid, Priority::Start, Box::new(move |_look| service.fetches.close(uid)));
         }
         self.counters.crowded.add(self.looks.drop_late() as u64);
         self.do_what_is_due();
@@ -359,7 +360,7 @@ impl Service {
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.due.lock().anyway()
     }
 
     /// Has it done as soon as a thread can. Where too much waits already, the next tick asks again.
@@ -384,7 +385,7 @@ impl Service {
 
     /// Removes what is kept of users whose accounts were removed.
     fn look_at_accounts(&self) {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts.lock().anyway();
         let gone = accounts.look(Path::new(PASSWD));
         for uid in &gone {
             self.idle.iter().for_each(|idle| idle.forget(*uid));
@@ -479,7 +480,8 @@ impl Service {
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
-                    self.looks.lend(uid, Box::new(move |_look| service.start_early(pid, uid, &file, moment)));
+                    let start = move |_look| service.start_early(pid, uid, &file, moment);
+                    self.looks.lend(uid, Priority::Start, Box::new(start));
                 }
             }
             Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
@@ -491,7 +493,7 @@ impl Service {
                     }
                 };
                 if let Some(uid) = *starter {
-                    self.looks.lend(uid, Box::new(move |_look| expect()));
+                    self.looks.lend(uid, Priority::Start, Box::new(move |_look| expect()));
                 }
             }
             Begun::Awaited | Begun::Gone => {}
@@ -555,7 +557,7 @@ impl Service {
                 Next::Done(_) => {}
             }
         };
-        if !self.looks.lend(uid, Box::new(start)) {
+        if !self.looks.lend(uid, Priority::Start, Box::new(start)) {
             self.counters.crowded.count();
         }
     }

@@ -1,6 +1,6 @@
 //! Answers to who asks: a Unix socket that everybody may connect to.
 //!
-//! A line `status` is answered by a document ([`crate::status::Status`]), an HTTP request for `/metrics` by metrics in Prometheus'
+//! A line `status` is answered by a document (`crate::status::Status`), an HTTP request for `/metrics` by metrics in Prometheus'
 //! format. Whoever asks is told by the kernel who that is, and sees the starts of this user alone.
 
 use std::fs;
@@ -9,14 +9,15 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prepage_profiles::trust::create_directory;
+use prepage_sys::until::Until;
 use prepage_sys::user_namespace::maker_of;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::SocketAddrUnix;
+use rustix::net::sockopt::socket_peercred;
 
+use crate::crew::Priority;
 use crate::fair_crew::FairCrew;
 use crate::owner::Owner;
 use crate::service::Service;
@@ -67,24 +68,12 @@ impl Socket {
                 };
                 let service = service.clone();
                 // Whoever hangs up early, or asks too often at once, hears nothing.
-                crew.lend(account, Box::new(move |_at_work| drop(answer(&stream, uid, &service))));
+                let work = move |_at_work| drop(answer(stream, uid, &service));
+                crew.lend(account, Priority::Start, Box::new(work));
             }
         };
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;
         Ok(Self { path: path.to_owned(), _owner: owner })
-    }
-}
-
-/// Connects to `path`. The kernel keeps so many callers that nobody has answered yet, and lets the next one wait: for `patience` here, and for ever
-/// by itself.
-fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&stream, Timeout::Send, Some(patience))?;
-    let address = SocketAddrUnix::new(path)?;
-    match retry_on_intr(|| rustix::net::connect(&stream, &address)) {
-        Ok(()) => Ok(stream.into()),
-        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -100,42 +89,7 @@ impl Drop for Socket {
     }
 }
 
-/// A stream that is read from and written to until a time, and then no more.
-struct Until<'a> {
-    stream: &'a UnixStream,
-    until: Instant,
-}
-
-impl<'a> Until<'a> {
-    fn now_and(patience: Duration, stream: &'a UnixStream) -> Self {
-        Self { stream, until: Instant::now() + patience }
-    }
-
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for Until<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(bytes)
-    }
-}
-
-impl Write for Until<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn answer(stream: &UnixStream, uid: u32, service: &Service) -> io::Result<()> {
+fn answer(stream: UnixStream, uid: u32, service: &Service) -> io::Result<()> {
     let mut stream = Until::now_and(PATIENCE, stream);
     let mut question = vec![0; QUESTION_BYTES_MAX];
     let mut filled = 0;
@@ -167,8 +121,7 @@ fn answer(stream: &UnixStream, uid: u32, service: &Service) -> io::Result<()> {
 /// # Errors
 /// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long; ConnectionAborted where it hangs up.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
-    let stream = connect(path, 10 * PATIENCE)?;
-    let mut stream = Until::now_and(10 * PATIENCE, &stream);
+    let mut stream = Until::connect(&SocketAddrUnix::new(path)?, 10 * PATIENCE)?;
     let mut answer = Vec::new();
     let asked = stream.write_all(b"status\n").and_then(|()| stream.read_to_end(&mut answer));
     let hung_up = || io::Error::new(io::ErrorKind::ConnectionAborted, "it hung up without an answer");
@@ -176,8 +129,6 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
         Ok(0) => Err(hung_up()),
         Ok(_) => Ok(serde_json::from_slice(&answer)?),
         Err(error) => Err(match error.kind() {
-            // What waited for as long as it may says that it would have to wait.
-            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => hung_up(),
             _ => error,
         }),

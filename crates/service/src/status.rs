@@ -163,66 +163,62 @@ impl Status {
     }
 }
 
-/// The numbers in Prometheus' text format: nothing of any user.
+/// The numbers in Prometheus' text format: of all users together, and nothing of any one.
 pub fn metrics(service: &Service) -> String {
     let mut text = String::new();
-    let mut add = |name: &str, help: &str, kind: &str, value: f64| {
+    let mut add = |name: &str, help: &str, value: f64| {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         let _ = write!(
             text,
             "# HELP prepage_{name} {help}\n# TYPE prepage_{name} {kind}\nprepage_{name} {value}\n"
         );
     };
     for (name, help, value) in service.counters.all() {
-        add(&format!("{name}_total"), &help, "counter", value as f64);
+        add(&format!("{name}_total"), &help, value as f64);
     }
-    // Nobody is user 4294967295.
-    let status = Status::of(service, u32::MAX);
-    add("processor_seconds_total", "Processor time taken.", "counter", status.processor_s);
-    add("learning_processor_seconds_total", "Of it, to learn.", "counter", status.learning_processor_s);
-    add("resident_bytes", "Resident memory.", "gauge", status.resident_bytes as f64);
-    add("profile_bytes", "About what the profiles in memory take.", "gauge", status.profile_bytes as f64);
-    add("machine_profiles", "Profiles of the machine in memory.", "gauge", status.machine_profiles as f64);
-    add("user_profiles", "Profiles of users in memory.", "gauge", status.user_profiles as f64);
-    // Of all users: whose programs these are is not said.
-    let gains = service.gains.status(0, service.measures(u32::MAX));
-    add(
-        "gain_prefetched_starts",
-        "Fetched cold starts that are kept, of the last ones.",
-        "gauge",
-        gains.prefetched_starts as f64,
-    );
-    add(
-        "gain_held_out_starts",
-        "Held-out cold starts that are kept, of the last ones.",
-        "gauge",
-        gains.held_out_starts as f64,
-    );
-    add(
-        "gain_compared_programs",
-        "Programs with enough of both to compare.",
-        "gauge",
-        gains.compared_programs as f64,
-    );
-    if let Some(ratio) = gains.ratio {
-        let help = "Time of fetched cold starts to that of held-out ones, geometric mean of these programs.";
-        add("gain_ratio", help, "gauge", ratio);
-    }
-    if let Some(idle) = status.idle {
-        add(
+    let status = Status::of(service, 0);
+    let (gains, idle) = (&status.gains, status.idle.as_ref());
+    let used_share = idle.map(|idle| idle.used_share.unwrap_or(f64::NAN));
+    let ratio_help =
+        "Time of fetched cold starts to that of held-out ones, geometric mean of these programs.";
+    let others = [
+        ("processor_seconds_total", "Processor time taken.", Some(status.processor_s)),
+        ("learning_processor_seconds_total", "Of it, to learn.", Some(status.learning_processor_s)),
+        ("resident_bytes", "Resident memory.", Some(status.resident_bytes as f64)),
+        ("profile_bytes", "About what the profiles in memory take.", Some(status.profile_bytes as f64)),
+        ("machine_profiles", "Profiles of the machine in memory.", Some(status.machine_profiles as f64)),
+        ("user_profiles", "Profiles of users in memory.", Some(status.user_profiles as f64)),
+        (
+            "gain_prefetched_starts",
+            "Fetched cold starts that are kept, of the last ones.",
+            Some(gains.prefetched_starts as f64),
+        ),
+        (
+            "gain_held_out_starts",
+            "Held-out cold starts that are kept, of the last ones.",
+            Some(gains.held_out_starts as f64),
+        ),
+        (
+            "gain_compared_programs",
+            "Programs with enough of both to compare.",
+            Some(gains.compared_programs as f64),
+        ),
+        ("gain_ratio", ratio_help, gains.ratio),
+        (
             "predicted_resident_bytes",
             "Brought in for what is expected now.",
-            "gauge",
-            idle.brought_bytes as f64,
-        );
-        let share = idle.used_share.unwrap_or(f64::NAN);
-        add("predicted_used_share", "Of what was brought in lately, what was used.", "gauge", share);
+            idle.map(|idle| idle.brought_bytes as f64),
+        ),
+        ("predicted_used_share", "Of what was brought in lately, what was used.", used_share),
+        (
+            "hanging_threads",
+            "Threads that wait for a file system that does not answer.",
+            Some(status.hanging_threads as f64),
+        ),
+    ];
+    for (name, help, value) in others {
+        value.into_iter().for_each(|value| add(name, help, value));
     }
-    add(
-        "hanging_threads",
-        "Threads that wait for a file system that does not answer.",
-        "gauge",
-        status.hanging_threads as f64,
-    );
     text
 }
 

@@ -6,11 +6,12 @@
 //! is looked at meanwhile: that is another session of processes (setsid(2)).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::session_id::session_id;
+use prepage_sys::sync::Anyway;
 
 use crate::process::user_of;
 
@@ -121,7 +122,7 @@ impl Streaks {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(FileHandle, Caller), Streak>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().anyway()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Whose start a process belongs to: what a program starts itself is part of its own start, and of its profile.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use prepage_sys::sync::Anyway;
 
 /// More processes than start in any window; where there are more, the oldest are forgotten.
 const STARTS_MAX: usize = 4096;
@@ -30,7 +32,7 @@ pub enum Kind {
 impl Tree {
     /// The start of process `pid` is under way for `window`.
     pub fn begin(&self, pid: u32, kind: Kind, window: Duration) {
-        let mut starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut starts = self.starts.lock().anyway();
         if starts.len() >= STARTS_MAX {
             let now = Instant::now();
             starts.retain(|_, (_, until)| *until > now);
@@ -43,14 +45,14 @@ impl Tree {
 
     /// Whether a start is held out that may be under way.
     pub fn holds_out(&self) -> bool {
-        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let starts = self.starts.lock().anyway();
         let now = Instant::now();
         starts.values().any(|(kind, until)| *kind == Kind::HeldOut && *until > now)
     }
 
     /// What is done for the start that process `pid`, whose parents are `parents`, belongs to.
     pub fn of(&self, pid: u32, parents: &[u32]) -> Option<Kind> {
-        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let starts = self.starts.lock().anyway();
         let now = Instant::now();
         let under_way = |pid: &u32| starts.get(pid).filter(|(_, until)| *until > now).map(|(kind, _)| *kind);
         std::iter::once(&pid).chain(parents).filter_map(under_way).max()

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
+use prepage_sys::sync::Anyway;
 use rustix::fs::{Mode, OFlags};
 
 use crate::askers::{Askers, is_remote};
@@ -135,7 +136,7 @@ impl Watch {
     /// EPERM without the right to watch.
     pub fn of_opens(&self) -> io::Result<(Self, bool)> {
         let opens = ExecWatch::of_opens()?;
-        let mut all = lock(&self.file_systems).clone();
+        let mut all = self.file_systems.lock().anyway().clone();
         all.retain(|_, one| one.is_local());
         let local = all.len();
         // Where most lies has short names.
@@ -176,7 +177,12 @@ impl Watch {
 
     /// Where the file system is mounted that events call `number`.
     pub fn point_of(&self, number: u64) -> Option<PathBuf> {
-        lock(&self.file_systems).values().find(|one| one.number == Some(number)).map(|one| one.point.clone())
+        self.file_systems
+            .lock()
+            .anyway()
+            .values()
+            .find(|one| one.number == Some(number))
+            .map(|one| one.point.clone())
     }
 
     /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
@@ -219,7 +225,7 @@ impl Watch {
             // Of several places any will do.
             by_device.entry(mount.device).or_insert(mount);
         }
-        let mut known = lock(&self.file_systems);
+        let mut known = self.file_systems.lock().anyway();
         // Another file system may have the number by now. One that is still there is watched twice at no cost.
         known.retain(|&device, watched| now.contains(&(device, watched.id)));
         for (device, Mount { id, point, kind, .. }) in by_device {
@@ -251,7 +257,7 @@ impl Watch {
 
     /// What is said of each file system, by place.
     pub fn file_systems(&self) -> Vec<Watched> {
-        let mut all: Vec<Watched> = lock(&self.file_systems).values().cloned().collect();
+        let mut all: Vec<Watched> = self.file_systems.lock().anyway().values().cloned().collect();
         all.sort_by(|a, b| a.point.cmp(&b.point));
         all
     }
@@ -281,7 +287,7 @@ impl Question {
             std::thread::sleep(ASKED_AGAIN_AFTER);
             let (all, device) = (self.all.clone(), self.device);
             if self.is_mounted() && !self.put(Priority::Guess, crew) {
-                lock(&all).remove(&device);
+                all.lock().anyway().remove(&device);
             }
             return;
         };
@@ -289,18 +295,16 @@ impl Question {
             Ok(()) => (State::Watched, rustix::fs::statvfs(&self.point).ok().map(|statvfs| statvfs.f_fsid)),
             Err(error) => (State::Refused(error.to_string()), None),
         };
-        if let Some(watched) = lock(&self.all).get_mut(&self.device).filter(|watched| watched.id == self.id) {
+        if let Some(watched) =
+            self.all.lock().anyway().get_mut(&self.device).filter(|watched| watched.id == self.id)
+        {
             (watched.state, watched.number) = (state, number);
         }
     }
 
     fn is_mounted(&self) -> bool {
-        lock(&self.all).get(&self.device).is_some_and(|watched| watched.id == self.id)
+        self.all.lock().anyway().get(&self.device).is_some_and(|watched| watched.id == self.id)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -328,7 +332,7 @@ mod tests {
             Question { askers, execs, all, device: 7, id, point }
         };
         assert!(question(1).put(Priority::Start, &crew));
-        let state = || lock(&all)[&7].state.clone();
+        let state = || all.lock().anyway()[&7].state.clone();
         std::thread::sleep(ASKED_AGAIN_AFTER / 2);
         assert_eq!(state(), State::Asked, "it may still answer");
         drop(waits);
@@ -338,7 +342,7 @@ mod tests {
         }
         assert_eq!(state(), State::Watched);
         // By the time that one answers, another may be mounted that has the number.
-        lock(&all).entry(7).and_modify(|watched| (watched.id, watched.state) = (2, State::Asked));
+        all.lock().anyway().entry(7).and_modify(|watched| (watched.id, watched.state) = (2, State::Asked));
         question(1).ask(&crew);
         assert_eq!(state(), State::Asked);
         question(2).ask(&crew);
@@ -360,7 +364,7 @@ mod tests {
             state: State::Watched,
             number: None,
         };
-        lock(&watch.file_systems).insert(1, dead);
+        watch.file_systems.lock().anyway().insert(1, dead);
         let (done, answers) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(watch.point_of(u64::MAX)));
         assert_eq!(answers.recv_timeout(Duration::from_secs(20)).expect("an end"), None);

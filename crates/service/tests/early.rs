@@ -1,6 +1,8 @@
 //! A boot from its initramfs on, on the real kernel: a directory takes the part of the root file system, and becomes the root of
 //! `prepaged` before /proc is there.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use prepage_core::profile::file as profile_file;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::{Subject, is_of_subject};
 use prepage_testing::{Need, has};
+
+use support::Mounted;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -122,12 +126,6 @@ fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
     fs::create_dir(&root).unwrap();
     assert!(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap().success());
     assert!(Command::new("mount").args(["-o", "loop"]).args([&image, &root]).status().unwrap().success());
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
-        }
-    }
     let _mounted = Mounted(&root);
     fill(&root);
     for moved in ["", "/dev", "/sys /dev"] {

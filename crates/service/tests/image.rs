@@ -1,5 +1,7 @@
 //! Images before their first boot: prepared where the profile of a boot was imported, else refused, and then they stay as they are.
 
+mod support;
+
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -14,15 +16,9 @@ use prepage_service::subject::Subject;
 use prepage_sys::extents::place_of;
 use prepage_testing::{Need, has};
 
+use support::Mounted;
+
 const PREPAGED: &str = env!("CARGO_BIN_EXE_prepaged");
-
-struct Mounted<'a>(&'a Path);
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
 
 /// Has an image without /etc/passwd prepared, made by mkfs.ext4 with `options`: it has `before` in place of the blocks and, where it `has_profile`, that
 /// of a boot that needs /usr/lib/deep/needed. Returns the end of the command, and the blocks that are there then.

@@ -82,6 +82,7 @@
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
+//! | [`until`]       | Unix sockets whose other end may never answer                    |                 |
 //! | [`user_namespace`] | who is behind the user ids of a user namespace             | Linux 4.9       |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
@@ -163,6 +164,7 @@ pub mod syscalls;
 pub mod thread;
 pub mod thread_reads;
 pub mod tsc;
+pub mod until;
 pub mod user_namespace;
 pub mod userfaultfd;
 mod userfaultfd_abi;

@@ -11,13 +11,14 @@ use std::ffi::CStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::bpf::{
     At, Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, RunsAt,
     Values,
 };
 use crate::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
+use crate::sync::Anyway;
 
 /// Starts that are followed at once.
 const FOLLOWED_MAX: usize = 12;
@@ -279,7 +280,7 @@ impl Lookups {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().anyway()
     }
 }
 

@@ -5,7 +5,7 @@
 //! faults.
 
 use crate::made_once::MadeOnce;
-use crate::sync::{AtomicU32, Mutex, Ordering, seq_cst, wait, wake, yield_now};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, seq_cst, wait, wake, yield_now};
 
 /// At most so many counters a phase: beyond it CPUs share.
 const MOST_SHARDS: usize = 16;
@@ -71,7 +71,7 @@ impl Sections {
 
     /// Returns when all sections that had begun before have ended.
     pub fn wait(&self) {
-        let _waiting = self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _waiting = self.waiting.lock().anyway();
         // Twice: a section may have read the phase before the first change and count itself after it.
         for _ in 0..2 {
             let old = self.phase.fetch_add(1, Ordering::SeqCst) as usize & 1;
@@ -93,7 +93,7 @@ impl Sections {
         let ended = counters.filter(|(_, running)| running.0.load(Ordering::SeqCst) == 0);
         let ended = ended.fold(0, |ended, (at, _)| ended | 1 << at);
         // Who waits changes the phase himself.
-        if let Ok(_waiting) = self.waiting.try_lock() {
+        if let Some(_waiting) = self.waiting.try_lock().anyway() {
             let is_first = self.phase.load(Ordering::SeqCst) & 1 == 0;
             let others = ((1 << self.shards) - 1) << if is_first { self.shards } else { 0 };
             if ended & others == others {

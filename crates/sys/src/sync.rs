@@ -1,5 +1,40 @@
 //! The only door to what threads share in the VM's fault path: std's primitives, or shuttle's or loom's under test, or words that count what is done
-//! to them.
+//! to them. And what a lock is worth whose holder has panicked, anywhere in prepage ([`Anyway`]).
+
+use std::sync::{LockResult, PoisonError, TryLockResult};
+
+/// What a lock guards, whoever has panicked while it was held.
+///
+/// A thread that panics takes no other thread with it: whatever changes under a lock is fit for use after each step, so the next thread goes on
+/// from where that one has left it. This holds for every lock of prepage.
+pub trait Anyway {
+    /// What is returned.
+    type Guarded;
+
+    /// Passes over the panic.
+    fn anyway(self) -> Self::Guarded;
+}
+
+impl<G> Anyway for LockResult<G> {
+    type Guarded = G;
+
+    fn anyway(self) -> G {
+        self.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `None` where another thread holds the lock.
+impl<G> Anyway for TryLockResult<G> {
+    type Guarded = Option<G>;
+
+    fn anyway(self) -> Option<G> {
+        match self {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+}
 
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
 mod real {
@@ -12,7 +47,7 @@ mod real {
     pub use std::sync::atomic::Ordering;
     #[cfg(not(feature = "counted"))]
     pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-    pub use std::sync::{Mutex, MutexGuard, TryLockError};
+    pub use std::sync::{Mutex, MutexGuard};
     pub use std::thread::yield_now;
 
     pub use crate::thread::Thread;
@@ -96,7 +131,6 @@ mod model {
     pub use checker::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     pub use checker::sync::{Mutex, MutexGuard};
     pub use checker::thread::{JoinHandle, yield_now};
-    pub use std::sync::TryLockError;
 
     /// loom gives operations that say `SeqCst` no more than `AcqRel`, and one order to fences alone.
     pub fn seq_cst() {

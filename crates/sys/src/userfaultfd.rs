@@ -306,7 +306,7 @@ impl Userfaultfd {
     /// mapped there happens after this has returned.
     ///
     /// # Errors
-    /// ENOENT where part of the range is not registered so; EAGAIN while the address space is being changed, by a userfaultfd with events
+    /// ENOENT where part of the range is not registered so; EAGAIN while the address space is being changed, by one that tells of forks
     /// alone, until these are read.
     pub fn protect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
         self.write_protect(span, offset, len, PROTECT_ON)

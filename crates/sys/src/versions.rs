@@ -2,10 +2,10 @@
 
 use std::ops::Deref;
 use std::ptr;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use crate::sections::{Section, Sections};
-use crate::sync::{AtomicPtr, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicPtr, Mutex, Ordering};
 
 /// Holds an `Arc`, and those before it as long as somebody may use them.
 ///
@@ -55,7 +55,7 @@ impl<T> Versions<T> {
     /// The value of now, for as long as the caller likes. Takes a lock: not for signal handlers.
     pub fn current(&self) -> Arc<T> {
         let Some(later) = self.later.get() else { return Arc::clone(&self.first) };
-        let kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = later.kept.lock().anyway();
         Arc::clone(kept.last().map_or(&self.first, |(value, _)| value))
     }
 
@@ -63,7 +63,7 @@ impl<T> Versions<T> {
     pub fn in_use(&self) -> Vec<Arc<T>> {
         let mut values = vec![Arc::clone(&self.first)];
         if let Some(later) = self.later.get() {
-            let kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = later.kept.lock().anyway();
             values.extend(kept.iter().map(|(value, _)| Arc::clone(value)));
         }
         values
@@ -76,7 +76,7 @@ impl<T> Versions<T> {
             sections: Sections::default(),
             kept: Mutex::default(),
         });
-        let mut kept = later.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = later.kept.lock().anyway();
         later.current.store(ptr::from_ref(&**value).cast_mut(), Ordering::SeqCst);
         // Those that cannot go now go with one of the next.
         let ended = later.sections.ended();

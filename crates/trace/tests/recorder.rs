@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 use std::{env, fs};
 
 use prepage_core::{Fault, FaultClass, Missing};
 use prepage_sys::spawn::HowEnded;
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, child_command, has, is_child, skip, unless_refused};
 use prepage_trace::space::parse_maps_line;
 use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
@@ -35,7 +36,7 @@ fn start(scope: &Scope) -> Result<Recorder, RecordError> {
 
 /// Records a command. `None`, counted as a skip, where this user may record nothing.
 fn record(command: &[&str]) -> Option<(Vec<Fault>, Recorded)> {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let command: Vec<_> = command.iter().map(Into::into).collect();
     let mut recorder = unless_refused(start(&Scope::Command(command)), FAULTS, is_recording_refused)?;
     let mut faults = Vec::new();
@@ -161,7 +162,7 @@ fn of_the_whole_machine_every_program_is_seen() {
     }
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let program = with_foreign_group(dir.path());
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     // Faults come in the order in which they ended: once the second program's come, all of the first one's have.
     let marker = dir.path().join("comes-after");
     fs::copy("/bin/true", &marker).expect("copied");
@@ -212,7 +213,7 @@ fn memory_touched_before_the_recording_is_copied_not_new() {
     python.args(["-c", WRITES_AFTER_FORK]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut python = python.spawn().expect("python3 runs");
     python.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let scope = Scope::Processes(vec![python.id()]);
     let recorder = unless_refused(start(&scope), FAULTS, is_recording_refused);
     drop(python.stdin.take());
@@ -366,7 +367,7 @@ fn beside_a_running_process(look: impl FnOnce(u32)) {
 }
 
 fn record_for_a_while(scope: &Scope, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let duration = Some(options.duration.unwrap_or(Duration::from_millis(300)));
     let started = Recorder::start(scope, &RecordOptions { duration, ..options.clone() });
     let mut recorder = unless_refused(started, FAULTS, is_recording_refused)?;
@@ -497,7 +498,7 @@ fn frames_are_those_of_the_pages() {
         .stdout(Stdio::null())
         .spawn()
         .expect("started");
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let duration = Some(Duration::from_secs(60));
     let options = RecordOptions { frames: true, duration, ..RecordOptions::default() };
     let started = Recorder::start(&Scope::Processes(vec![child.id()]), &options);
@@ -540,7 +541,7 @@ fn frames_are_those_of_the_pages() {
 
 #[test]
 fn a_process_that_ends_meanwhile_ends_its_recording() {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("started");
     let options = RecordOptions { duration: Some(Duration::from_secs(60)), ..RecordOptions::default() };
     let pid = child.id();
@@ -594,7 +595,7 @@ fn the_cost_of_a_fault_is_what_it_takes_when_nobody_looks() {
     let took = |rounds: &mut Vec<f64>| {
         rounds.push(prepage_sys::fresh_pages::touch(512).expect("memory").as_nanos() as f64 / 512.0);
     };
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let probe = prepage_trace::Probe::default();
     let measured = prepage_trace::ProbeCost::measure(&probe);
     let Some(cost) = unless_refused(measured, FAULTS, is_refused) else { return };
@@ -689,7 +690,7 @@ fn what_faulted_before_the_beginning_is_left_out() {
 /// Rates are computed from the duration: the time it takes to read the last rings is no part of it.
 #[test]
 fn a_recording_lasts_until_it_stops_to_observe() {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = MACHINE.lock().anyway();
     let dir = tempfile::tempdir().expect("a directory");
     let pipe = dir.path().join("touched");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("made");

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, process, thread};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has, unless_refused};
 use prepage_trace::{
     AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
@@ -30,7 +31,7 @@ fn attach(probe: &Probe) -> Option<Stream> {
 
 #[test]
 fn pages_that_enter_the_page_cache_are_named() {
-    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _process = PROCESS.lock().anyway();
     if !has(Need::Root) {
         return;
     }
@@ -54,7 +55,7 @@ fn pages_that_enter_the_page_cache_are_named() {
 /// The kernel gives the samples of a fault that two recorders see the id of the first one's event.
 #[test]
 fn two_streams_of_one_process_both_see_its_faults() {
-    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _process = PROCESS.lock().anyway();
     let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
     for stacks in [false, true] {
         let probe = Probe { stacks, ..Probe::default() };
@@ -84,7 +85,7 @@ fn two_streams_of_one_process_both_see_its_faults() {
 
 #[test]
 fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
-    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _process = PROCESS.lock().anyway();
     let probe = Probe { switches: true, ..Probe::default() };
     let Some(mut stream) = attach(&probe) else { return };
     let mut spaces = AddressSpaces::default();
@@ -120,7 +121,7 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
 #[test]
 fn threads_started_while_their_process_is_attached_to_are_seen_once() {
     const THREADS_MAX: usize = 600;
-    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _process = PROCESS.lock().anyway();
     let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
     let attached = AtomicBool::new(false);
     // Maps a page of its own and touches it, once the process is attached to.
@@ -163,7 +164,7 @@ fn threads_started_while_their_process_is_attached_to_are_seen_once() {
 
 #[test]
 fn a_process_that_is_gone_is_named() {
-    let _process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _process = PROCESS.lock().anyway();
     if !may_record() {
         return;
     }

@@ -4,7 +4,7 @@
 //! lie in leaves of 16 GiB each, made when first needed and kept.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use prepage_sys::fork;
 use prepage_sys::made_once::MadeOnce;
@@ -13,6 +13,7 @@ use prepage_sys::slot::{Entered, Slot};
 
 use crate::map::MapCore;
 use crate::sparse::Sparse;
+use crate::sync::Anyway;
 
 const LEAF_WORDS: usize = 1 << 13;
 const LEAF_BYTES: u64 = LEAF_WORDS as u64 * REGION_ALIGN;
@@ -128,7 +129,7 @@ impl Addresses {
     /// Makes `map` findable; `None` when there are too many.
     pub(crate) fn insert(&'static self, map: &Arc<MapCore>) -> Option<MapRef> {
         let slot = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = self.free.lock().anyway();
             free.returned.pop().or_else(|| {
                 let fresh = free.next;
                 free.next += u32::from((fresh as usize) < CHUNKS * CHUNK_SLOTS);
@@ -211,14 +212,19 @@ impl MapRef {
         if let Some(slot) = self.addresses.slot(self.slot) {
             slot.take();
         }
-        let mut free = self.addresses.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.addresses.free.lock().anyway();
         free.returned.push(self.slot);
     }
 }
 
 /// Who has it gives it back at once, but for a thread that a child of fork(2) does not have.
 fn spare() -> Option<MutexGuard<'static, Vec<&'static Addresses>>> {
-    (0..SPARE_TRIES).find_map(|_| SPARE.try_lock().inspect_err(|_| std::thread::yield_now()).ok())
+    (0..SPARE_TRIES).find_map(|_| {
+        SPARE.try_lock().anyway().or_else(|| {
+            std::thread::yield_now();
+            None
+        })
+    })
 }
 
 impl std::fmt::Debug for Addresses {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
+use crate::sync::Anyway;
 
 /// One map's window into an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Backings {
     }
 
     pub(crate) fn locked(&self) -> MutexGuard<'_, BTreeMap<(u64, u32), (Backing, MapRef)>> {
-        self.by_map.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.by_map.lock().anyway()
     }
 }
 

@@ -42,7 +42,7 @@ impl Frames {
     }
 
     /// `runs`, which ascend, as one where few pages between them are in a map. These fault once more.
-    pub(crate) fn joined(&self, runs: impl Iterator<Item = PageRange>) -> Vec<PageRange> {
+    pub(crate) fn joined(&self, runs: Vec<PageRange>) -> Vec<PageRange> {
         let mut joined: Vec<PageRange> = Vec::new();
         for run in runs {
             let mut used = 0;
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::pages::Unwire;
-    use crate::unwire::runs;
+    use crate::writes::runs_of;
     use crate::{MapOptions, Vm, VmOptions};
 
     fn pages(of: &[u64]) -> Vec<PageIndex> {
@@ -101,7 +101,7 @@ mod tests {
             for &page in &all {
                 assert_eq!(frames.pages.unwire(page, || (), || ()), Unwire::Done);
             }
-            let runs = frames.joined(runs(&all));
+            let runs = frames.joined(runs_of(all.iter().copied()));
             let runs: Vec<_> = runs.iter().map(|run| (run.start().0, run.end().0)).collect();
             all.iter().for_each(|&page| assert!(frames.pages.rewire(page)));
             (all, runs)
@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(joined(&[110, 200]).1, [(110, 111), (200, 201)]);
         frames.pages.set_pinned(PageIndex(150), false);
         assert_eq!(joined(&[110, 200]).1, [(110, 201)]);
-        assert!(frames.joined([].into_iter()).is_empty() && frames.with_between(&[]).is_empty());
+        assert!(frames.joined(Vec::new()).is_empty() && frames.with_between(&[]).is_empty());
     }
 }

@@ -12,7 +12,6 @@
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::block::{BLOCK_BYTES, Block};
 use std::os::fd::AsFd;
-use std::sync::PoisonError;
 
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::fill::{PART_PAGES, Wanted, commit_first};
@@ -22,7 +21,7 @@ use crate::pin::Pins;
 use crate::reason;
 use crate::source::LocalFile;
 use crate::statistics::Account;
-use crate::sync::MutexGuard;
+use crate::sync::{Anyway, MutexGuard};
 
 /// Pages of a block.
 pub(crate) const BLOCK_PAGES: u64 = BLOCK_BYTES / PAGE_SIZE;
@@ -62,7 +61,7 @@ impl ObjectCore {
     /// For who takes frames away: the pins of an object that has blocks, so that nobody pins a page meanwhile, and what is pinned from then on is mapped after
     /// these frames have gone.
     pub(crate) fn hold_pins_of_blocks<'a>(&self, frames: &'a Frames) -> Option<MutexGuard<'a, Pins>> {
-        self.has_blocks().then(|| frames.pins.lock().unwrap_or_else(PoisonError::into_inner))
+        self.has_blocks().then(|| frames.pins.lock().anyway())
     }
 
     /// Whether no block in which a page of `run` lies is being filled as one, nor will be while that page is pinned: a block that cannot be read to its end is taken out

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
 use prepage_core::{PageIndex, PageRange};
@@ -23,14 +23,13 @@ use rangemap::RangeMap;
 
 use crate::error::AccessError;
 use crate::evict;
-use crate::going::Going;
-use crate::jobs::Job;
+use crate::going::let_go;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::piece::Piece;
 use crate::segment::{Install, Parts, Segment, Segments, placed};
 use crate::statistics::{Account, Tally};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Anyway, Mutex, MutexGuard};
 use crate::vm::{Vm, VmCore};
 
 /// Runs of so many frozen pages are shown from their own frames: a mapping takes as long to make as five pages to copy, and
@@ -109,8 +108,7 @@ impl LookedAt {
     /// Nobody else may hold a part of it by now. A thread that does nothing but look for these pages runs this.
     fn let_go(self, vm: &Arc<VmCore>) {
         self.maps.into_iter().for_each(MapCore::let_go);
-        let others = self.others.into_iter().filter_map(Arc::into_inner);
-        others.for_each(|last| vm.jobs.push(Job::Drop(Going::new(last, Arc::clone(vm)))));
+        self.others.into_iter().for_each(|watched| let_go(watched, |_| Arc::clone(vm)));
     }
 }
 
@@ -148,7 +146,7 @@ pub(crate) struct Behind {
 
 impl Book {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().anyway()
     }
 
     /// Begins a chain.

@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::jobs::Job;
 use crate::vm::VmCore;
 
 /// One that a thread of its VM drops: with it sources may go, which may take long and touch maps.
@@ -15,10 +16,14 @@ pub(crate) struct Going {
     vm: Arc<VmCore>,
 }
 
-impl Going {
-    pub(crate) fn new(last: impl Any + Send, vm: Arc<VmCore>) -> Self {
+/// Lets go of what is `held` on a thread that others wait for: where nobody else holds it, a thread of its VM drops it.
+pub(crate) fn let_go<T: Any + Send>(held: Arc<T>, vm: impl FnOnce(&T) -> Arc<VmCore>) {
+    if let Some(last) = Arc::into_inner(held) {
+        let vm = vm(&last);
         vm.pool.core().frames.claim(1);
-        Self { last: Some(Box::new(last)), vm }
+        // The VM may go with it.
+        let jobs = Arc::clone(&vm.jobs);
+        jobs.push(Job::Drop(Going { last: Some(Box::new(last)), vm }));
     }
 }
 

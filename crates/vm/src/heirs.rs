@@ -16,7 +16,7 @@
 //! A child's page tables are the kernel's copies of its parent's; what is not in them is filled from the same objects at the same
 //! addresses. So a child's map is one more [`MapCore`] here, with the child's descriptor.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -33,7 +33,7 @@ use crate::handler::{Vital, serve_message};
 use crate::map::MapCore;
 use crate::options::Mode;
 use crate::space::Space;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, spawn, wait, wait_for, wake, yield_now};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Ordering, spawn, wait, wait_for, wake, yield_now};
 use crate::vm::VmCore;
 
 /// So many messages may wait for the server.
@@ -106,7 +106,7 @@ impl VmCore {
     /// Who serves maps that children inherit.
     pub(crate) fn space_of_heirs(&self) -> Result<Arc<Space>, MapError> {
         let _masked = Masked::asynchronous();
-        let mut heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heirs = self.heirs.lock().anyway();
         if let Some(heirs) = &*heirs {
             return Ok(Arc::clone(&heirs.space));
         }
@@ -141,7 +141,7 @@ impl VmCore {
 
     /// Tells of a change after the forks that have returned.
     fn tell_server(&self, change: ServerMessage) {
-        let heirs = self.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let heirs = self.heirs.lock().anyway();
         let shared =
             heirs.as_ref().map(|heirs| Arc::clone(&heirs.shared)).expect("made before the first map");
         drop(heirs);

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
@@ -33,7 +33,7 @@ use crate::pages::Claim;
 use crate::request::{self, Flight, Reading};
 use crate::statistics::Account;
 use crate::sync::{
-    AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
+    Anyway, AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
 };
 use crate::work::{Step, Then, read_claim};
 
@@ -222,7 +222,7 @@ impl Jobs {
 
     /// Has urgent work done. Allocates, and never waits for room.
     pub(crate) fn push(&self, job: Job) {
-        lock(&self.urgent_more).push_back(job);
+        self.urgent_more.lock().anyway().push_back(job);
         self.prompt.call_one();
     }
 
@@ -234,7 +234,7 @@ impl Jobs {
 
     /// Has work done that somebody waits for, though no touch.
     pub(crate) fn push_wanted(&self, step: Step) {
-        lock(&self.wanted).push_back(Job::Step(step));
+        self.wanted.lock().anyway().push_back(Job::Step(step));
         self.prompt.call_one();
     }
 
@@ -250,7 +250,7 @@ impl Jobs {
     /// As [`Self::push_wanted`], by a thread of the VM that looks for work next: it calls no other. Who takes other work first leaves this to the one that was called
     /// for that.
     pub(crate) fn leave_wanted(&self, step: Step) {
-        lock(&self.wanted).push_back(Job::Step(step));
+        self.wanted.lock().anyway().push_back(Job::Step(step));
     }
 
     /// As [`Self::push_ahead`], by a thread of the VM that looks for work next, as [`Self::leave_wanted`].
@@ -413,7 +413,7 @@ impl Jobs {
 
     fn has_work(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Prompt => !lock(&self.wanted).is_empty(),
+            Kind::Prompt => !self.wanted.lock().anyway().is_empty(),
             Kind::Background => !self.ahead.is_empty(),
         }
     }
@@ -421,7 +421,7 @@ impl Jobs {
     /// The next of what somebody waits for. Threads that were called for reads ahead and found some of it sleep again: with the last of it they
     /// are called once more.
     fn pop_wanted(&self) -> Option<Job> {
-        let mut wanted = lock(&self.wanted);
+        let mut wanted = self.wanted.lock().anyway();
         let job = wanted.pop_front()?;
         let is_last = wanted.is_empty();
         drop(wanted);
@@ -482,9 +482,9 @@ impl Jobs {
         while self.stop.load(Ordering::SeqCst) == 0 {
             wait_for(&self.stop, 0, tick);
             let now = Instant::now();
-            let flights = std::mem::take(&mut *lock(&self.flights));
+            let flights = std::mem::take(&mut *self.flights.lock().anyway());
             let (ended, left): (Vec<_>, Vec<_>) = flights.into_iter().partition(|flight| flight.expire(now));
-            lock(&self.flights).extend(left);
+            self.flights.lock().anyway().extend(left);
             ended.into_iter().for_each(Flight::let_go);
 
             let [popped, begun] = [&self.popped, &self.begun].map(|taken| taken.load(Ordering::SeqCst));
@@ -493,10 +493,10 @@ impl Jobs {
             let begun = begun.wrapping_add(if has_place { popped } else { 0 });
             let late = pushed.late(popped, self.urgent.len(), now, deadline);
             (0..late).filter_map(|_| self.pop_pushed()).for_each(|job| self.expire(job));
-            let late = more.late(popped, lock(&self.urgent_more).len(), now, deadline);
-            let next = |_| lock(&self.urgent_more).pop_front();
+            let late = more.late(popped, self.urgent_more.lock().anyway().len(), now, deadline);
+            let next = |_| self.urgent_more.lock().anyway().pop_front();
             (0..late).filter_map(next).for_each(|job| self.expire(job));
-            let late = wanted.late(begun, lock(&self.wanted).len(), now, deadline);
+            let late = wanted.late(begun, self.wanted.lock().anyway().len(), now, deadline);
             (0..late).filter_map(|_| self.pop_wanted()).for_each(|job| self.expire(job));
             // Faults that were listed for pages which failed by now.
             if self.listed_due.swap(0, Ordering::SeqCst) != 0 {
@@ -528,10 +528,6 @@ impl Stuck {
         *self = Self { taken, waiting: waiting.saturating_sub(late), since: now };
         late
     }
-}
-
-fn lock<T>(lock: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
@@ -574,7 +570,7 @@ mod tests {
         L: Send,
     {
         std::thread::scope(|scope| {
-            let held = super::lock(lock);
+            let held = lock.lock().anyway();
             let (tell, told) = mpsc::channel();
             let working = scope.spawn(move || {
                 tell.send(thread_number()).unwrap();
@@ -631,7 +627,7 @@ mod tests {
         let jobs = Jobs::start(4, None).unwrap();
         jobs.stop();
         jobs.wait_for_threads();
-        lock(&jobs.wanted).push_back(Job::Listed);
+        jobs.wanted.lock().anyway().push_back(Job::Listed);
         assert!((0..2).all(|_| jobs.ahead.push(Job::Listed).is_ok()));
         // A thread that was called for them leaves its place to what is waited for, and sleeps.
         let calls = jobs.background.calls();

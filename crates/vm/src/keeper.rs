@@ -1,9 +1,9 @@
 //! The thread of a VM with snapshots that frees frozen pages which nobody sees any more.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 use crate::vm::{Vm, VmCore};
 
 /// The thread rests so many times as long as it looked last: who takes snapshots waits for it while it looks.
@@ -30,7 +30,7 @@ impl Keeper {
             return;
         }
         {
-            let mut is_there = self.is_there.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut is_there = self.is_there.lock().anyway();
             if !*is_there {
                 let (keeper, vm) = (Arc::clone(self), Arc::downgrade(vm));
                 // Without a thread pages stay until they are freed on request, or the next snapshot finds one.

@@ -1,6 +1,6 @@
 //! An object in this process's memory.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use prepage_core::policy::{EntryState, Neighbours, Policy};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -14,8 +14,7 @@ use crate::addresses::MapRef;
 use crate::blocks::BLOCK_PAGES;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
-use crate::going::Going;
-use crate::jobs::Job;
+use crate::going::let_go;
 use crate::object::{Contents, Frames};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
@@ -27,7 +26,7 @@ use crate::request::Priority;
 use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
 use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
@@ -426,7 +425,7 @@ const RANDOM: u32 = 2;
 impl MapCore {
     /// The same map in a child of fork(2), where `space` serves it.
     pub(crate) fn heir(&self, space: &Arc<Space>) -> Arc<Self> {
-        let chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let chain = self.chain.lock().anyway();
         let chain = chain.as_ref().map(|hold| Book::hold(&self.vm, hold.link));
         let entry = |policy: &Policy| entry(policy, self.window, self.executable);
         let heir = Arc::new(Self {
@@ -468,11 +467,7 @@ impl MapCore {
 
     /// As [`ObjectCore::let_go`]: its objects may go with it.
     pub(crate) fn let_go(self: Arc<Self>) {
-        if let Some(last) = Arc::into_inner(self) {
-            let vm = Arc::clone(&last.vm);
-            let jobs = Arc::clone(&vm.jobs);
-            jobs.push(Job::Drop(Going::new(last, vm)));
-        }
+        let_go(self, |map| Arc::clone(&map.vm));
     }
 
     pub(crate) fn id(&self) -> u64 {

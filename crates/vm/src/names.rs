@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use prepage_core::{Fault, ObjectId, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts};
 use prepage_sys::signals::Masked;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::fault::now_ns;
 use crate::object::ObjectCore;
 use crate::record::Taken;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Anyway, Mutex};
 use crate::vm::{Vm, VmCore};
 
 /// The objects that exist, and those that lists name, by their numbers.
@@ -44,16 +44,12 @@ impl Names {
     pub(crate) fn insert(&self, id: u32, object: prepage_core::Object, core: &Arc<ObjectCore>) {
         let has_frames = core.frames().is_some();
         let named = Named { object, core: Arc::downgrade(core), has_frames, gone: None };
-        self.lock().insert(id, named);
+        self.named.lock().anyway().insert(id, named);
     }
 
     /// The objects that exist. Whoever drops an object last takes the lock: it is free again while these live.
     pub(crate) fn alive(&self) -> Vec<Arc<ObjectCore>> {
-        self.lock().values().filter_map(|named| named.core.upgrade()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Named>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock().anyway().values().filter_map(|named| named.core.upgrade()).collect()
     }
 }
 
@@ -68,7 +64,7 @@ impl VmCore {
             self.pool.core().leave(object);
         }
         let id = object.id;
-        let mut names = self.names.lock();
+        let mut names = self.names.named.lock().anyway();
         let unread = Unread { failures: !self.failures.is_empty(), trace: self.records.is_some() };
         if !mentioned || !unread.failures && !unread.trace {
             names.remove(&id);
@@ -87,7 +83,7 @@ impl Vm {
         let _masked = Masked::asynchronous();
         // Whoever drops an object last takes the lock: these live until it is free again.
         let mut alive = Vec::new();
-        let mut names = self.core.names.lock();
+        let mut names = self.core.names.named.lock().anyway();
         let mut failures = Vec::new();
         while let Some(kept) = self.core.failures.take() {
             let page = PageIndex(kept.page);
@@ -124,7 +120,7 @@ impl Vm {
             return trace;
         };
         let _masked = Masked::asynchronous();
-        let mut names = self.core.names.lock();
+        let mut names = self.core.names.named.lock().anyway();
         let Taken { faults, lost, all } = records.take();
         trace.facts.lost = lost;
         let mut objects: HashMap<u32, (ObjectId, bool)> = HashMap::new();
@@ -184,6 +180,7 @@ fn forget_read(names: &mut HashMap<u32, Named>, read: impl Fn(&mut Unread)) {
 mod tests {
     use prepage_core::PAGE_SIZE;
 
+    use crate::sync::Anyway;
     use crate::{MapOptions, Vm, VmOptions};
 
     #[test]
@@ -197,10 +194,10 @@ mod tests {
         let vm = Vm::new(VmOptions::default().record_faults(16)).unwrap();
         for _ in 0..3 {
             touch(&vm);
-            assert_eq!(vm.core.names.lock().len(), 1);
+            assert_eq!(vm.core.names.named.lock().anyway().len(), 1);
             // Nobody asks for failures: there are none.
             assert_eq!(vm.take_trace().faults.len(), 1);
-            assert_eq!(vm.core.names.lock().len(), 0);
+            assert_eq!(vm.core.names.named.lock().anyway().len(), 0);
         }
     }
 
@@ -220,7 +217,7 @@ mod tests {
         let trace = vm.take_trace();
         let names: Vec<&str> = trace.objects.iter().map(|object| object.path.as_str()).collect();
         assert!(names.contains(&file.path().to_str().unwrap()), "{names:?}");
-        assert!(vm.take_trace().faults.is_empty() && vm.core.names.lock().len() == 1);
+        assert!(vm.take_trace().faults.is_empty() && vm.core.names.named.lock().anyway().len() == 1);
         drop(zeros);
     }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd::Memfd;
@@ -18,9 +18,8 @@ use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
 use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
-use crate::going::Going;
+use crate::going::let_go;
 use crate::home::Home;
-use crate::jobs::Job;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
 use crate::reason::Reason;
@@ -28,7 +27,7 @@ use crate::refill::Sums;
 use crate::saved::SavedPages;
 use crate::source::{LocalFile, Source};
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::vm::VmCore;
 use crate::whole::Whole;
 use crate::work::Openings;
@@ -325,11 +324,7 @@ impl ObjectCore {
     /// Lets go of the object on a thread that others wait for. If nobody else holds it, its source goes, which may take long and touch maps: that
     /// is done by a thread of its VM.
     pub(crate) fn let_go(self: Arc<Self>) {
-        if let Some(last) = Arc::into_inner(self) {
-            let vm = Arc::clone(&last.vm);
-            let jobs = Arc::clone(&vm.jobs);
-            jobs.push(Job::Drop(Going::new(last, vm)));
-        }
+        let_go(self, |object| Arc::clone(&object.vm));
     }
 
     /// Pages that are read at once at most: whole grains.
@@ -360,7 +355,7 @@ impl ObjectCore {
 
     /// Why `page` failed with `code`.
     pub(crate) fn reason(&self, page: PageIndex, code: u16) -> Reason {
-        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = self.messages.lock().anyway();
         let of_page = messages.iter().find(|(of, _)| *of == page);
         Reason::of(code, of_page.map(|(_, message)| message.clone()))
     }
@@ -431,7 +426,7 @@ impl Frames {
     /// lets one write to a memfd at once, in the order in which they come: one that somebody waits for would come behind as
     /// many as the source serves. (Of local files few are read ahead at once, and this would cost a tenth of their rate.)
     pub(crate) fn write_behind(&self, range: PageRange, bytes: &[u8]) -> Result<(), u16> {
-        let _one = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.behind.lock().anyway();
         let chunk = (BEHIND_PAGES * PAGE_SIZE) as usize;
         (range.start().0..).step_by(BEHIND_PAGES as usize).zip(bytes.chunks(chunk)).try_for_each(
             |(page, bytes)| {

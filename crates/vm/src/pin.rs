@@ -1,7 +1,6 @@
 //! Pages that stay in memory and in a map for as long as the program says.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
@@ -11,7 +10,7 @@ use crate::map::Map;
 use crate::object::{Frames, ObjectCore, clip};
 use crate::reason::Reason;
 use crate::segment::places;
-use crate::sync::MutexGuard;
+use crate::sync::{Anyway, MutexGuard};
 
 /// The pinned ranges of an object, one for each pin.
 #[derive(Debug, Default)]
@@ -81,7 +80,7 @@ impl Frames {
     /// Holds the pins, once `left` has room for them.
     pub(crate) fn hold_pins(&self, left: &mut Unpinned) -> MutexGuard<'_, Pins> {
         loop {
-            let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+            let pins = self.pins.lock().anyway();
             if left.has_room_for(&pins) {
                 return pins;
             }
@@ -182,7 +181,7 @@ impl ObjectCore {
     fn pin(&self, frames: &Frames, run: PageRange) {
         let _hurry = self.vm.pool.core().hurry();
         // Nobody unwires a page meanwhile: what is mapped from now on stays mapped.
-        let mut pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pins = frames.pins.lock().anyway();
         pins.ranges.push(run);
         let fresh = run.iter().filter(|&page| frames.pages.set_pinned(page, true)).count();
         self.vm.pool.core().frames.pin(fresh as u64);
@@ -190,7 +189,7 @@ impl ObjectCore {
 
     fn unpin(&self, frames: &Frames, run: PageRange) {
         let _hurry = self.vm.pool.core().hurry();
-        let mut pins = frames.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pins = frames.pins.lock().anyway();
         let at = pins.ranges.iter().position(|range| *range == run).expect("pinned before");
         pins.ranges.swap_remove(at);
         let is_free = |page: &PageIndex| !pins.ranges.iter().any(|range| range.contains(*page));

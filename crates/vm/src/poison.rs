@@ -1,8 +1,6 @@
 //! Pages of a map that raise SIGBUS, since they could not be had, until they are tried again: in handler mode, where the
 //! thread that touched one sleeps in the kernel.
 
-use std::sync::PoisonError;
-
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::userfaultfd::Progress;
 
@@ -10,7 +8,7 @@ use crate::error::AccessError;
 use crate::map::{Map, MapCore};
 use crate::segment::Place;
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::sync::{Anyway, AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// The poisoned pages of a map.
 ///
@@ -30,7 +28,7 @@ pub(crate) struct Held<'a> {
 
 impl Poison {
     pub(crate) fn hold(&self) -> Held<'_> {
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = self.pages.lock().anyway();
         Held { pages, count: &self.count }
     }
 
@@ -62,7 +60,7 @@ impl Map {
         let table = core.vm.page_map().map_err(AccessError::System)?;
         // A page that is mapped over the poison before that is taken away would be lost, with what was written to it. A snapshot would change
         // which objects are in use.
-        let _chain = core.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let _chain = core.chain.lock().anyway();
         let objects = core.objects_in_use();
         let _held = core.keep_pages_out(&objects);
         let mut poisoned = core.poison.hold();

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -22,11 +22,10 @@ use crate::frame_count::{FrameCount, PATIENCE};
 use crate::give_back::{self, Machine, Memory};
 use crate::hiding::Hiding;
 use crate::object::ObjectCore;
-use crate::order::Replacement;
 use crate::pool_options::PoolOptions;
 use crate::reclaim::{self, Reclaim};
 use crate::swap::Swap;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// The most runs of pages that came since the reclaimer looked.
 const MOST_ARRIVALS: u64 = 1 << 16;
@@ -160,15 +159,7 @@ impl Pool {
     /// # Errors
     /// When no thread is left.
     pub fn new(limit_bytes: u64) -> Result<Self, MakeError> {
-        Self::with_replacement(limit_bytes, Replacement::default())
-    }
-
-    /// As [`Self::new`], with another rule for which frame is reclaimed next.
-    ///
-    /// # Errors
-    /// As `new`.
-    pub fn with_replacement(limit_bytes: u64, replacement: Replacement) -> Result<Self, MakeError> {
-        Self::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))
+        Self::with(&PoolOptions::default().limit_bytes(limit_bytes))
     }
 
     /// A pool as `options` say.
@@ -295,26 +286,22 @@ impl PoolCore {
     /// `object` may hold frames from now on.
     pub(crate) fn enter(&self, object: &Arc<ObjectCore>) {
         self.reserved_pages.fetch_add(object.pages().len(), Ordering::SeqCst);
-        self.lock().insert(object.pool_key, Arc::downgrade(object));
+        self.objects.lock().anyway().insert(object.pool_key, Arc::downgrade(object));
     }
 
     /// An object has gone, with its frames.
     pub(crate) fn leave(&self, object: &ObjectCore) {
-        self.lock().remove(&object.pool_key);
+        self.objects.lock().anyway().remove(&object.pool_key);
         self.reserved_pages.fetch_sub(object.pages().len(), Ordering::SeqCst);
     }
 
     pub(crate) fn object(&self, key: u32) -> Option<Arc<ObjectCore>> {
-        self.lock().get(&key).and_then(Weak::upgrade)
+        self.objects.lock().anyway().get(&key).and_then(Weak::upgrade)
     }
 
     /// The objects that exist. Whoever drops one last takes the lock: it is free again while these live.
     pub(crate) fn alive(&self) -> Vec<Arc<ObjectCore>> {
-        self.lock().values().filter_map(Weak::upgrade).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<ObjectCore>>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock().anyway().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Pages of an object are about to be published. From any context.

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::pagemap::{PageMap, page_table_bytes};
@@ -22,7 +22,7 @@ use crate::error::AccessError;
 use crate::map::MapCore;
 use crate::object::ObjectCore;
 use crate::statistics::{Account, Tally};
-use crate::sync::{AtomicU32, Ordering, wait, wake};
+use crate::sync::{Anyway, AtomicU32, Ordering, wait, wake};
 use crate::vm::Vm;
 
 /// Tables that are looked at together: who faults waits for as many to be looked at and to go, a fraction of a millisecond.
@@ -120,7 +120,7 @@ impl MapCore {
             return Ok(());
         }
         // A snapshot would change what is shown; it takes maps back from the kernel with this lock held.
-        let _chain = self.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let _chain = self.chain.lock().anyway();
         let whole = self.laid[0].object.frames().map(|frames| frames.whole.keep_from_kernel(self));
         if matches!(whole, Some(None)) {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -13,7 +13,7 @@ use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
 use crate::pages::{Idleness, Stamp, Unwire};
 use crate::pool::PoolCore;
 use crate::statistics::{Account, Tally};
-use crate::sync::Ordering;
+use crate::sync::{Anyway, Ordering};
 
 /// Frames that are taken away together while somebody waits for one, and while nobody does.
 const BATCH: u64 = 64;
@@ -101,7 +101,7 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
 impl Search {
     fn take(mut self, pool: &PoolCore, wanted: u64) -> u64 {
         let taken = {
-            let mut reclaim = pool.reclaim.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reclaim = pool.reclaim.lock().anyway();
             let taken = reclaim.take(pool, wanted, &mut self);
             if pool.frames.fills_up() {
                 let class = first_class(reclaim.orders.each_ref().map(Order::len));

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use prepage_core::FaultClass;
 
+use crate::sync::Anyway;
+
 /// A fault as it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
@@ -133,7 +135,7 @@ impl Records {
 
     /// Takes all faults that are complete and follow no other.
     pub(crate) fn take(&self) -> Taken {
-        let _reading = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _reading = self.reading.lock().anyway();
         let mut faults = Vec::new();
         let mut all = true;
         for ring in &self.rings {

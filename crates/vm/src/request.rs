@@ -10,7 +10,7 @@
 //! the request spans them, and what it brings of the others is not used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
 use crate::statistics::Account;
-use crate::sync::Mutex;
+use crate::sync::{Anyway, Mutex};
 use crate::work::Then;
 
 /// How soon a read is needed.
@@ -114,7 +114,7 @@ impl Request {
         if self.reading().is_inherited() {
             return true;
         }
-        let pending = self.reading().flight.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = self.reading().flight.pending.lock().anyway();
         pending.as_ref().is_none_or(|pending| pending.then.is_void())
     }
 
@@ -381,7 +381,7 @@ impl Flight {
     }
 
     fn has_ended(&self) -> bool {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.pending.lock().anyway().is_none()
     }
 
     /// It has ended, and nobody looks after its deadline any more.

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use prepage_sys::fork;
 use prepage_sys::signals::Masked;
 use rustix::net::{SendFlags, send};
 
-use crate::sync::{Ordering, spawn};
+use crate::sync::{Anyway, Ordering, spawn};
 use crate::view::{PoolView, View};
 use crate::viewed::{self, REFUSAL};
 use crate::vm::VmCore;
@@ -41,9 +41,9 @@ pub(crate) fn enter(vm: &Arc<VmCore>) {
         return;
     }
     let _masked = Masked::asynchronous();
-    let Ok(mut shown) = SHOWN.try_lock().or_else(|_| {
+    let Some(mut shown) = SHOWN.try_lock().anyway().or_else(|| {
         std::thread::sleep(Duration::from_millis(1));
-        SHOWN.try_lock()
+        SHOWN.try_lock().anyway()
     }) else {
         return;
     };
@@ -106,7 +106,7 @@ fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
 /// The report, as of now.
 fn now() -> View {
     let vms: Vec<Arc<VmCore>> = {
-        let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = SHOWN.lock().anyway();
         shown.vms.iter().filter_map(Weak::upgrade).collect()
     };
     let mut pools: HashMap<usize, PoolView> = HashMap::new();

@@ -1,6 +1,6 @@
 //! What a map holds at one moment becomes an object.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::region::try_copy;
@@ -15,6 +15,7 @@ use crate::pages::Seen;
 use crate::reclaim;
 use crate::segment::{Install, lookup, placed};
 use crate::statistics::{Account, Tally};
+use crate::sync::Anyway;
 use crate::vm::Vm;
 
 /// Pages that are copied at once from one store to another.
@@ -78,7 +79,7 @@ impl Map {
         }
         // A signal handler on this thread that wrote to the map would wait for it.
         let _masked = Masked::asynchronous();
-        let mut chain = core.chain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = core.chain.lock().anyway();
         let link = match &*chain {
             Some(hold) => hold.link,
             None => {

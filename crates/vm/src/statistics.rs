@@ -10,7 +10,7 @@ use prepage_sys::sections::{Section, Sections};
 
 use crate::histogram::{self, AtomicHistogram, Clusters};
 use crate::pool::PoolFigures;
-use crate::sync::{Mutex, MutexGuard, TryLockError};
+use crate::sync::{Anyway, Mutex, MutexGuard};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -151,14 +151,10 @@ impl Account {
     /// Takes a lock, and counts whether it was held.
     pub(crate) fn lock<'a, T>(&mut self, lock: &'a Mutex<T>) -> MutexGuard<'a, T> {
         self.tally.shared_atomics += 2;
-        match lock.try_lock() {
-            Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.tally.lock_waits += 1;
-                lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-            }
-        }
+        lock.try_lock().anyway().unwrap_or_else(|| {
+            self.tally.lock_waits += 1;
+            lock.lock().anyway()
+        })
     }
 }
 

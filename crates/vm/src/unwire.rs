@@ -22,6 +22,8 @@ use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::Unwire;
 use crate::private_unwire::PrivateMap;
 use crate::statistics::{Account, Tally};
+use crate::sync::Anyway;
+use crate::writes::runs_of;
 
 /// Pages that are unwired at once: who touches one of them waits for as many to be unmapped.
 const BATCH_PAGES: u64 = 1024;
@@ -69,7 +71,7 @@ impl ObjectCore {
     ) -> io::Result<Vec<Option<Unwire>>> {
         let pool = self.vm.pool.core();
         let _hurry = (!is_patient).then(|| pool.hurry());
-        let pins = frames.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pins = frames.pins.lock().anyway();
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
         let _taking = frames.whole.take_from_kernel()?;
         let mut account = Account::here();
@@ -105,7 +107,8 @@ impl ObjectCore {
             return Ok(came);
         }
         frames.sections.wait();
-        let runs = if takes_between { frames.joined(runs(&done)) } else { runs(&done).collect() };
+        let runs = runs_of(done.iter().copied());
+        let runs = if takes_between { frames.joined(runs) } else { runs };
         // Who writes to a private map, or takes a snapshot of it, waits for what is held of it here.
         let may_offer = is_patient && private.is_empty();
         let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, may_offer));
@@ -174,11 +177,4 @@ fn of_asked<T>(asked: &[PageIndex], pages: &[PageIndex], came: Vec<T>) -> Vec<T>
     let mut asked = asked.iter().peekable();
     let came = pages.iter().zip(came);
     came.filter(|(page, _)| asked.next_if_eq(page).is_some()).map(|(_, came)| came).collect()
-}
-
-/// The runs of pages that follow each other.
-pub(crate) fn runs(pages: &[PageIndex]) -> impl Iterator<Item = PageRange> {
-    pages
-        .chunk_by(|page, next| page.0 + 1 == next.0)
-        .map(|run| PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64)))
 }

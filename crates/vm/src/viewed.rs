@@ -17,12 +17,12 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use prepage_sys::until::Until;
+use rustix::net::SocketAddrUnix;
+use rustix::net::sockopt::socket_peercred;
 
 use crate::view::{View, ViewError};
 
@@ -31,7 +31,7 @@ pub(crate) const REFUSAL: &str = "prepage-vm refuses\n";
 /// Sockets of this beginning, and then the number of the process, and one that makes it the only one.
 const PREFIX: &str = "prepage-vm/";
 /// No answer is longer: 1000 objects a pool, whose names are paths.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn socket_name(pid: u32, nth: u32) -> String {
     format!("{PREFIX}{pid}/{nth}")
@@ -99,11 +99,11 @@ impl Socket {
     /// # Errors
     /// See [`AskError`].
     pub fn ask(&self, within: Duration) -> Result<View, AskError> {
-        // No clock reaches what cannot be added.
-        let deadline = Instant::now().checked_add(within);
-        let mut stream = self.connect(within).map_err(|error| match error.kind() {
+        let address = SocketAddrUnix::new_abstract_name(self.name.as_bytes());
+        let connected = address.map_err(io::Error::from).and_then(|address| Until::connect(&address, within));
+        let stream = connected.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AskError::Ended,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Silent,
+            io::ErrorKind::TimedOut => AskError::Silent,
             _ => AskError::Io(error),
         })?;
         // Anybody can take the name.
@@ -111,8 +111,9 @@ impl Socket {
         if owner != rustix::process::geteuid() {
             return Err(AskError::OtherUser(owner.as_raw()));
         }
-        let answer = read_until(&mut stream, deadline).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.silent(),
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => self.silent(),
             io::ErrorKind::ConnectionReset => AskError::Ended,
             _ => AskError::Io(error),
         })?;
@@ -122,40 +123,11 @@ impl Socket {
         Ok(View::decode(&String::from_utf8_lossy(&answer))?)
     }
 
-    fn connect(&self, within: Duration) -> io::Result<UnixStream> {
-        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Where too many wait for a process that is stopped, connect(2) waits too.
-        set_socket_timeout(&stream, Timeout::Send, Some(within))?;
-        connect(&stream, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
-        Ok(UnixStream::from(stream))
-    }
-
     /// A child of fork(2) keeps the socket of a parent that has ended, and does not know of it.
     fn silent(&self) -> AskError {
         let is_there = Path::new("/proc").join(self.pid.to_string()).exists();
         if is_there { AskError::Silent } else { AskError::Ended }
     }
-}
-
-fn read_until(stream: &mut UnixStream, deadline: Option<Instant>) -> io::Result<Vec<u8>> {
-    let mut answer = Vec::new();
-    let mut part = vec![0; 1 << 16];
-    while answer.len() < ANSWER_BYTES_MAX {
-        let left =
-            deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        // A timeout of zero would be none.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&part[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-    }
-    Ok(answer)
 }
 
 #[cfg(test)]

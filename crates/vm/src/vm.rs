@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prepage_core::policy::Policy;
 use prepage_sys::pagemap::PageMap;
@@ -34,7 +34,7 @@ use crate::show;
 use crate::source::{LocalFile, Source};
 use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Ordering};
 use crate::writer::Writer;
 use crate::writes::OwnPageMap;
 use crate::zero::Zeros;
@@ -346,11 +346,11 @@ impl Vm {
         let maps = core.maps.load(Ordering::Acquire);
         let alive = core.names.alive();
         let table = |space: Option<&Space>| space.map_or(0, |space| space.addresses.bytes());
-        let inline = core.inline.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let handlers = core.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let inline = core.inline.lock().anyway().clone();
+        let handlers = core.handlers.lock().anyway();
         let handled = handlers.as_ref().map(Handlers::space);
         drop(handlers);
-        let heirs = core.heirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let heirs = core.heirs.lock().anyway();
         let of_heirs = heirs.as_ref().map_or(0, Heirs::table_bytes);
         drop(heirs);
         Statistics {
@@ -392,7 +392,7 @@ impl VmCore {
         let _masked = Masked::asynchronous();
         match mode {
             Mode::Inline => {
-                let mut inline = self.inline.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut inline = self.inline.lock().anyway();
                 if let Some(space) = &*inline {
                     if !sigbus::is_installed() {
                         return Err(MapError::SigbusTaken);
@@ -410,7 +410,7 @@ impl VmCore {
                 Ok(space)
             }
             Mode::Handler => {
-                let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut handlers = self.handlers.lock().anyway();
                 if let Some(handlers) = &*handlers {
                     return Ok(handlers.space());
                 }

@@ -6,7 +6,7 @@
 //! while it is.
 
 use std::io;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use prepage_sys::userfaultfd::{Served, Writes};
 
@@ -15,7 +15,7 @@ use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
 use crate::segment::{Install, Segment};
 use crate::statistics::Tally;
-use crate::sync::{Mutex, MutexGuard, Ordering, TryLockError};
+use crate::sync::{Anyway, Mutex, Ordering};
 
 /// Which maps of an object are the kernel's.
 ///
@@ -47,7 +47,7 @@ impl Default for Whole {
 impl Whole {
     /// Takes all maps back, before pages are taken away.
     pub(crate) fn take_from_kernel(&self) -> io::Result<Taking<'_>> {
-        let mut given = self.lock();
+        let mut given = self.given.lock().anyway();
         while let Some(map) = given.maps.last() {
             if let Some(map) = map.upgrade() {
                 // More can be registered at any time; a fault that began before has ended when this returns.
@@ -67,37 +67,25 @@ impl Whole {
 
     /// `map` is not given to the kernel while what this returns lives; `None` where it is the kernel's already.
     pub(crate) fn keep_from_kernel(&self, map: &MapCore) -> Option<Taking<'_>> {
-        let mut given = self.lock();
+        let mut given = self.given.lock().anyway();
         if given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map)) {
             return None;
         }
         given.takers += 1;
         Some(Taking(self))
     }
-
-    fn try_lock(&self) -> Option<MutexGuard<'_, Given>> {
-        match self.given.try_lock() {
-            Ok(given) => Some(given),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        self.0.lock().takers -= 1;
+        self.0.given.lock().anyway().takers -= 1;
     }
 }
 
 /// Has the faults of a new map of one object served, by the kernel where all of it is there.
 pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
     let Some(frames) = object.frames() else { return map.register(Served::Missing) };
-    let mut given = frames.whole.lock();
+    let mut given = frames.whole.given.lock().anyway();
     let is_kernels = !map.every_fault && given.takers == 0 && object.is_whole();
     let served = if is_kernels { Served::Missing } else { Served::MissingAndUnmapped };
     map.register(served)?;
@@ -118,7 +106,7 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
     if map.every_fault || !Arc::ptr_eq(object, &laid.object) || !object.is_whole() {
         return Ok(());
     }
-    let mut given = frames.whole.lock();
+    let mut given = frames.whole.given.lock().anyway();
     if map.writes.are_told() {
         return Ok(());
     }
@@ -139,7 +127,7 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
 /// they are one huge page. All of them are there, and the caller has claimed their pages, so that nobody takes one away meanwhile. False where it was not done.
 pub(crate) fn map_at_once(frames: &Frames, map: &MapCore, at: MapRef, offset: u64, len: u64) -> bool {
     // A fault may do this, in the place of a thread that holds the lock.
-    let Some(mut given) = frames.whole.try_lock() else { return false };
+    let Some(mut given) = frames.whole.given.try_lock().anyway() else { return false };
     let is_given = given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map));
     // Nothing can be missed until it is served again: no page is missing, and those that are unmapped are shown as they are.
     let has_room = given.parts.len() < given.parts.capacity();
@@ -163,7 +151,7 @@ pub(crate) fn take_back(map: &MapCore) -> io::Result<()> {
         .iter()
         .take(1)
         .filter_map(|laid| laid.object.frames())
-        .map(|frames| frames.whole.lock())
+        .map(|frames| frames.whole.given.lock().anyway())
         .collect();
     map.register(Served::MissingAndUnmapped)
 }
@@ -182,6 +170,7 @@ impl Given {
 mod tests {
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
+    use crate::sync::Anyway;
     use crate::{MapOptions, Vm, VmOptions};
 
     const PAGES: u64 = 64;
@@ -199,9 +188,9 @@ mod tests {
         map.populate(map.window()).unwrap();
         let frames = object.core.frames().unwrap();
         map.core.space.uffd.unregister_part(&map.core.span, 16 * PAGE_SIZE, 32 * PAGE_SIZE).unwrap();
-        frames.whole.lock().parts.push(map.at);
+        frames.whole.given.lock().anyway().parts.push(map.at);
         assert_eq!(object.evict(PageRange::new(PageIndex(20), PageIndex(24))).unwrap(), 4);
-        assert!(frames.whole.lock().parts.is_empty());
+        assert!(frames.whole.given.lock().anyway().parts.is_empty());
         let hard = || vm.statistics().counted.hard;
         let before = hard();
         assert!(map.as_slice().iter().all(|&byte| byte == 7));

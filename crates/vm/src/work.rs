@@ -3,7 +3,7 @@
 //! A run is cut into pieces of one read. Who has done one hands in the next behind all others that wait, so that no run keeps
 //! a thread to its end; several steps of one run are under way at once.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::slot::Entered;
@@ -18,7 +18,7 @@ use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::request::{self, Priority};
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, wait, wake};
+use crate::sync::{Anyway, AtomicU32, AtomicUsize, Ordering, wait, wake};
 
 /// Steps of a read ahead that are under way at once: enough requests for a disk to order and join.
 pub(crate) const READERS: u64 = 8;
@@ -229,7 +229,7 @@ impl Sweep {
             }
             wait(&self.left, left);
         }
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        self.failed.lock().anyway().map_or(Ok(()), Err)
     }
 
     fn next_step(self: &Arc<Self>, object: &Arc<ObjectCore>) -> Option<Step> {
@@ -295,7 +295,7 @@ impl Step {
                 if sweep.priority == Priority::Ahead {
                     sweep.stopped.store(1, Ordering::SeqCst);
                 }
-                let mut first = sweep.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut first = sweep.failed.lock().anyway();
                 if first.is_none_or(|(known, _)| page < known) {
                     *first = Some((page, code));
                 }
@@ -428,7 +428,7 @@ impl Openings {
         if runs.is_empty() {
             return Arc::clone(self.empty.get_or_init(|| [].into()));
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock().anyway();
         match &*last {
             Some((of, within, pieces)) if **of == *runs && *within == window => Arc::clone(pieces),
             _ => {

@@ -7,7 +7,6 @@
 //! ```
 
 use std::io;
-use std::sync::PoisonError;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
@@ -23,8 +22,9 @@ use crate::pages::Seen;
 use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
-use crate::sync::{MutexGuard, TryLockError};
+use crate::sync::Anyway;
 use crate::vm::Vm;
+use crate::writes::runs_of;
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
@@ -115,14 +115,14 @@ impl Vm {
 
 impl ObjectCore {
     fn flush(&self, frames: &Frames, dirty: &Dirty, range: PageRange) -> Result<(), FlushError> {
-        let _one = dirty.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = dirty.syncing.lock().anyway();
         let rescued = self.rescue(frames, dirty);
         let written = self.write_back(frames, dirty, range);
         // Written by others may be what they did not sync.
-        let before = std::mem::take(&mut lock(dirty).since_sync);
+        let before = std::mem::take(&mut dirty.written.lock().anyway().since_sync);
         let synced = dirty.home.sync();
         if synced.is_err() {
-            let mut state = lock(dirty);
+            let mut state = dirty.written.lock().anyway();
             let meanwhile = std::mem::take(&mut state.since_sync);
             state.failed.extend(before);
             state.failed.extend(meanwhile);
@@ -171,7 +171,7 @@ impl ObjectCore {
                 let (object, reason) = (self.name.clone(), self.reason(page, code));
                 outcome = outcome.and(if matches!(code, reason::CHANGED | reason::SHORT) {
                     // Whoever touches it gets the same error.
-                    lock(dirty).failed.remove(page.0..page.0 + 1);
+                    dirty.written.lock().anyway().failed.remove(page.0..page.0 + 1);
                     Err(FlushError::Lost { object, page, reason })
                 } else {
                     Err(FlushError::Unread { object, page, reason })
@@ -183,7 +183,7 @@ impl ObjectCore {
 
     /// Marks what was written before a failed sync as dirty; gives the pages that are not in memory.
     fn mark_failed(&self, frames: &Frames, dirty: &Dirty) -> Vec<PageIndex> {
-        let failed = lock(dirty).failed.clone();
+        let failed = dirty.written.lock().anyway().failed.clone();
         let mut missing = Vec::new();
         let cpu = Account::here().cpu;
         for page in failed.iter().flat_map(Clone::clone).map(PageIndex) {
@@ -200,7 +200,7 @@ impl ObjectCore {
         let is_marked = dirty.mark(&frames.pages, page).is_some();
         drop(section);
         if is_marked {
-            lock(dirty).failed.remove(page.0..page.0 + 1);
+            dirty.written.lock().anyway().failed.remove(page.0..page.0 + 1);
         }
         is_marked
     }
@@ -217,7 +217,7 @@ impl ObjectCore {
         let mut from = range.start();
         loop {
             // For one batch: a frame that is to go waits for no more.
-            let mut written = lock(dirty);
+            let mut written = dirty.written.lock().anyway();
             let mut batch = Vec::new();
             while batch.len() < BATCH_PAGES
                 && let Some(page) = dirty.first(&frames.pages, PageRange::new(from, range.end()))
@@ -241,11 +241,10 @@ impl ObjectCore {
     pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) {
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
         let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return };
-        let mut written = match dirty.written.try_lock() {
-            Ok(written) => written,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if is_waited_for => lock(dirty),
-            Err(TryLockError::WouldBlock) => return,
+        let mut written = match dirty.written.try_lock().anyway() {
+            Some(written) => written,
+            None if is_waited_for => dirty.written.lock().anyway(),
+            None => return,
         };
         let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
         if !batch.is_empty() {
@@ -326,11 +325,9 @@ impl ObjectCore {
             let is_known = sums.replace(page, &of_page(page)[..PAGE_SIZE as usize]);
             dirty.stays_ahead(&frames.pages, page, is_known)
         };
-        let pages: Vec<PageIndex> = run.iter().filter(|&page| !is_same(page)).collect();
-        let parts = pages.chunk_by(|page, next| page.0 + 1 == next.0);
-        parts
+        runs_of(run.iter().filter(|&page| !is_same(page)))
+            .into_iter()
             .map(|part| {
-                let part = PageRange::new(part[0], PageIndex(part[part.len() - 1].0 + 1));
                 self.write_part(dirty, part, &of_page(part.start())[..part.bytes() as usize])?;
                 Ok(part)
             })
@@ -391,10 +388,6 @@ pub(crate) fn with_cause(error: &FlushError) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
-}
-
-fn lock(dirty: &Dirty) -> MutexGuard<'_, Written> {
-    dirty.written.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]

@@ -1,11 +1,11 @@
 //! The thread of a VM that writes back what nobody flushes.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::failure::say;
 use crate::object::ObjectCore;
-use crate::sync::{AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 use crate::write_back::with_cause;
 
 /// What the thread looks at.
@@ -27,7 +27,7 @@ impl Writer {
     /// # Errors
     /// Where no thread is left.
     pub(crate) fn enter(self: &Arc<Self>, object: &Arc<ObjectCore>, after: Duration) -> std::io::Result<()> {
-        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.lock().anyway();
         objects.retain(|other| other.strong_count() > 0);
         if objects.capacity() == 0 {
             let writer = Arc::clone(self);
@@ -67,7 +67,7 @@ impl Writer {
             if self.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let objects = self.objects.lock().anyway().clone();
             for object in objects.iter().filter_map(Weak::upgrade) {
                 self.write(&object);
             }

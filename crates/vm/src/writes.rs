@@ -15,7 +15,7 @@
 //! snapshot first, and then goes on.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use prepage_core::{FaultClass, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::pagemap::{PageEntry, PageMap};
@@ -29,7 +29,7 @@ use crate::options::Mode;
 use crate::pages::{Words, words};
 use crate::reason;
 use crate::statistics::Account;
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, wait, wake};
+use crate::sync::{Anyway, AtomicU32, Mutex, MutexGuard, Ordering, wait, wake};
 
 const STATE: u32 = 0b111;
 /// Protected, and as it was frozen last.
@@ -126,7 +126,7 @@ impl WriteTracking {
 
     /// No writes begin to be told while what this returns lives; `None` where they are already.
     pub(crate) fn stay_untold(&self) -> Option<MutexGuard<'_, ()>> {
-        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let beginning = self.beginning.lock().anyway();
         (!self.are_told()).then_some(beginning)
     }
 
@@ -339,7 +339,7 @@ impl MapCore {
 
     /// Has writes told from here on, and finds what was written before. Nobody waits for it. After an error it can be tried again.
     pub(crate) fn tell_writes(self: &Arc<Self>) -> std::io::Result<()> {
-        let _beginning = self.writes.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _beginning = self.writes.beginning.lock().anyway();
         if self.writes.are_found() {
             return Ok(());
         }
@@ -489,7 +489,7 @@ impl MapCore {
         let freeze = writes.freeze.take().expect("a snapshot is being taken");
         let copied = frozen.iter().flat_map(|run| {
             let is_copied = |index: &PageIndex| writes.word(index.0).load(Ordering::SeqCst) & COPIED != 0;
-            joined(run.iter().filter(is_copied))
+            runs_of(run.iter().filter(is_copied))
         });
         let copied: Vec<PageRange> = copied.collect();
         let failed = freeze.failed.load(Ordering::SeqCst);
@@ -515,7 +515,7 @@ fn near(open: &[PageRange]) -> impl Iterator<Item = PageRange> {
 /// The runs of pages, by index, of whose words `which` is true.
 fn runs(writes: &Writes, which: impl Fn(u32) -> bool) -> Vec<PageRange> {
     let is_one = |(_, word): &(u64, &AtomicU32)| which(word.load(Ordering::SeqCst));
-    joined(writes.used(writes.all()).filter(is_one).map(|(index, _)| PageIndex(index)))
+    runs_of(writes.used(writes.all()).filter(is_one).map(|(index, _)| PageIndex(index)))
 }
 
 /// Pages that come in order, as runs.
@@ -545,7 +545,8 @@ impl Runs {
     }
 }
 
-fn joined(pages: impl Iterator<Item = PageIndex>) -> Vec<PageRange> {
+/// The runs of `pages`, which ascend.
+pub(crate) fn runs_of(pages: impl Iterator<Item = PageIndex>) -> Vec<PageRange> {
     let mut runs = Runs::default();
     pages.for_each(|page| runs.add(page));
     runs.0

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_core::chain::DEPTH_MAX;
 use prepage_vm::{MapOptions, Object};
-use support::{left_in, modes, read, shared_word, touch, until, vm, write};
+use support::{Stop, left_in, modes, read, shared_word, touch, until, vm, write};
 
 mod support;
 
@@ -72,15 +72,6 @@ fn what_a_collapse_took_over_is_not_written_to() {
     assert_eq!(vm.statistics().frames, 2 * PAGES);
     drop((last, of_clone, map, clone, zeros));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
-}
-
-/// Ends the writers also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// One counts up page after page, and another copies what it has seen there to pages of its own: in each snapshot the row falls by

@@ -12,7 +12,7 @@ use prepage_testing::{Need, assert_passed, unless_refused};
 use prepage_vm::{
     Map, MapError, MapOptions, Mode, Object, SnapshotError, Source, SourceError, Vm, VmOptions,
 };
-use support::{Words, left_in, of_file, pages, read, vm, write};
+use support::{Stop, Words, left_in, of_file, pages, read, vm, write};
 
 mod support;
 
@@ -343,13 +343,6 @@ fn forks_happen_while_faults_are_in_flight() {
     let options = inherited().policy("none".parse().unwrap()).zero_cluster(1);
     let (map, other) = (vm.map(&object, &options).unwrap(), vm.map(&zeros, &options).unwrap());
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
-    /// Ends the threads also where the test fails.
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         let stopping = Stop(&stop);
         for step in [7, 11] {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prepage_core::policy::Neighbours;
 use prepage_core::{PageIndex, PageRange};
 use prepage_vm::{
-    Advice, Map, MapOptions, Mode, Object, Pool, Reason, Replacement, Source, SourceError, Vm, VmOptions,
+    Advice, Map, MapOptions, Mode, Object, Pool, PoolOptions, Reason, Replacement, Source, SourceError, Vm,
+    VmOptions,
 };
 use support::{Words, file, memfds, modes, pages, touch, until, vm, word};
 
@@ -19,7 +20,8 @@ fn limited(frames: u64) -> (Pool, Vm) {
 }
 
 fn with(frames: u64, replacement: Replacement) -> (Pool, Vm) {
-    let pool = Pool::with_replacement(frames * 4096, replacement).unwrap();
+    let pool =
+        Pool::with(&PoolOptions::default().limit_bytes(frames * 4096).replacement(replacement)).unwrap();
     let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
     (pool, vm)
 }

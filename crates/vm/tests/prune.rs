@@ -1,9 +1,10 @@
 //! Page tables that show nothing any more go, and nothing that was written or is pinned goes with them.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has};
 use prepage_vm::MapOptions;
 use support::{Words, modes, pages, shared_word, touch, vm, word};
@@ -16,7 +17,7 @@ const TABLE_PAGES: u64 = 512;
 /// What page tables take is counted for all of a process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock().anyway()
 }
 
 /// Whether this kernel frees tables that are empty; those of other processors do not.

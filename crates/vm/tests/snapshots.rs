@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use prepage_core::PAGE_SIZE;
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
 use proptest::prelude::*;
-use support::{left_in, modes, of_file, pages, read, shared_word, touch, vm, write};
+use support::{Stop, left_in, modes, of_file, pages, read, shared_word, touch, vm, write};
 
 mod support;
 
@@ -420,13 +420,6 @@ fn every_write_is_before_or_after() {
     for mode in modes(&vm, &zeros) {
         let map = vm.map(&zeros, &private(mode)).unwrap();
         let word = |page: u64| shared_word(&map, page * PAGE_SIZE);
-        /// Ends the writer also where the test fails.
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let stopping = Stop(&stop);

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use prepage_sys::sync::Anyway;
 
 /// How slow. Zero stands for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,12 +77,12 @@ impl<R: Send + 'static> Server<R> {
 
     /// Another pace, from the next read on.
     pub fn set(&self, pace: Pace) {
-        self.shared.state().pace = pace;
+        self.shared.state.lock().anyway().pace = pace;
     }
 
     /// When a read of `bytes` that came at `arrived` is done.
     pub fn due(&self, arrived: Instant, bytes: u64) -> Instant {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock().anyway();
         let served = state.free_at.max(arrived) + state.pace.service(bytes);
         state.free_at = served;
         served + state.pace.latency
@@ -88,7 +90,7 @@ impl<R: Send + 'static> Server<R> {
 
     /// Answers then.
     pub fn answer_at(&self, due: Instant, to: R, bytes: Vec<u8>) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock().anyway();
         let number = state.next;
         state.next += 1;
         state.order.push(Reverse((due, number)));
@@ -102,20 +104,16 @@ impl<R: Send + 'static> Server<R> {
 }
 
 impl<R> Shared<R> {
-    fn state(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn give_answers(&self, give: impl Fn(R, &[u8])) {
-        let mut state = self.state();
+        let mut state = self.state.lock().anyway();
         loop {
             let Some(&Reverse((due, number))) = state.order.peek() else {
-                state = self.earlier.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.earlier.wait(state).anyway();
                 continue;
             };
             let left = due.saturating_duration_since(Instant::now());
             if !left.is_zero() {
-                state = self.earlier.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.earlier.wait_timeout(state, left).anyway().0;
                 continue;
             }
             state.order.pop();
@@ -124,7 +122,7 @@ impl<R> Shared<R> {
             if let Some((to, bytes)) = answer {
                 give(to, &bytes);
             }
-            state = self.state();
+            state = self.state.lock().anyway();
         }
     }
 }

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use prepage_core::profile::Profile;
@@ -30,6 +30,7 @@ use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::readahead::ReadAhead;
 use prepage_sys::signals::{ENDING, Signals};
 use prepage_sys::spawn::spawn_waiting;
+use prepage_sys::sync::Anyway;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
 
 use crate::error::{BenchError, failed};
@@ -125,7 +126,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
         }
         Ok((followed.map_err(failed(TRACE))?, lost))
     })?;
-    let mut observation = sightings.into_inner().unwrap_or_else(PoisonError::into_inner).observation();
+    let mut observation = sightings.into_inner().anyway().observation();
     let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };
     (observation.coverage, observation.reads_coverage) = (coverage, coverage);
     observation.names_coverage = Coverage::Exact;
@@ -144,7 +145,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn read(&mut self, events: impl Iterator<Item = Event>) {
-        let mut sightings = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sightings = self.sightings.lock().anyway();
         for event in events {
             self.spaces.apply(&event);
             match &event.kind {

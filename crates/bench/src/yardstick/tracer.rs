@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use prepage_core::PageRange;
 use prepage_sys::ptrace::{self, Stop, Syscall};
+use prepage_sys::sync::Anyway;
 use prepage_sys::syscalls as nr;
 use prepage_trace::now_ns;
 
@@ -116,12 +117,12 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
     let now = now_ns();
     match wanted {
         Wants::Name { directory, path } => {
-            locked(sightings).process(tid);
+            sightings.lock().anyway().process(tid);
             Peek::at(tid).path(directory, path).iter().for_each(|path| look_up(path, sightings));
         }
         Wants::List { fd } => {
             if let Some(path) = Peek::at(tid).file(fd) {
-                locked(sightings).lookup(now, &path, true);
+                sightings.lock().anyway().lookup(now, &path, true);
             }
         }
         Wants::Read { fd, offset_bytes, .. } if result > 0 => {
@@ -129,7 +130,7 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
             let len = result as u64;
             let end = Peek::at(tid).position(fd);
             if let Some(start) = offset_bytes.or_else(|| end?.checked_sub(len)) {
-                locked(sightings).read(now, &path, inode, PageRange::covering(start, len));
+                sightings.lock().anyway().read(now, &path, inode, PageRange::covering(start, len));
             }
         }
         Wants::Read { .. } => {}
@@ -139,10 +140,6 @@ fn returned(tid: u32, wanted: Wants, result: i64, sightings: &Mutex<Sightings>) 
 fn look_up(path: &Path, sightings: &Mutex<Sightings>) {
     let now = now_ns();
     // Page-cache events of this file are then known by its name.
-    locked(sightings).opened(path);
-    locked(sightings).lookup(now, path, false);
-}
-
-fn locked(sightings: &Mutex<Sightings>) -> MutexGuard<'_, Sightings> {
-    sightings.lock().unwrap_or_else(PoisonError::into_inner)
+    sightings.lock().anyway().opened(path);
+    sightings.lock().anyway().lookup(now, path, false);
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use prepage_core::profile::plan::{PlanOptions, Read};
 use prepage_core::profile::{Lookup, Profile};
@@ -13,6 +13,7 @@ use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_sys::adjoining::will_need;
 use prepage_sys::extents::place_of;
 use prepage_sys::mapping::FileMapping;
+use prepage_sys::sync::Anyway;
 use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
 
@@ -114,14 +115,14 @@ pub(super) struct AtWork(pub(super) Arc<State>);
 
 impl AtWork {
     pub(super) fn begin(state: &Arc<State>) -> Self {
-        *state.at_work.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *state.at_work.lock().anyway() += 1;
         Self(state.clone())
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        *self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self.0.at_work.lock().anyway() -= 1;
         self.0.ended.notify_all();
     }
 }

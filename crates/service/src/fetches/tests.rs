@@ -15,6 +15,16 @@ fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
     Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new }
 }
 
+fn own_rights() -> Rights {
+    Rights::of_process(std::process::id()).unwrap()
+}
+
+/// `None`, and a skip, where nothing can be sent out of memory.
+fn on_a_disk() -> Option<tempfile::TempDir> {
+    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    has(Need::Eviction(directory.clone())).then(|| tempfile::tempdir_in(directory).unwrap())
+}
+
 /// Of a new file at `path`.
 fn profile_of(path: &std::path::Path) -> Profile {
     let (_, profiled) = needed_file(path, 64, &[8, 9, 10, 11]);
@@ -26,7 +36,7 @@ fn profile_of(path: &std::path::Path) -> Profile {
 fn a_program_that_was_upgraded_is_learned_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().canonicalize().unwrap().join("file");
-    let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+    let known = Known::new(&profile_of(&path), own_rights());
     let (known, fetches) = (Arc::new(known), Fetches::new(Arc::default()));
     let fetch = |uid| fetches.fetch(&known, &start(uid, 1, Instant::now()), Turn::Prefetch);
     fetch(7);
@@ -38,21 +48,17 @@ fn a_program_that_was_upgraded_is_learned_again() {
 
 #[test]
 fn a_user_whose_files_never_answer_leaves_readers_to_others() {
-    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Eviction(directory.clone())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(directory).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let path = directory.path().canonicalize().unwrap().join("file");
-    let known = Known::new(&profile_of(&path), Rights::of_process(std::process::id()).unwrap());
+    let known = Known::new(&profile_of(&path), own_rights());
     evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
     let fetches = Fetches::new(Arc::default());
     let (gate, closed) = std::sync::mpsc::sync_channel::<()>(0);
     let closed = Arc::new(Mutex::new(closed));
     for _ in 0..2 * READERS {
         let closed = closed.clone();
-        let hangs = move |_at_work| _ = lock(&closed).recv();
-        fetches.readers_of(known.device).lend(12345, Box::new(hangs));
+        let hangs = move |_at_work| _ = closed.lock().anyway().recv();
+        fetches.readers_of(known.device).lend(12345, Priority::Start, Box::new(hangs));
     }
     let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
     assert_eq!(done, Done::Fetched);
@@ -68,15 +74,11 @@ fn a_user_whose_files_never_answer_leaves_readers_to_others() {
 /// A program that answers for a file system may never answer whoever closes a file there.
 #[test]
 fn files_of_a_prefetch_that_has_ended_stay_open_for_somebody_who_may_wait() {
-    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Eviction(directory.clone())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(directory).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let path = directory.path().canonicalize().unwrap().join("file");
     let profile = profile_of(&path);
-    evict(open_to_read(&path).unwrap().as_fd(), Duration::from_secs(60)).unwrap();
-    let rights = Rights::of_process(std::process::id()).unwrap();
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let rights = own_rights();
     let known = Arc::new(Known::new(&profile, rights.clone()));
     let fetches = Fetches::new(Arc::default());
     let done = fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch);
@@ -85,7 +87,7 @@ fn files_of_a_prefetch_that_has_ended_stay_open_for_somebody_who_may_wait() {
         let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.any(|one| std::fs::read_link(one.path()).is_ok_and(|at| at == path))
     };
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + PATIENCE;
     let users = loop {
         match fetches.look() {
             (true, users) => break users,
@@ -110,11 +112,7 @@ fn files_of_a_prefetch_that_has_ended_stay_open_for_somebody_who_may_wait() {
 /// A user's profile may name any number of files, and each is open until the prefetch has ended.
 #[test]
 fn what_has_more_files_than_may_be_open_is_left_alone() {
-    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Eviction(directory.clone())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(directory).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let directory = directory.path().canonicalize().unwrap();
     let profiles = ["many", "one"].map(|name| profile_of(&directory.join(name)));
     let files = |count| {
@@ -122,7 +120,7 @@ fn what_has_more_files_than_may_be_open_is_left_alone() {
         let profile = &profiles[usize::from(count == 1)];
         let files = std::iter::repeat_n(profile.files[0].clone(), count).collect();
         let profile = Profile { files, ..profile.clone() };
-        Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+        Arc::new(Known::new(&profile, own_rights()))
     };
     let counters = Arc::new(Counters::default());
     let fetches = Fetches { holdings: Arc::new(Holdings::new(5)), ..Fetches::new(counters.clone()) };
@@ -144,16 +142,12 @@ fn what_has_more_files_than_may_be_open_is_left_alone() {
 /// Rscript becomes a shell, and that becomes R: what the first one's profile holds, the others need.
 #[test]
 fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
-    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Eviction(directory.clone())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(directory).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let directory = directory.path().canonicalize().unwrap();
     let files = ["a", "b"].map(|name| profile_of(&directory.join(name)).files.remove(0));
     let known = |role: &str, files: &[ProfiledFile]| {
         let profile = Profile { role: role.into(), files: files.to_vec(), ..Profile::default() };
-        Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()))
+        Arc::new(Known::new(&profile, own_rights()))
     };
     let fetches = Fetches::new(Arc::default());
     let fetch = |role: &str, of: &[ProfiledFile], pid, parents: &dyn Fn() -> Vec<u32>| {
@@ -162,7 +156,7 @@ fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
             .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());
         let start = Start { parents, ..start(7, pid, Instant::now()) };
         let done = fetches.fetch(&known(role, of), &start, Turn::Prefetch);
-        let planned = lock(&fetches.prefetches).under_way.last().map(|one| one.planned.pages());
+        let planned = fetches.prefetches.lock().anyway().under_way.last().map(|one| one.planned.pages());
         (done, planned)
     };
     let none: &dyn Fn() -> Vec<u32> = &Vec::new;
@@ -191,7 +185,7 @@ fn no_user_is_told_what_was_done_for_another() {
     }
     assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
     (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
-    assert!(lock(&fetches.recent).len() <= RECENT_MAX, "more at once than fit");
+    assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
 
 /// A build calls the shell in another role for each file, and to put a guess together takes long.
@@ -245,18 +239,14 @@ fn what_is_left_alone_is_not_said_to_be_fetched_and_only_what_takes_long_to_hang
 
 #[test]
 fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of_the_process_is() {
-    let directory = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Eviction(directory.clone())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(directory).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let path = directory.path().canonicalize().unwrap().join("file");
     let profile = profile_of(&path);
     let file = open_to_read(&path).unwrap();
-    let known = Arc::new(Known::new(&profile, Rights::of_process(std::process::id()).unwrap()));
+    let known = Arc::new(Known::new(&profile, own_rights()));
     let fetches = Fetches::new(Arc::default());
     let fetch = |uid, seen_at| {
-        evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+        evict(file.as_fd(), PATIENCE).unwrap();
         fetches.fetch(&known, &start(uid, 1, seen_at), Turn::Prefetch)
     };
     let before = Instant::now();
@@ -268,7 +258,7 @@ fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of
     assert_eq!(fetch(8, Instant::now()), Done::Fetched);
     // A shell that became this program is cancelled late.
     fetches.cancel(2, before);
-    assert!(!lock(&fetches.prefetches).is_cancelled(2, seen_at));
+    assert!(!fetches.prefetches.lock().anyway().is_cancelled(2, seen_at));
     (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
-    assert!(lock(&fetches.prefetches).cancelled.len() <= CANCELLED_MAX);
+    assert!(fetches.prefetches.lock().anyway().cancelled.len() <= CANCELLED_MAX);
 }

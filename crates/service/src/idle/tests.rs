@@ -55,13 +55,13 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
     loop {
         let entry = brought(&path, &what);
         brought_bytes += entry.brought.bytes();
-        lock(&idle.state).brought.push(entry);
+        idle.state.lock().anyway().brought.push(entry);
         idle.settle(&expected, false, 100, &Round::default());
-        assert_eq!(lock(&idle.state).brought.len(), 1, "it is expected, and there is room");
+        assert_eq!(idle.state.lock().anyway().brought.len(), 1, "it is expected, and there is room");
         idle.settle(&expected, true, 100, &Round::default());
-        assert!(lock(&idle.state).brought.is_empty());
+        assert!(idle.state.lock().anyway().brought.is_empty());
         assert_eq!(counters.predicted_sent_out_bytes.get(), brought_bytes);
-        let worth = lock(&idle.state).worth;
+        let worth = idle.state.lock().anyway().worth;
         assert_eq!((worth.used_share(), worth.is_paused(100)), (None, false));
         if in_memory() == 0 {
             break;
@@ -70,7 +70,7 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
     }
     // Of one that was started, how much was used is known.
     let started = Entry { started: Some(Instant::now()), ..brought(&path, &what) };
-    lock(&idle.state).brought.push(started);
+    idle.state.lock().anyway().brought.push(started);
     idle.settle(&expected, true, 100, &Round::default());
-    assert_eq!(lock(&idle.state).worth.used_share(), Some(0.0));
+    assert_eq!(idle.state.lock().anyway().worth.used_share(), Some(0.0));
 }

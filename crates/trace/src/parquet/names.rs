@@ -1,11 +1,12 @@
 //! The objects, threads and stacks that a scan has met so far.
 
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use ::parquet::errors::ParquetError;
 use indexmap::IndexSet;
 use prepage_core::{Object, Stack, Thread};
+use prepage_sys::sync::Anyway;
 use rustc_hash::FxBuildHasher;
 
 /// What the numbers in the faults of one scan mean. Grows while the scan runs, from several threads.
@@ -31,25 +32,21 @@ impl<T> Default for Numbered<T> {
 }
 
 impl<T: Clone + Eq + Hash> Numbered<T> {
-    fn lock(&self) -> MutexGuard<'_, IndexSet<T, FxBuildHasher>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The entry with this number.
     ///
     /// # Panics
     /// When the number is of another scan.
     pub fn get(&self, number: u32) -> T {
-        self.lock()[number as usize].clone()
+        self.0.lock().anyway()[number as usize].clone()
     }
 
     /// All entries, indexed by their numbers.
     pub fn all(&self) -> Vec<T> {
-        self.lock().iter().cloned().collect()
+        self.0.lock().anyway().iter().cloned().collect()
     }
 
     pub(super) fn number(&self, entry: &T) -> Result<u32, ParquetError> {
-        let mut table = self.lock();
+        let mut table = self.0.lock().anyway();
         let number = table.get_index_of(entry).unwrap_or_else(|| table.insert_full(entry.clone()).0);
         // The last number is left to "none".
         let number = u32::try_from(number).ok().filter(|&number| number < u32::MAX);

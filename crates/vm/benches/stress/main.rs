@@ -12,8 +12,8 @@
 mod models;
 mod ordered;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -135,8 +135,8 @@ impl Source for Nested {
     }
 }
 
-/// Where signal handlers touch: two maps that outlive all signals.
-static TOUCHED_BY_SIGNALS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// What signal handlers touch: two maps that outlive all signals.
+static TOUCHED_BY_SIGNALS: OnceLock<[Map; 2]> = OnceLock::new();
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static WRONG_IN_SIGNAL: AtomicU64 = AtomicU64::new(0);
 
@@ -144,11 +144,9 @@ static WRONG_IN_SIGNAL: AtomicU64 = AtomicU64::new(0);
 extern "C" fn on_signal(_: libc::c_int) {
     let turn = SIGNALS.fetch_add(1, Ordering::Relaxed);
     let page = turn.wrapping_mul(0x9e37_79b9) % PAGES;
-    for start in &TOUCHED_BY_SIGNALS {
-        let at = start.load(Ordering::Relaxed) + page * PAGE_SIZE;
-        // SAFETY: the maps stay as long as signals come, and any bytes are a number.
-        let found = unsafe { (at as *const u64).read_volatile() };
-        WRONG_IN_SIGNAL.fetch_add(u64::from(found != word(page)), Ordering::Relaxed);
+    for map in TOUCHED_BY_SIGNALS.get().into_iter().flatten() {
+        let found = &std::hint::black_box(map.as_slice())[(page * PAGE_SIZE) as usize..][..8];
+        WRONG_IN_SIGNAL.fetch_add(u64::from(found != word(page).to_le_bytes()), Ordering::Relaxed);
     }
 }
 
@@ -621,14 +619,12 @@ fn main() {
     // Maps of a VM that records are never left to the kernel: these are, while all of the file fits.
     let kernels = Vm::new(options).expect("a VM");
     let behind = kernels.file(&path).expect("just written");
-    let for_signals = [Mode::Inline, Mode::Handler].map(|mode| {
+    let map_for_signals = |mode| {
         let map = kernels.map(&behind, &MapOptions::shared().mode(mode)).expect("userfaultfd is permitted");
         map.populate(map.window()).expect("a file just written");
         map
-    });
-    for (start, map) in TOUCHED_BY_SIGNALS.iter().zip(&for_signals) {
-        start.store(map.address(), Ordering::Relaxed);
-    }
+    };
+    let for_signals = TOUCHED_BY_SIGNALS.get_or_init(|| [Mode::Inline, Mode::Handler].map(map_for_signals));
     let inner = vm.map(&vm.file(&path).expect("just written"), &MapOptions::shared()).expect("a map");
     let [written_path, ordered_path] = ["written", "ordered"].map(|name| path.with_extension(name));
     let zeros = std::fs::File::create(&written_path).and_then(|file| file.set_len(FILE_PAGES * PAGE_SIZE));
@@ -672,13 +668,13 @@ fn main() {
         while !end.load(Ordering::Relaxed) {
             evicted.evict(evicted.pages()).expect("holes can be punched");
             thread::sleep(LEFT_ALONE);
-            for map in &for_signals {
+            for map in for_signals {
                 map.populate(map.window()).expect("a file that is there");
             }
             thread::sleep(LEFT_ALONE);
             turns += 1;
         }
-        (for_signals, turns)
+        turns
     });
     // The kernel gives a process's signal to its first thread where it can: it and who sends them leave them to those that touch.
     let _masked = Masked::asynchronous();
@@ -708,9 +704,8 @@ fn main() {
     }
     drop(long_lived);
     // A last signal may come later: these maps stay.
-    let (for_signals, turns) = taking.join().expect("panics abort");
+    let turns = taking.join().expect("panics abort");
     assert!(for_signals.iter().all(|map| map.as_slice()[..8] == word(0).to_le_bytes()));
-    std::mem::forget(for_signals);
     assert!(SIGNALS.load(Ordering::Relaxed) > 0 && turns > 0);
     assert_eq!(WRONG_IN_SIGNAL.load(Ordering::Relaxed), 0, "wrong bytes in signal handlers");
     assert!(!may_lock || LOCKS.load(Ordering::Relaxed) > 0, "memory was never locked");

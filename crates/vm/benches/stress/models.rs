@@ -187,8 +187,8 @@ impl Chains {
         });
         if let Some(snapshot) = kept(taken) {
             let clone = stress.vm.map(&snapshot, &MapOptions::private()).expect("a small map");
-            let seen = words(&clone, modelled.now.len()).iter();
-            let seen: Vec<u64> = seen.map(|word| word.load(Ordering::Relaxed)).collect();
+            let words = clone.as_slice()[..modelled.now.len() * PAGE_SIZE as usize].as_chunks().0;
+            let seen: Vec<u64> = words.iter().copied().map(u64::from_le_bytes).collect();
             let written = seen.iter().take_while(|&&seen| seen == value).count();
             for (at, seen) in seen.iter().enumerate().skip(written) {
                 assert_eq!(*seen, modelled.now[at / WORDS], "word {at} of a snapshot that has {written}");
@@ -251,7 +251,7 @@ pub fn fork_with_map(stress: &Stress, random: &mut Random) {
     write(&mut map, &mut now, random);
     let child = Forked::new(|| {
         check_all(&map, &now, "a child's map");
-        words(&map, PAGES_HERE as usize).iter().for_each(|word| word.store(77, Ordering::Relaxed));
+        map.as_mut_slice().as_chunks_mut().0.fill(77_u64.to_le_bytes());
         check_all(&map, &[77; PAGES_HERE as usize], "what a child wrote");
         0
     });

@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -16,6 +16,15 @@ use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, V
 /// A word that tells where it stands.
 pub fn word(offset_bytes: u64) -> u64 {
     (offset_bytes / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Ends the threads that look at it, also where the test fails.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Objects, maps, records of maps and frames that are left when everything was dropped: a read under way keeps its object a while.
