@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use prepage_profiles::ProgramKey;
+use prepage_testing::{Need, has};
 
 use crate::support::{Sandbox, can_learn, text};
 
@@ -78,4 +79,30 @@ fn a_script_of_an_excluded_interpreter_is_left_alone() {
     let mut run = sandbox.prepage(&["run", "-v", "--", &tool]);
     let output = run.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
     assert!(text(&output.stderr).contains("excluded by the configuration"), "{}", text(&output.stderr));
+}
+
+/// From a cold disk it would be waited for.
+#[test]
+fn a_start_of_a_known_program_takes_no_look_into_its_file() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) {
+        return;
+    }
+    let tool = script(&sandbox, "tool", "#!/bin/sh");
+    let log = sandbox.path().join("calls");
+    let looks = |command: &[&str]| {
+        let traced = ["-f", "-qq", "-e", "trace=read,preadv2", "-o", log.to_str().unwrap()];
+        let run = [env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"];
+        assert!(
+            sandbox.command("strace", &[&traced[..], &run, command].concat()).status().unwrap().success()
+        );
+        sandbox.wait_for_helpers();
+        let calls = fs::read_to_string(&log).unwrap();
+        calls.lines().filter(|call| call.contains(", 256) = ") || call.contains("iov_len=256")).count()
+    };
+    for command in [&["cat", "/etc/hostname"][..], &[&*tool]] {
+        assert!(sandbox.output(&[&["learn", "-q", "--"], command].concat()).status.success());
+    }
+    assert_eq!(looks(&["cat", "/etc/hostname"]), 0);
+    assert_eq!(looks(&[&*tool]), 2, "into the script and into what runs it");
 }
