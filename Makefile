@@ -6,6 +6,7 @@ TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # program also uses.
 STATIC := -C target-feature=+crt-static -C relocation-model=static
 BUILD := target/$(TARGET)
+ARM64 := aarch64-linux-gnu
 # The starter is linked with musl: 1.2 MB to read from a cold disk instead of 1.9. Where Rust has no such target (a distribution's
 # own cargo), with glibc.
 STARTER := $(subst -gnu,-musl,$(TARGET))
@@ -66,6 +67,11 @@ lint: setup-build setup-lint
 	@# The starter as `build` makes it.
 	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
 		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
+	@# The other architecture, as far as compilers see it.
+	if command -v $(ARM64)-gcc && rustup target add aarch64-unknown-linux-gnu; then \
+		CC_aarch64_unknown_linux_gnu=$(ARM64)-gcc cargo clippy --locked --target aarch64-unknown-linux-gnu --workspace -- -D warnings && \
+		CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so"; \
+	else echo "left out: arm64, for there is no compiler for it"; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
@@ -318,6 +324,7 @@ setup-build:
 
 .PHONY: setup-lint setup-check setup-fuzz
 setup-lint:
+	@bench/packages --optional gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 
 setup-check:

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
-#[cfg(target_arch = "x86_64")]
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
 use prepage_sys::mounts::parse_mounts;
@@ -47,7 +46,6 @@ struct Forked {
 }
 
 /// Why a process is visited.
-#[cfg(target_arch = "x86_64")]
 #[derive(Debug)]
 enum Visited {
     /// It is about to execute a program.
@@ -76,7 +74,6 @@ pub struct Armer {
     receiver: Option<Receiver>,
     /// Why no program is armed, by a visit or an agent; `None` where programs are.
     no_arming: Option<String>,
-    #[cfg(target_arch = "x86_64")]
     visits: Vec<(Visit, Visited)>,
     spaces: HashMap<u32, Vec<FirstTouches>>,
     /// Processes that wait at their end to be looked at.
@@ -116,7 +113,6 @@ impl Armer {
             ranges: SharedRanges::default(),
             receiver,
             no_arming,
-            #[cfg(target_arch = "x86_64")]
             visits: Vec::new(),
             spaces: HashMap::new(),
             endings: Vec::new(),
@@ -179,15 +175,11 @@ impl Armer {
 
     /// Whether a visited process may stand still: [`Self::end_visits`] soon.
     pub fn is_visiting(&self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return !self.visits.is_empty();
-        #[cfg(not(target_arch = "x86_64"))]
-        return false;
+        !self.visits.is_empty()
     }
 
     /// Visits process `pid` when it has executed its next program, before that runs. For one without rights of its own, which
     /// no agent enters.
-    #[cfg(target_arch = "x86_64")]
     pub fn visit_at_exec(&mut self, pid: u32) {
         if self.no_arming.is_none() {
             // Where it may not be, it is visited afterwards.
@@ -195,16 +187,9 @@ impl Armer {
         }
     }
 
-    /// Not on this architecture.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn visit_at_exec(&mut self, _: u32) {}
-
     /// Process `pid` executed a program at `time_ns`: whatever was armed in it is gone. What comes of it is for [`Self::go_on`].
     pub fn executed(&mut self, pid: u32, time_ns: u64) {
-        #[cfg(target_arch = "x86_64")]
         let is_visited = self.visits.iter().any(|(visit, _)| visit.pid() == pid);
-        #[cfg(not(target_arch = "x86_64"))]
-        let is_visited = false;
         // It was entered at this exec, before perf's report was read.
         if !is_visited && self.half_entered.remove(&pid) {
             return;
@@ -214,7 +199,6 @@ impl Armer {
             return;
         }
         self.ranges.now().executed(pid, time_ns);
-        #[cfg(target_arch = "x86_64")]
         if let Some((visit, why)) = self.visits.iter_mut().find(|(visit, _)| visit.pid() == pid) {
             if visit.is_at_exec() {
                 self.half_entered.insert(pid);
@@ -241,7 +225,6 @@ impl Armer {
     }
 
     /// Visits children that go on with their parent's program, in memory of their own.
-    #[cfg(target_arch = "x86_64")]
     fn look_at_forked(&mut self) {
         let (due, young) = std::mem::take(&mut self.forked)
             .into_iter()
@@ -262,7 +245,6 @@ impl Armer {
     }
 
     /// Has process `pid` visited once more, where it could not be disturbed and may be otherwise soon.
-    #[cfg(target_arch = "x86_64")]
     fn visit_again(&mut self, pid: u32, error: VisitError, why: Visited) -> Result<(), VisitError> {
         match (error, why) {
             (VisitError::Busy, Visited::Forked(child)) if child.since.elapsed() < FORKED_WAIT + BUSY_MAX => {
@@ -274,12 +256,6 @@ impl Armer {
             (error, _) => return Err(error),
         }
         Ok(())
-    }
-
-    /// Does nothing: this architecture has no visits.
-    #[cfg(not(target_arch = "x86_64"))]
-    fn look_at_forked(&mut self) {
-        self.forked.clear();
     }
 
     /// Waits for the agent of each program that is loaded by now, or visits it.
@@ -442,7 +418,6 @@ impl Armer {
     }
 
     /// Visits process `pid`, which is known `since` then to have executed its program.
-    #[cfg(target_arch = "x86_64")]
     fn visit(&mut self, pid: u32, since: Instant) {
         let why = Visited::Executed(since);
         let begun = match Visit::begin(pid) {
@@ -455,13 +430,7 @@ impl Armer {
         begun.unwrap_or_else(|error| self.refused(&error));
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    fn visit(&mut self, _: u32, _: Instant) {
-        self.ranges.now().refused("not on this architecture".into());
-    }
-
     /// Ends the visits to processes that have stopped by now.
-    #[cfg(target_arch = "x86_64")]
     pub fn end_visits(&mut self) {
         for (mut visit, why) in std::mem::take(&mut self.visits) {
             let pid = visit.pid();
@@ -500,13 +469,8 @@ impl Armer {
         }
     }
 
-    /// Does nothing: this architecture has no visits.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn end_visits(&mut self) {}
-
     /// Waits for the visits that have begun, for as long as programs are given to load, and gives up the others: no process
     /// stays stopped.
-    #[cfg(target_arch = "x86_64")]
     pub fn end_all_visits(&mut self) {
         let until = Instant::now() + LOADING_MAX;
         while !self.visits.is_empty() && Instant::now() < until {
@@ -516,11 +480,6 @@ impl Armer {
         self.visits.clear();
     }
 
-    /// Does nothing: this architecture has no visits.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn end_all_visits(&mut self) {}
-
-    #[cfg(target_arch = "x86_64")]
     fn refused(&self, error: &VisitError) {
         if !matches!(error, VisitError::Gone) {
             let mut ranges = self.ranges.now();
@@ -667,5 +626,5 @@ fn is_name_of_a_file(path: &str) -> bool {
     path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests;

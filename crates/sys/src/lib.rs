@@ -89,7 +89,7 @@
 pub mod adjoining;
 pub mod agent;
 pub mod apart;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "unvisited.rs")]
 pub mod arm;
 pub mod auxv;
 pub mod bare_main;
@@ -169,4 +169,5 @@ pub mod user_namespace;
 pub mod userfaultfd;
 mod userfaultfd_abi;
 pub mod versions;
+mod visit_error;
 pub mod words;
