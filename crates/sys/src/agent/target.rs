@@ -106,7 +106,9 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
         };
     }
     if !head.starts_with(b"\x7fELF") {
-        return Ok(Carrying::NotDynamic);
+        // Text that the kernel does not execute, the shell does (execvp(3)).
+        let is_shells = depth == 0 && !head.contains(&0);
+        return if is_shells { look_at(Path::new("/bin/sh"), 1) } else { Ok(Carrying::NotDynamic) };
     }
     Ok(elf(&file, head))
 }
