@@ -300,6 +300,7 @@ install:
 	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage docs/*.md
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage/adr docs/adr/*.md
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage/images docs/images/*.png
 
 # Profiles and configuration stay, and links of `prepage enable` (lib/prepage/bin): docs/troubleshooting.md.
 uninstall:

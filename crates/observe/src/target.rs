@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use prepage_profiles::elf::{Elf, ElfError};
@@ -58,6 +58,8 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
     let elf = match Elf::parse(&file) {
         Ok(elf) => elf,
         Err(ElfError::Io(error)) => return Err(error),
+        // Text that the kernel does not execute, the shell does (execvp(3)).
+        Err(ElfError::Foreign) if depth == 0 && is_text(&file)? => return look_at(Path::new("/bin/sh"), 1),
         Err(_) => return Ok(Carrying::NotDynamic),
     };
     let is_known = |loader: &str| Path::new(loader).file_name() == Some(MACHINE.1.as_ref());
@@ -67,6 +69,13 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
         Ok(Some(loader)) if is_known(&loader) => Carrying::Carried,
         _ => Carrying::OtherLoader,
     })
+}
+
+/// As shells judge it: no byte of the beginning is zero.
+fn is_text(file: &File) -> io::Result<bool> {
+    let mut head = [0; 512];
+    let got = file.read_at(&mut head, 0)?;
+    Ok(!head[..got].contains(&0))
 }
 
 #[cfg(test)]

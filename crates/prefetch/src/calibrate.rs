@@ -78,6 +78,12 @@ pub enum CalibrateError {
         /// The size needed.
         needed_bytes: u64,
     },
+    /// Nothing would be read where it has holes.
+    #[error("{} has holes", path.display())]
+    Holes {
+        /// The file.
+        path: PathBuf,
+    },
     /// Memory would be measured.
     #[error("{} stays in the page cache, and its file system has no direct reads", path.display())]
     StaysInMemory {
@@ -101,6 +107,7 @@ impl CalibrateError {
             Self::Memory { .. } => "name a directory on a disk: prepage calibrate /usr",
             Self::NoSpace { .. } => "make room, or name a large file on the same disk instead",
             Self::TooSmall { .. } => "name a larger file, or a directory that you may write to",
+            Self::Holes { .. } => "name a file without holes, or a directory that you may write to",
             Self::StaysInMemory { .. } => "name a large file that no running program uses",
             Self::Io { .. } => {
                 "name a directory on the disk that you may write to, or a large file that you may read"
@@ -273,6 +280,10 @@ mod tests {
         let error = calibrate(&small).unwrap_err();
         assert!(matches!(error, CalibrateError::TooSmall { bytes: 4096, .. }), "{error}");
         assert!(!error.remedy().is_empty());
+        let sparse = dir.path().join("sparse");
+        std::fs::File::create(&sparse).unwrap().set_len(100 << 20).unwrap();
+        let error = calibrate(&sparse).unwrap_err();
+        assert!(matches!(error, CalibrateError::Holes { .. }), "{error}");
         let missing = calibrate(&dir.path().join("missing")).unwrap_err();
         assert!(matches!(missing, CalibrateError::Io { .. }), "{missing}");
     }

@@ -62,15 +62,18 @@ fn check(name: &'static str, state: State, found: impl Into<String>, remedy: Opt
 }
 
 fn prefetching() -> Check {
-    let file = fs::File::open("/proc/self/exe");
-    let works = file.is_ok_and(|file| {
-        rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(4096), rustix::fs::Advice::WillNeed).is_ok()
-    });
-    let name = "prefetch (run)";
-    let found = if works { "posix_fadvise works" } else { "posix_fadvise is refused" };
-    let remedy = "allow fadvise64 in the seccomp filter of this container";
-    let state = if works { State::Ok } else { State::Missing };
-    Check { essential: true, ..check(name, state, found, (!works).then_some(remedy)) }
+    let advise = |file: fs::File| {
+        rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(4096), rustix::fs::Advice::WillNeed)
+    };
+    let (state, found, remedy) = match fs::File::open("/proc/self/exe").map(advise) {
+        Ok(Ok(())) => (State::Ok, "posix_fadvise works", None),
+        Ok(Err(_)) => {
+            let remedy = "allow fadvise64 in the seccomp filter of this container";
+            (State::Missing, "posix_fadvise is refused", Some(remedy))
+        }
+        Err(_) => (State::Missing, "/proc is not mounted", Some("mount -t proc proc /proc")),
+    };
+    Check { essential: true, ..check("prefetch (run)", state, found, remedy) }
 }
 
 fn store() -> Check {

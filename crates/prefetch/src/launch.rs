@@ -342,6 +342,9 @@ fn serve(
         });
         return word.go();
     }
+    if !config.learn {
+        word.message("nothing is learned: learn = no in the configuration");
+    }
     // Whoever reads the program's messages to their end does not wait for this process.
     let listener = Listener::to(listener.filter(|_| options.verbose));
     let stores = match stores {

@@ -13,7 +13,7 @@ use prepage_sys::mounts::{Mount, mount_among, mounts};
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
-use crate::public::{WHY_PRIVATE, public};
+use crate::public::public;
 use crate::store::Stores;
 use crate::store_error::StoreError;
 
@@ -129,9 +129,12 @@ fn for_all(imported: Imported) -> Imported {
     let Imported { profile, mut left, news } = imported;
     let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
     let [program, role] = [&profile.program, &profile.role].map(String::clone);
-    let Some(profile) = public(profile) else {
-        left.push(Left { path: program.clone(), reason: WHY_PRIVATE.into() });
-        return Imported { profile: Profile { program, role, ..Profile::default() }, left, news };
+    let profile = match public(profile) {
+        Ok(profile) => profile,
+        Err(why) => {
+            left.push(Left { path: program.clone(), reason: why.to_string() });
+            return Imported { profile: Profile { program, role, ..Profile::default() }, left, news };
+        }
     };
     let is_kept = |path: &String| profile.files.iter().any(|file| file.path == *path);
     left.extend(paths.into_iter().filter(|path| !is_kept(path)).map(|path| {

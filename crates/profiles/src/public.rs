@@ -9,35 +9,67 @@ use prepage_core::profile::Profile;
 use prepage_core::profile::role::{is_at, is_private};
 
 /// Why [`public`] leaves nothing of a profile.
-pub const WHY_PRIVATE: &str =
-    "the program stands in the call, below a home directory, or where not everybody may look";
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Private {
+    /// Of the text of the program the role has a checksum.
+    #[error("the text of its program stands in the call")]
+    InCall,
+    /// The program, or the file that it interprets.
+    #[error("its program lies below a home directory")]
+    BelowHome,
+    /// The program, or the file that it interprets.
+    #[error("its program lies where not everybody may look")]
+    Hidden,
+}
+
+impl Private {
+    /// What helps, as one line.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::InCall => {
+                "put the text of the program into a file outside of home directories, and prepage learn -- CMD with that"
+            }
+            Self::BelowHome => {
+                "install the program, or put it outside of home directories, and prepage learn -- CMD there"
+            }
+            Self::Hidden => "let everybody enter the directories on the way to the program (chmod a+x)",
+        }
+    }
+}
 
 /// What of `profile` says nothing about its user: files that everybody may read, names outside of home directories, and
-/// nothing of what prefetching was worth on this machine's devices. `None` if others must not know of the program: it stands in the call,
-/// or it, or the file that it interprets, lies below a home directory or where others may not look.
-pub fn public(profile: Profile) -> Option<Profile> {
+/// nothing of what prefetching was worth on this machine's devices.
+///
+/// # Errors
+/// If others must not know of the program.
+pub fn public(profile: Profile) -> Result<Profile, Private> {
     public_besides(profile, &homes())
 }
 
-fn public_besides(mut profile: Profile, homes: &[String]) -> Option<Profile> {
+fn public_besides(mut profile: Profile, homes: &[String]) -> Result<Profile, Private> {
     if is_private(&profile.role) {
-        return None;
+        return Err(Private::InCall);
     }
     // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
-    let is_known_to_all = |path: &str| {
+    let known_to_all = |path: &str| {
         let path = Path::new(path);
         let leads_home = || real(path).is_none_or(|real| is_below(&real, homes));
-        !is_below(path, homes) && may_be_reached_by_all(path) && !leads_home()
+        match is_below(path, homes) {
+            true => Err(Private::BelowHome),
+            false if !may_be_reached_by_all(path) => Err(Private::Hidden),
+            false if leads_home() => Err(Private::BelowHome),
+            false => Ok(()),
+        }
     };
+    let is_known_to_all = |path: &str| known_to_all(path).is_ok();
+    known_to_all(&profile.program)?;
     let mut told_by_role = profile.files.iter().filter(|file| is_at(&profile.role, &file.path));
-    if !is_known_to_all(&profile.program) || told_by_role.any(|file| !is_known_to_all(&file.path)) {
-        return None;
-    }
+    told_by_role.try_for_each(|file| known_to_all(&file.path))?;
     profile.lookups.retain(|name| is_known_to_all(&name.path));
     profile.files.retain(|file| is_known_to_all(&file.path) && allows(Path::new(&file.path), 0o004));
     profile.starts.clear();
     (profile.history.due, profile.history.rest) = (0, 0);
-    Some(profile)
+    Ok(profile)
 }
 
 /// Whether the file at `path` is no user's own: everybody may read it, and it lies in nobody's home.
@@ -168,8 +200,9 @@ mod tests {
         assert_eq!(paths, ["open"]);
         assert_eq!(given.lookups, [name("/usr/share/x"), name("/usr/share/../share/x")]);
         assert!(given.starts.is_empty());
-        assert_eq!(public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() }), None);
-        assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), None);
+        let in_call = public(Profile { role: "sh -c #0badcafe".into(), ..profile.clone() });
+        assert_eq!(in_call, Err(Private::InCall));
+        assert_eq!(public(Profile { program: "/home/ann/bin/x".into(), ..profile }), Err(Private::BelowHome));
     }
 
     /// Its name is in the role, and a checksum of its place, which can be tried against guesses.
@@ -186,12 +219,12 @@ mod tests {
             files: vec![ProfiledFile { path: script.into(), ..ProfiledFile::default() }],
             ..Profile::default()
         };
-        assert!(public(known("/usr/bin/python3", "/usr/share/x/merger.py")).is_some());
-        for script in ["/home/ann/merger.py", &format!("{}/merger.py", closed.display())] {
-            assert_eq!(public(known("/usr/bin/python3", script)), None, "{script}");
+        assert!(public(known("/usr/bin/python3", "/usr/share/x/merger.py")).is_ok());
+        let hidden = format!("{}/merger.py", closed.display());
+        for (script, why) in [("/home/ann/merger.py", Private::BelowHome), (&*hidden, Private::Hidden)] {
+            assert_eq!(public(known("/usr/bin/python3", script)), Err(why), "{script}");
         }
-        let hidden = format!("{}/python3", closed.display());
-        assert_eq!(public(known(&hidden, "/usr/share/x/merger.py")), None);
+        assert_eq!(public(known(&hidden, "/usr/share/x/merger.py")), Err(Private::Hidden));
     }
 
     #[test]

@@ -301,7 +301,7 @@ impl Stores {
         }
         let mode = if layer == Layer::User { 0o600 } else { 0o644 };
         if layer != Layer::User {
-            after = public(after).ok_or_else(|| StoreError::Private { role: key.role.clone() })?;
+            after = public(after).map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
         }
         if Some(&after) == unchanged.as_ref() {
             return Ok(());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use prepage_core::profile::file::ProfileFileError;
 
-use crate::public::WHY_PRIVATE;
+use crate::public::Private;
 use crate::trust::Refused;
 
 /// Why a store could not do what was asked.
@@ -35,10 +35,12 @@ pub enum StoreError {
         version: u32,
     },
     /// What is private to a user has no place where all may read it.
-    #[error("{role}: {WHY_PRIVATE}")]
+    #[error("{role}: {why}")]
     Private {
         /// The role.
         role: String,
+        /// Why it is private.
+        why: Private,
     },
     /// Another writer holds the lock.
     #[error("{}: another prepage has been writing for too long", path.display())]

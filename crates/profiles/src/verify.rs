@@ -26,6 +26,8 @@ pub enum Verdict {
     Stale(String),
     /// It cannot be used at all; why.
     Damaged(String),
+    /// There is none.
+    Missing,
     /// It, or what it speaks of, cannot be looked at; why. Nothing follows from that.
     Unknown(String),
 }

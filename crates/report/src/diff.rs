@@ -160,9 +160,9 @@ impl Diff {
         let files = Table {
             left_out: changed.clone().count().saturating_sub(top),
             shown_by: "--top N".into(),
-            ..text::changes("file", self.has_costs, changed.take(top))
+            ..text::changes("file", self.has_costs, changed.clone().take(top))
         };
-        writeln!(out, "\n{}", files.lines(width))
+        if changed.clone().next().is_none() { Ok(()) } else { writeln!(out, "\n{}", files.lines(width)) }
     }
 
     /// The same as JSON, with the verdict in `measure`.

@@ -199,13 +199,18 @@ impl BlockDevice {
             return Ok(None);
         }
         let device = fs::metadata(root)?.dev();
-        let uevent = early::read(root, DiskStat::directory(device).join("uevent"))?;
-        let name =
-            uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).ok_or(io::ErrorKind::NotFound)?;
-        let path = Path::new("/dev").join(name);
-        let mut file = early::first(root, &path, |path| File::open(path))?;
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("its device: {}: {error}", path.display()))
+        };
+        let uevent = DiskStat::directory(device).join("uevent");
+        let text = early::read(root, &uevent).map_err(|error| named(&uevent, error))?;
+        let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
+        let path =
+            Path::new("/dev").join(name.ok_or_else(|| named(&uevent, io::ErrorKind::NotFound.into()))?);
+        let mut file =
+            early::first(root, &path, |path| File::open(path)).map_err(|error| named(&path, error))?;
         if file.metadata()?.rdev() != device {
-            return Err(io::ErrorKind::NotFound.into());
+            return Err(named(&path, io::ErrorKind::NotFound.into()));
         }
         let pages = file.seek(SeekFrom::End(0))? / PAGE_SIZE;
         Ok(Some(Self { file, path, pages, file_system: rustix::fs::statvfs(root)?.f_fsid, number: device }))

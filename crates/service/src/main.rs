@@ -167,14 +167,14 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             Arg::Value(word) if subject.is_none() && word == "boot" => subject = Some(Subject::Boot),
             Arg::Value(word) if subject.is_none() && word == "session" => is_of_session = true,
             Arg::Value(word) if subject.is_none() && word == "image" => is_of_image = true,
-            Arg::Long("quiet") => period.quiet_s = parser.value()?.parse()?,
+            Arg::Long("quiet") => period.quiet_s = seconds(&mut parser, "quiet")?,
             Arg::Long("at-most") => {
-                period.at_most = Duration::from_secs(parser.value()?.parse::<u32>()?.into())
+                period.at_most = Duration::from_secs(seconds(&mut parser, "at-most")?.into())
             }
             Arg::Long("root") => period.root = Some(PathBuf::from(parser.value()?)),
             Arg::Long("no-predict") => is_to_predict = false,
             Arg::Long("idle-after") => {
-                options.idle_after = Some(Duration::from_secs(parser.value()?.parse::<u32>()?.into()));
+                options.idle_after = Some(Duration::from_secs(seconds(&mut parser, "idle-after")?.into()));
             }
             _ => return Err(arg.unexpected()),
         }
@@ -202,6 +202,11 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     })
 }
 
+/// The value of `option`.
+fn seconds(parser: &mut lexopt::Parser, option: &str) -> Result<u32, lexopt::Error> {
+    parser.value()?.parse().map_err(|error| format!("--{option}: {error}").into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::{HELP, Task, parse};
@@ -212,6 +217,14 @@ mod tests {
         for args in [&["--no-predict", "--idle-after", "60"][..], &["--idle-after", "60", "--no-predict"]] {
             let Ok(Task::Serve(options)) = parse(lexopt::Parser::from_args(args)) else { panic!("{args:?}") };
             assert_eq!(options.idle_after, None, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn an_option_whose_value_is_wrong_is_named() {
+        for args in [["--idle-after", "x"], ["--at-most", "x"], ["--quiet", "x"]] {
+            let Err(refused) = parse(lexopt::Parser::from_args(args)) else { panic!("{args:?}") };
+            assert!(refused.to_string().starts_with(&format!("{}: ", args[0])), "{refused}");
         }
     }
 

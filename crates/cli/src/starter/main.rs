@@ -69,7 +69,9 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
             Arg::Long("no-prefetch") => run.options.prefetch = false,
             Arg::Long("no-hold-out") => run.options.hold_out = false,
             Arg::Long("write-interval") => {
-                run.options.write_interval = Duration::from_secs(parser.value()?.parse()?);
+                let seconds = parser.value()?.parse();
+                let seconds = seconds.map_err(|error| format!("--write-interval: {error}"))?;
+                run.options.write_interval = Duration::from_secs(seconds);
             }
             Arg::Short('h') | Arg::Long("help") => return Ok(None),
             Arg::Value(program) => {

@@ -63,8 +63,11 @@ pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
     // When all had their turn, the last: it is the one that the others stand in front of.
     let next = all.iter().find(|path| !passed.programs.contains(path)).or(all.last());
     let Some(program) = next else {
-        say(&format!("{0}: not in PATH, but for the link that `prepage enable {0}` made", name.display()));
-        say(&format!("try: install {0}, or: prepage disable {0}", name.display()));
+        let name = name.display();
+        say(&format!(
+            "{name}: not in PATH, but for a link to prepage, which stands for a program of its name"
+        ));
+        say(&format!("try: install {name}, or: prepage disable {name}, or call prepage by its own name"));
         return NOT_FOUND;
     };
     let mut argv = args.to_vec();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use prepage_prefetch::config::{Config, KEYS};
+use prepage_prefetch::config::{Config, KEYS, Mistake};
 
 use crate::output::print_json;
 use crate::table::table;
@@ -47,7 +47,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         writeln!(out, "{}", table.lines(crate::output::width()))?;
         for path in &paths {
-            let state = if path.exists() { "read" } else { "not there" };
+            let is_unread = |mistake: &Mistake| mistake.path == *path && mistake.line.is_none();
+            let state = match config.mistakes.iter().any(is_unread) {
+                true => "cannot be read",
+                false if path.exists() => "read",
+                false => "not there",
+            };
             writeln!(out, "{}: {state}", path.display())?;
         }
     }

@@ -161,7 +161,7 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 22] = [
                 "How large clusters should be, for generated touches",
             ),
             (
-                "prepage simulate --memory 100-1000 --replacement lru,opt trace.parquet",
+                "prepage simulate --memory 100,200,400,800 --replacement lru,opt trace.parquet",
                 "Count faults in memories of many sizes",
             ),
         ],

@@ -11,6 +11,7 @@ use prepage_report::export::{Format, Weight, export};
 use crate::newest;
 use crate::remedy::Remedied;
 use crate::report::FilterArgs;
+use crate::usage;
 
 /// Lines up to here reach a terminal as a whole.
 const LINE_BYTES: usize = 1 << 16;
@@ -27,21 +28,25 @@ pub struct Args {
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Weight of folded stacks: count (faults) or cost (microseconds)
-    #[arg(long, value_name = "WHAT", default_value = "count")]
-    weight: Weight,
+    /// Weight of folded stacks: count (faults) or cost (microseconds) [default: count]
+    #[arg(long, value_name = "WHAT")]
+    weight: Option<Weight>,
     #[command(flatten)]
     filter: FilterArgs,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.weight.is_some() && args.format != Format::Folded {
+        usage::conflict("--weight is of --format folded only");
+    }
+    let weight = args.weight.unwrap_or(Weight::Count);
     let file = newest::open(args.trace.as_deref())?;
     let filter = Filter::from(&args.filter);
     crate::missing::tell(&file.facts().missing(), file.path());
     let mut chosen = Vec::new();
     let mut write = |out: &mut dyn Write| {
-        chosen = export(&file, &filter, args.format, args.weight, out)?;
+        chosen = export(&file, &filter, args.format, weight, out)?;
         anyhow::Ok(())
     };
     match &args.output {

@@ -26,12 +26,12 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
     ("0", "The command succeeded"),
     (
         "1",
-        "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; profile verify: something is stale or damaged; others: not all was done",
+        "diff: the threshold is exceeded; doctor: something essential is missing; config: a file has mistakes; profile verify: something is stale, damaged or missing; others: not all was done",
     ),
     ("2", "The command line is wrong"),
     (
         "125",
-        "prepage failed, or the command line of `run` is wrong; record: the program succeeded, but not all of the recording could be written",
+        "prepage failed, or the command line of `run` is wrong; record: the program succeeded, but not all of the recording could be written; learn: the program succeeded, but nothing of it could be seen",
     ),
     ("126, 127", "run, record, measure, learn, bench: the program cannot be executed, or is not found"),
     (

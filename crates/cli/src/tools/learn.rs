@@ -11,7 +11,7 @@ use prepage_prefetch::learn::learn;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey};
 
-use crate::child::{exit_code_of, not_started};
+use crate::child::{OWN_FAILURE, exit_code_of, not_started};
 use crate::stores::{of_layer, stores};
 
 /// Options of `prepage learn`.
@@ -60,30 +60,43 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let not_kept = |error| of_layer(layer, error).context("the profile could not be kept");
     stores.room(layer).map_err(not_kept)?;
     let learned = learn(&args.command)?;
+    let code = exit_code_of(&args.command, learned.how)?;
+    if learned.observation.files.is_empty() {
+        say!("prepage: nothing could be learned of {}", key.role);
+        tell_unseen(&learned.observation);
+        return Ok(if code == ExitCode::SUCCESS { OWN_FAILURE.into() } else { code });
+    }
     if !args.quiet {
         tell(&key.role, &learned.observation);
+        tell_unseen(&learned.observation);
     }
     let shown = Shown { observation: Some(learned.observation), ..Shown::default() };
     persist(&stores, &key, layer, &shown).map_err(not_kept)?;
-    Ok(exit_code_of(&args.command, learned.how)?)
+    Ok(code)
 }
 
 fn tell(role: &str, observation: &Observation) {
-    let ranges = observation.files.iter().flat_map(|file| &file.pages);
-    let pages: u64 = ranges.map(|used| used.range.len()).sum();
-    let doubt = match observation.coverage {
-        Coverage::Exact => "",
-        Coverage::Superset => "; some may be neighbours of pages that were used",
+    let used = || observation.files.iter().flat_map(|file| &file.pages);
+    let pages: u64 = used().map(|used| used.range.len()).sum();
+    let unsure = match used().filter(|used| !used.is_sure).map(|used| used.range.len()).sum::<u64>() {
+        0 => String::new(),
+        unsure => format!("; {unsure} of the pages may only be neighbours of those that were used"),
+    };
+    let missing = match observation.coverage {
         Coverage::Partial => "; others may have been used too",
+        Coverage::Exact | Coverage::Superset => "",
     };
     say!(
-        "prepage: learned {role}: {} ({:.1} MB) of {}, {} looked up{doubt}",
+        "prepage: learned {role}: {} ({:.1} MB) of {}, {} looked up{unsure}{missing}",
         counted(pages as usize, "page"),
         pages as f64 * PAGE_SIZE as f64 / 1e6,
         counted(observation.files.len(), "file"),
         counted(observation.names.len(), "name"),
     );
+}
+
+fn tell_unseen(observation: &Observation) {
     for line in &observation.unseen {
-        say!("prepage: {line}");
+        say!("prepage: not seen: {line}");
     }
 }

@@ -63,6 +63,8 @@ enum Command {
     /// Show the configuration in force, and which file set it
     Config(config::Args),
     /// Learn a program now, in one observed run of it
+    ///
+    /// It is learned whatever the configuration says of learning, and of programs to leave alone.
     Learn(learn::Args),
     /// Measure what prefetching gains for a command: cold, prefetched, warm
     Measure(measure::Args),

@@ -263,6 +263,10 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
         table.add_row([row, vec![one.layer.into(), name.into()]].concat());
     }
     writeln!(out, "{}", table.lines(crate::output::width()))?;
+    if listed.iter().any(|one| one.error.is_some()) {
+        out.flush()?;
+        say!("  try: prepage profile rm PROFILE, for what is unreadable");
+    }
     taken.iter().try_for_each(|taken| taken.write(out))
 }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use prepage_core::quantity::{counted, parse_ns};
 use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
 use prepage_display::number::{known, ms};
@@ -45,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Keep faults on this file only; repeatable
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = PathBufValueParser::new().try_map(file))]
     file: Vec<PathBuf>,
     /// Keep faults at these addresses only, hexadecimal, the end not included; repeatable
     #[arg(long, value_name = "A-B", value_parser = address)]
@@ -83,6 +84,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Scope::Processes(args.pid.clone())
     };
+    for path in args.file.iter().filter(|path| !path.exists()) {
+        say!("prepage: --file {}: no such file, or not yet", path.display());
+    }
     let mut options = options(args)?;
     if args.exact {
         let exact = Exact::new();
@@ -131,6 +135,14 @@ fn options(args: &Args) -> Result<RecordOptions> {
     args.comm.iter().for_each(|name| filters.comm(name));
     let Args { stacks, frames, page_cache, duration, .. } = *args;
     Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None, prepare: None })
+}
+
+/// The path of a file. The command may make it, or a container have it, by the path that is given if that is a whole one.
+fn file(path: PathBuf) -> Result<PathBuf, &'static str> {
+    if path.is_absolute() || path.exists() {
+        return Ok(path);
+    }
+    Err("no such file; `prepage report --file TEXT` takes part of a path")
 }
 
 /// A range of addresses, as it is written.

@@ -11,6 +11,7 @@ use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 use crate::newest;
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
+use crate::usage;
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -101,7 +102,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let by: Vec<By> =
         args.by.iter().filter_map(|what| if let What::By(by) = what { Some(*by) } else { None }).collect();
     let time_table = by.contains(&By::Time);
-    let slices = args.slices.map_or(if time_table { TABLE_SLICES } else { OVERVIEW_SLICES }, |n| n as usize);
+    if args.slices.is_some() && !time_table {
+        usage::conflict("--slices is of --by time only");
+    }
+    let usual = if time_table { TABLE_SLICES } else { OVERVIEW_SLICES };
+    let slices = args.slices.map_or(usual, |n| n as usize);
     let top = args.top.unwrap_or(TOP);
     // JSON has all figures unless some are asked for.
     let columns = if args.json && args.columns.is_empty() { &Column::ALL } else { args.columns.as_slice() };

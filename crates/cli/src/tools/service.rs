@@ -31,6 +31,8 @@ const READ_BY_SYSTEMD: [&str; 5] = [
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 ];
+/// Is there where systemd runs.
+const RUNNING_SYSTEMD: &str = "/run/systemd/system";
 /// What links here is started with each user's first session.
 const WANTED_BY_SESSIONS: &str = "user@.service.wants";
 
@@ -112,6 +114,11 @@ impl UnitDirectory {
     }
 }
 
+/// Whether systemd has a unit of the service, whoever wrote it.
+pub fn is_installed() -> bool {
+    READ_BY_SYSTEMD.iter().any(|directory| Path::new(directory).join(UNIT_NAME).is_file())
+}
+
 /// Runs the command.
 pub fn run(command: &Command) -> Result<ExitCode> {
     match command {
@@ -177,15 +184,21 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
     if args.no_start {
         return Ok(ExitCode::SUCCESS);
     }
+    start(place, written.contains(&BOOT_NAME)).or_try(|| {
+        let what = "what is listed is written, but systemd does not start the service";
+        let remedy = "prepage service remove takes it back; where systemd does not run: --no-start, and have your init run `prepaged` in the foreground";
+        Remedied::new(what, remedy)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start(place: &UnitDirectory, with_boot: bool) -> Result<()> {
     place.systemctl(&["daemon-reload"])?;
     place.systemctl(&["enable", UNIT_NAME])?;
     // One that runs already is that of an earlier version.
     place.systemctl(&["restart", UNIT_NAME])?;
     // It has something to do from the next boot on.
-    if written.contains(&BOOT_NAME) {
-        place.systemctl(&["enable", BOOT_NAME])?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if with_boot { place.systemctl(&["enable", BOOT_NAME]) } else { Ok(()) }
 }
 
 /// Prints what was done to `path`. Where nobody reads, the rest is done all the same.
@@ -201,10 +214,13 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     }
     // What does not run need not be stopped. A template has no instance of its own: those of all users are stopped.
     let started: Vec<&str> = own.iter().copied().filter(|name| *name != SESSION_NAME).collect();
-    let stopped = place.systemctl(&[&["disable", "--now"][..], &started].concat());
+    // Where systemd does not run (sd_booted(3)), nothing does that would have to be stopped.
+    let runs = Path::new(RUNNING_SYSTEMD).is_dir();
+    let disable: &[&str] = if runs { &["disable", "--now"] } else { &["disable"] };
+    let stopped = place.systemctl(&[disable, &started].concat());
     let stopped = match own.contains(&SESSION_NAME) {
-        true => stopped.and(place.systemctl(&["stop", SESSION_INSTANCES])),
-        false => stopped,
+        true if runs => stopped.and(place.systemctl(&["stop", SESSION_INSTANCES])),
+        _ => stopped,
     };
     let link = place.session_link();
     let is_own = fs::read_link(&link).is_ok_and(|target| target == UnitDirectory::session_target());
@@ -218,6 +234,9 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     }
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
+    if !runs {
+        return Ok(ExitCode::SUCCESS);
+    }
     let reloaded = place.systemctl(&["daemon-reload"]);
     let mut code = ExitCode::SUCCESS;
     for (what, done) in [
@@ -247,12 +266,8 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn systemctl(args: &[&str]) -> Result<()> {
-    let remedied = |what: String| {
-        Remedied::new(what, "where systemd does not run, have your init run `prepaged` in the foreground")
-    };
-    let status = Process::new("systemctl").args(args).status();
-    let status = status.or_try(|| remedied("cannot run systemctl".into()))?;
-    ensure!(status.success(), remedied(format!("systemctl {} failed ({status})", args.join(" "))));
+    let status = Process::new("systemctl").args(args).status().context("cannot run systemctl")?;
+    ensure!(status.success(), "systemctl {} failed ({status})", args.join(" "));
     Ok(())
 }
 

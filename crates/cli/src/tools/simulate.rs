@@ -59,6 +59,10 @@ const NOT_OF_FORKS: [&str; 18] = [
     "html",
 ];
 
+/// What is replayed in place of touches. An option that requires these is to say so itself: clap drops the requirement where something is
+/// given that excludes what is required.
+const NOT_TOUCHES: [&str; 3] = ["trace", "model", "forks"];
+
 /// Options of `prepage simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
@@ -77,16 +81,16 @@ pub struct Args {
     #[arg(long, value_name = "SCRIPT", conflicts_with_all = NOT_OF_FORKS)]
     forks: Option<PathBuf>,
     /// With --touches: pages of each object [default: up to the last page touched]
-    #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
+    #[arg(long, value_name = "N", requires = "touches", conflicts_with_all = NOT_TOUCHES, value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     object_pages: Option<u64>,
     /// With --touches: page of the object at which its map entry begins
-    #[arg(long, value_name = "N", requires = "touches", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_PAGES))]
+    #[arg(long, value_name = "N", requires = "touches", conflicts_with_all = NOT_TOUCHES, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_PAGES))]
     entry_offset: u64,
     /// With --touches: pages of the map entry [default: up to the object's end]
-    #[arg(long, value_name = "N", requires = "touches", value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
+    #[arg(long, value_name = "N", requires = "touches", conflicts_with_all = NOT_TOUCHES, value_parser = clap::value_parser!(u64).range(1..=MOST_PAGES))]
     entry_pages: Option<u64>,
     /// With --touches: pages that are resident at the start, as in `3,10,16-31`
-    #[arg(long, value_name = "LIST", requires = "touches", value_parser = arguments::pages)]
+    #[arg(long, value_name = "LIST", requires = "touches", conflicts_with_all = NOT_TOUCHES, value_parser = arguments::pages)]
     resident: Option<arguments::Pages>,
     /// Most pages that `sequential` and `adaptive` read ahead, where the policy names no number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 18))]
@@ -163,12 +167,21 @@ fn help() -> String {
         devices::NAMES.iter().map(|(name, meaning)| format!("  {name:<10}  {meaning}")).collect();
     let policies: Vec<String> = GRAMMAR.lines().map(|line| format!("  {line}")).collect();
     format!(
-        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy\n\n{COLUMNS}",
+        "Policies:\n{}\n\nDevices:\n{}\n  calibrated  what `prepage calibrate` measured of the disk of /usr; calibrated:PATH: of the disk of PATH\n  Options after the name: {}\n\nSteps of a --forks script, one a line:\n  map NAME PAGES [file]\n  fork NAME CHILD\n  write NAME 3,0-7|all\n  exit NAME\n  destroy\n\n{RULES}\n\n{COLUMNS}",
         policies.join("\n"),
         devices.join("\n"),
         devices::OPTIONS
     )
 }
+
+/// What the rules of replacement mean that have no well-known name.
+const RULES: &str = "\
+Rules of --replacement, beside fifo, clock, 2q and s3-fifo:
+  dont-need  FreeBSD's rule for pages of idle buffers
+  lru        the page touched longest ago goes
+  opt        the page needed last goes: the fewest faults possible
+  dpmin      the fewest possible where a fault may load many pages, those needed next
+  ws         each page goes so many touches after its last one as the size says (the working set of a window, not a memory of that size)";
 
 /// What the columns of the table of policies mean.
 const COLUMNS: &str = "\

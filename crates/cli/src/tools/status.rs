@@ -1,7 +1,7 @@
 //! `prepage status`: what the service knows, does and gains.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::output::print_json;
 use crate::remedy::Remedied;
+use crate::service;
 use crate::table::table;
 
 /// Options of `prepage status`.
@@ -33,7 +34,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = socket::ask(&args.socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             let what = format!("no service answers at {socket}");
-            Remedied::new(what, "sudo prepage service install").because(error)
+            match &*args.socket == Path::new(socket::USUAL) {
+                true if service::is_installed() => {
+                    Remedied::new(what, "sudo systemctl start prepage").because(error)
+                }
+                true => Remedied::new(what, "sudo prepage service install").because(error),
+                false => anyhow!(error).context(what),
+            }
         }
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),

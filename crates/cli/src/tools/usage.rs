@@ -1,11 +1,16 @@
 //! Command lines that are refused.
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use prepage_display::terminal::printable;
 
 /// A process id, as an argument.
 pub fn pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "not a process id")
+}
+
+/// Ends the process as [`refuse`] does, for options that do not go together.
+pub fn conflict(what: &str) -> ! {
+    refuse(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{what}\n")))
 }
 
 /// Says what is `wrong` with the command line and ends the process, as clap does. No argument, say a file's name that a shell put there,

@@ -17,6 +17,7 @@ mod record;
 mod report;
 mod residency;
 mod run;
+mod said;
 mod same;
 mod scripts;
 mod service;

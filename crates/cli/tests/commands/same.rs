@@ -151,6 +151,21 @@ fn a_static_program_is_learned_where_perf_is_forbidden() {
     assert!(text(&learned.stderr).contains("learned program"), "{}", text(&learned.stderr));
 }
 
+/// A static one, where nobody may look at its page table.
+#[test]
+fn a_program_of_which_nothing_is_seen_is_not_learned() {
+    let Some(place) = denying(&["perf_event_open", "ptrace", "userfaultfd"]) else { return };
+    let Some(program) = built(&place, &["gcc", "-static"], "program", "int main(void) { return 0; }\n")
+    else {
+        return;
+    };
+    let learned = place.output(&[env!("CARGO_BIN_EXE_prepage"), "learn", "-q", "--", &program]);
+    let said = text(&learned.stderr);
+    assert_eq!(learned.status.code(), Some(125), "{said}");
+    assert!(said.contains("nothing could be learned of program\nprepage: not seen: "), "{said}");
+    assert!(place.sandbox.profiles().is_empty());
+}
+
 #[test]
 fn a_go_program() {
     let place = Place::new();

@@ -133,15 +133,36 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
         PATH=$0:$PATH && ./prepage-tools service install --units /run/systemd/system && echo >>called &&\n\
         ./prepage-tools service remove --units /run/systemd/system && echo >>called && mv called kept &&\n\
         ./prepage-tools service install --units /run/systemd/system >/dev/null && echo 'exit 1' >>systemctl &&\n\
-        { ./prepage-tools service remove --units /run/systemd/system >/dev/null 2>said; echo $? >>said; ls /run/systemd/system >>said; }";
+        { ./prepage-tools service remove --units /run/systemd/system >/dev/null 2>said; echo $? >>said; ls /run/systemd/system >>said; } &&\n\
+        { ./prepage-tools status 2>absent; ./prepage-tools service install --units /run/systemd/system >/dev/null 2>failed;\n\
+        ./prepage-tools status 2>stopped; mv called kept2; mount -t tmpfs none /run; mount -t tmpfs none /usr/local/lib;\n\
+        mkdir -p /usr/local/lib/systemd/system; ./prepage-tools service install --no-start --units /usr/local/lib/systemd/system >/dev/null;\n\
+        ./prepage-tools service remove --units /usr/local/lib/systemd/system >/dev/null 2>unbooted; echo $? >>unbooted; }";
     let mut inside = Command::new("unshare");
     inside.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(directory.path());
     let output = inside.output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
     // What cannot be stopped is said, once the units are gone.
     let said = fs::read_to_string(path("said")).unwrap();
-    assert!(said.contains("systemctl disable --now") && said.contains("\n  try: where systemd"), "{said}");
+    assert!(said.contains("systemctl disable --now") && !said.contains("try:"), "{said}");
     assert!(said.ends_with("\n1\n"), "{said}");
+    // What has been written stays, and that is said.
+    let [absent, failed, stopped] =
+        ["absent", "failed", "stopped"].map(|name| fs::read_to_string(path(name)).unwrap());
+    assert!(
+        failed.contains("is written") && failed.contains("service remove") && failed.contains("--no-start"),
+        "{failed}"
+    );
+    assert!(stopped.ends_with("  try: sudo systemctl start prepage\n"), "{stopped}");
+    if !Path::new("/usr/lib/systemd/system/prepage.service").exists()
+        && !Path::new("/etc/systemd/system/prepage.service").exists()
+    {
+        assert!(absent.ends_with("  try: sudo prepage service install\n"), "{absent}");
+    }
+    // Where systemd does not run there is nothing to stop.
+    assert_eq!(fs::read_to_string(path("unbooted")).unwrap(), "0\n");
+    let called = fs::read_to_string(path("called")).unwrap();
+    assert_eq!(called, "disable prepage.service prepage-boot.service\n");
     let called = fs::read_to_string(path("kept")).unwrap();
     let (installed, removed) = called.trim_end().split_once("\n\n").unwrap();
     assert_eq!(
@@ -193,10 +214,7 @@ fn where_no_service_runs_that_is_said() {
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("no service answers at") && said.ends_with("\n  try: sudo prepage service install\n"),
-        "{said}"
-    );
+    assert!(said.contains("no service answers at") && !said.contains("try:"), "{said}");
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Profiles that travel: in files, beside them, from store to store; and whose word is followed.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
+use prepage_core::profile::Profile;
+use prepage_core::profile::file::encode;
 use prepage_testing::{Need, has};
 use serde_json::Value;
 
@@ -158,6 +160,48 @@ fn what_no_longer_fits_is_told_and_pruned() {
     let pruned = verify(&["--prune"]);
     assert!(pruned.status.success() && text(&pruned.stdout).contains("removed"), "{}", text(&pruned.stdout));
     assert!(text(&verify(&[]).stdout).contains("0 of 0") && maps.join("app.js.map").exists());
+}
+
+#[test]
+fn a_file_without_a_map_does_not_verify_and_one_that_cannot_be_checked_stops_no_other() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path().join("sleep");
+    fs::copy("/usr/bin/sleep", &program).unwrap();
+    let link = sandbox.path().join("link");
+    symlink(&program, &link).unwrap();
+    let verify = |more: &[&str]| sandbox.output(&[&["profile", "verify", "--json"], more].concat());
+    let states = |output: &Output| {
+        let verified = json(output)["verified"].as_array().unwrap().clone();
+        verified.iter().map(|one| (one["state"].clone(), one["holder"].clone())).collect::<Vec<_>>()
+    };
+    let missing: [(Value, Value); 1] = [("missing".into(), as_text(&program.canonicalize().unwrap()).into())];
+    let checked = verify(&[as_text(&link)]);
+    assert_eq!((checked.status.code(), &states(&checked)[..]), (Some(1), &missing[..]));
+    let script = sandbox.path().join("script");
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    let checked = verify(&["/no/such/file", as_text(&script), "no-such-profile", as_text(&link)]);
+    assert_eq!((checked.status.code(), &states(&checked)[..]), (Some(125), &missing[..]));
+    let said = text(&checked.stderr);
+    for name in ["/no/such/file: no such file", as_text(&script), "no profile no-such-profile"] {
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+#[test]
+fn why_a_profile_is_not_exported_is_said_with_what_helps() {
+    for (program, role, why, remedy) in [
+        ("/home/ann/tool", "tool", "below a home directory", "install the program"),
+        ("/usr/bin/perl", "perl -e #0badcafe", "stands in the call", "put the text"),
+    ] {
+        let sandbox = Sandbox::new();
+        fs::create_dir(sandbox.store()).unwrap();
+        let profile = Profile { program: program.into(), role: role.into(), ..Profile::default() };
+        fs::write(sandbox.store().join("one-0000000000000000.profile"), encode(&profile)).unwrap();
+        let refused = sandbox.output(&["profile", "export", "--all", "-o", "-"]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(125), "{said}");
+        assert!(said.contains(why) && said.contains(&format!("  try: {remedy}")), "{said}");
+    }
 }
 
 #[test]

@@ -43,55 +43,76 @@ pub type Locate<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e #83dcefb7");
 /// ```
 pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
-    let mut args = argv.iter().map(AsRef::as_ref).peekable();
+    let mut args = argv.iter().map(AsRef::as_ref);
     let name = args.next().map_or("", base_name);
     let mut role = String::from(name);
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    if let Some(interpreter) = INTERPRETERS.iter().find(|interpreter| interpreter.name == stem) {
-        for arg in interpreted(interpreter, args, place) {
-            role.push(' ');
-            role.push_str(&arg);
-        }
-    } else {
-        let mut options: Vec<&str> = Vec::new();
-        let mut files: Vec<&str> = Vec::new();
-        let mut past_options = false;
-        // Operands to come that say which program it is.
-        let subcommand = SUBCOMMANDS.iter().find(|(tool, _)| *tool == stem);
-        let mut words = usize::from(subcommand.is_some());
-        while let Some(arg) = args.next() {
-            match option_kind(arg).filter(|_| !past_options) {
-                Some(kind) => {
-                    options.push(kind);
-                    let takes_value =
-                        arg.len() == 2 && subcommand.is_some_and(|(_, letters)| letters.contains(&arg[1..]));
-                    if words > 0 && takes_value {
-                        args.next();
-                    }
-                }
-                None if arg == "--" => past_options = true,
-                None if words > 0 && !arg.starts_with('+') => {
-                    role.extend([" ", arg]);
-                    words -= 1;
-                    // The name that a runner is given.
-                    words += usize::from(
-                        role.split(' ').count() == 2 && RUNNERS.contains(&stem) && arg.starts_with("run"),
-                    );
-                }
-                None => files.extend(file_kind(arg)),
-            }
-        }
-        for kinds in [&mut options, &mut files] {
-            kinds.sort_unstable();
-            kinds.dedup();
-        }
-        if files.len() > FILE_KINDS_MAX {
-            files.clear();
-        }
-        options.iter().for_each(|kind| role.extend([" ", kind]));
-        files.iter().for_each(|kind| role.extend([" *.", kind]));
-    }
+    add_call(&mut role, name, &mut args, place);
     shortened(role)
+}
+
+/// Adds how the program `name` is called.
+fn add_call<'a>(role: &mut String, name: &str, args: &mut dyn Iterator<Item = &'a str>, place: Locate<'_>) {
+    match INTERPRETERS.iter().find(|interpreter| interpreter.name == stem(name)) {
+        Some(interpreter) => add_interpreted(role, interpreter, args, place),
+        None => add_tools(role, stem(name), args),
+    }
+}
+
+/// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`, and
+/// what stands in front of the versions of python3.
+fn add_script<'a>(role: &mut String, path: &str, args: &mut dyn Iterator<Item = &'a str>, place: Locate<'_>) {
+    role.extend([" ", &with_place(path, place)]);
+    let name = base_name(path);
+    let is_known = INTERPRETERS.iter().any(|interpreter| interpreter.name == stem(name))
+        || SUBCOMMANDS.iter().any(|(tool, _)| *tool == stem(name));
+    if is_known {
+        add_call(role, name, args, place);
+    }
+}
+
+/// The name without a version.
+fn stem(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
+}
+
+/// Adds how a tool is called: its subcommand, and the kinds of its options and files.
+fn add_tools<'a>(role: &mut String, stem: &str, args: &mut dyn Iterator<Item = &'a str>) {
+    let mut options: Vec<&str> = Vec::new();
+    let mut files: Vec<&str> = Vec::new();
+    let mut past_options = false;
+    // Operands to come that say which program it is.
+    let subcommand = SUBCOMMANDS.iter().find(|(tool, _)| *tool == stem);
+    let (mut words, mut is_first) = (usize::from(subcommand.is_some()), true);
+    while let Some(arg) = args.next() {
+        match option_kind(arg).filter(|_| !past_options) {
+            Some(kind) => {
+                options.push(kind);
+                let takes_value =
+                    arg.len() == 2 && subcommand.is_some_and(|(_, letters)| letters.contains(&arg[1..]));
+                if words > 0 && takes_value {
+                    args.next();
+                }
+            }
+            None if arg == "--" => past_options = true,
+            None if words > 0 && !arg.starts_with('+') => {
+                role.extend([" ", arg]);
+                words -= 1;
+                // The name that a runner is given.
+                words += usize::from(is_first && RUNNERS.contains(&stem) && arg.starts_with("run"));
+                is_first = false;
+            }
+            None => files.extend(file_kind(arg)),
+        }
+    }
+    for kinds in [&mut options, &mut files] {
+        kinds.sort_unstable();
+        kinds.dedup();
+    }
+    if files.len() > FILE_KINDS_MAX {
+        files.clear();
+    }
+    options.iter().for_each(|kind| role.extend([" ", kind]));
+    files.iter().for_each(|kind| role.extend([" *.", kind]));
 }
 
 /// The role of a call in which the kernel put the script at `script` in `argv` behind what runs it (execve(2)): as [`role`] has it for an
@@ -103,9 +124,15 @@ pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
 /// let call = ["python3", "-s", "tool.py", "x.txt"];
 /// assert_eq!(role::role_of_script(&call, 2, &place), role::role(&call, &place));
 /// assert_eq!(role::role_of_script(&["/usr/bin/make", "-f", "rules", "clean"], 2, &|_| None), "make -f rules");
+/// assert_eq!(role::role_of_script(&["node", "/opt/npm", "run", "build"], 1, &|_| None), "node /opt/npm run build");
+/// assert_eq!(role::role_of_script(&["bash", "shims/python3", "-Bm", "pip"], 1, &|_| None), "bash shims/python3 -Bm pip");
 /// ```
 pub fn role_of_script<S: AsRef<str>>(argv: &[S], script: usize, place: Locate<'_>) -> String {
-    shortened(role(&argv[..script], place) + " " + &with_place(argv[script].as_ref(), place))
+    let mut role = role(&argv[..script], place);
+    let mut args = argv[script..].iter().map(AsRef::as_ref);
+    let path = args.next().unwrap_or_default();
+    add_script(&mut role, path, &mut args, place);
+    shortened(role)
 }
 
 /// Where in `argv` the command stands that it is about: behind `sudo -u x`, `env A=b`, `nice -n 5`, `timeout 5` and their
@@ -188,26 +215,29 @@ fn shortened(mut role: String) -> String {
     role + &checksum
 }
 
-/// The arguments up to and with the interpreted program.
-fn interpreted<'a>(
+/// Adds the arguments of an interpreter up to and with the program that it interprets.
+fn add_interpreted<'a>(
+    role: &mut String,
     interpreter: &Interpreter,
-    mut args: impl Iterator<Item = &'a str>,
+    args: &mut dyn Iterator<Item = &'a str>,
     place: Locate<'_>,
-) -> Vec<String> {
-    let mut kept = Vec::new();
+) {
     while let Some(arg) = args.next() {
         let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
-            if !arg.starts_with('-') || arg == "-" {
-                // What busybox is given names a program of its own.
-                kept.push(if interpreter.name == "busybox" { arg.into() } else { with_place(arg, place) });
-                break;
+            if arg.starts_with('-') && arg != "-" {
+                role.extend([" ", name_alone(arg)]);
+                continue;
             }
-            kept.push(name_alone(arg).into());
-            continue;
+            return match interpreter.name {
+                // What it is given names a program of its own.
+                "busybox" => role.extend([" ", arg]),
+                _ => add_script(role, arg, args, place),
+            };
         };
-        kept.push(option.into());
+        role.extend([" ", option]);
         if let Some(text) = attached.or_else(|| args.next()) {
-            kept.push(match value {
+            role.push(' ');
+            role.push_str(&match value {
                 Value::Text => format!("#{:08x}", checksum(&[text.as_bytes()])),
                 Value::Program => with_place(text, place),
                 Value::Places => {
@@ -218,10 +248,9 @@ fn interpreted<'a>(
             });
         }
         if !matches!(value, Value::Other | Value::Places) {
-            break;
+            return;
         }
     }
-    kept
 }
 
 /// A program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.

@@ -1,6 +1,6 @@
 //! Bytes on the device to be measured, read past the page cache.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -44,6 +44,9 @@ impl Sample {
             return Err(CalibrateError::Memory { path: path.into(), system });
         }
         if metadata.is_file() {
+            if has_holes(&metadata) {
+                return Err(CalibrateError::Holes { path: path.into() });
+            }
             return Self::of_files(&[path.to_owned()]).map_err(io)?.checked(path);
         }
         if !metadata.is_dir() {
@@ -216,6 +219,10 @@ fn fill(file: &File) -> io::Result<u64> {
     Ok(written)
 }
 
+fn has_holes(file: &Metadata) -> bool {
+    file.blocks() * 512 < file.len()
+}
+
 /// Files below `directory` on the same device that this user may read, the largest first, enough for a sample.
 fn large_files(directory: &Path, device: u64) -> Vec<PathBuf> {
     let mut files: Vec<(u64, PathBuf)> = Vec::new();
@@ -244,7 +251,7 @@ fn large_files(directory: &Path, device: u64) -> Vec<PathBuf> {
     let mut bytes = 0;
     let enough = |(len, path): (u64, PathBuf)| {
         // One that cannot be opened, or has holes, says nothing.
-        let full = File::open(&path).and_then(|file| file.metadata()).is_ok_and(|m| m.blocks() * 512 >= len);
+        let full = File::open(&path).and_then(|file| file.metadata()).is_ok_and(|m| !has_holes(&m));
         full.then_some((len, path))
     };
     files

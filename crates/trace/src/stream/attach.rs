@@ -161,14 +161,16 @@ fn threads_of(pid: u32) -> Result<Vec<u32>, PerfError> {
     Ok(threads)
 }
 
-/// Whether this user gets events only without what happens in system calls. Any other error shows again when the
-/// events are opened for good.
+/// Whether this user gets events only without what happens in system calls. Of a process that has ended meanwhile the kernel says so only
+/// where it may be observed in this way: else a user would be told that it is another's. Any other error shows again when the events are opened
+/// for good.
 fn must_exclude_kernel(setup: &Setup, observed: Observed, cpu: u32) -> bool {
     let refused = matches!(
         PerfEvent::open(setup, observed, cpu),
         Err(PerfError::NotYours { .. } | PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. })
     );
-    refused && PerfEvent::open(&Setup { exclude_kernel: true, ..*setup }, observed, cpu).is_ok()
+    let without = || PerfEvent::open(&Setup { exclude_kernel: true, ..*setup }, observed, cpu);
+    refused && matches!(without(), Ok(_) | Err(PerfError::NoProcess { .. }))
 }
 
 /// Opens the first event on each CPU with a ring of at most `bytes`, halving it until the user's limit allows all.

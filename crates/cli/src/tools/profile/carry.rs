@@ -1,5 +1,6 @@
 //! `prepage profile export`, `import` and `merge`: profiles from machine to machine.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use prepage_core::quantity::counted;
 use prepage_profiles::Stores;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
-use prepage_profiles::public::{WHY_PRIVATE, public};
+use prepage_profiles::public::public;
 use serde_json::json;
 
 use crate::output;
@@ -93,15 +94,20 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
         }
     }
     let mut given = Vec::new();
+    let mut remedies = BTreeSet::new();
     for profile in found {
         let role = profile.role.clone();
         match public(profile) {
-            Some(profile) => given.push(profile),
-            None => say!("prepage: {role}: left out: {WHY_PRIVATE}"),
+            Ok(profile) => given.push(profile),
+            Err(why) => {
+                say!("prepage: {role}: left out: {why}");
+                remedies.insert(why.remedy());
+            }
         }
     }
     if given.is_empty() {
-        let remedy = "prepage learn -- CMD, with a program that is installed";
+        let remedies: Vec<&str> = remedies.into_iter().collect();
+        let remedy = if remedies.is_empty() { "prepage learn -- CMD".into() } else { remedies.join("; or ") };
         bail!(Remedied::new("no profile may be exported", remedy));
     }
     let profiles = bundle::merge([given]);

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::sidecar::name_of;
@@ -13,7 +13,9 @@ use prepage_profiles::verify::{self, Verdict, Verified};
 use prepage_profiles::{Layer, Stores};
 use serde_json::json;
 
+use crate::child::OWN_FAILURE;
 use crate::output::{print_json, shown};
+use crate::remedy;
 use crate::table::table;
 
 /// What to verify.
@@ -33,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Something is stale or damaged.
+/// Something is stale, damaged or missing.
 const STALE: u8 = 1;
 
 /// Runs the command.
@@ -45,16 +47,11 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
             of_directory(directory, &mut found)?;
         }
     }
+    let mut all_checked = true;
     for name in &args.what {
-        let path = Path::new(name);
-        if path.is_dir() {
-            of_directory(path, &mut found)?;
-        } else if path.is_file() {
-            of_file(stores, path, &mut found)?;
-        } else if name.contains('/') {
-            bail!("{name}: no such file");
-        } else {
-            of_store(&super::find(stores, name)?, &mut found);
+        if let Err(error) = of_name(stores, name, &mut found) {
+            remedy::say("", &error);
+            all_checked = false;
         }
     }
     let mut pruned = Vec::new();
@@ -65,6 +62,9 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
         }
     }
     print(args, &found, &pruned, out)?;
+    if !all_checked {
+        return Ok(OWN_FAILURE.into());
+    }
     // What was removed is not stale any more.
     let stale = found.iter().any(|one| one.verdict != Verdict::Fits && !pruned.contains(&one.holder));
     Ok(if stale { STALE.into() } else { ExitCode::SUCCESS })
@@ -90,6 +90,20 @@ fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
     }
 }
 
+fn of_name(stores: &Stores, name: &str, found: &mut Vec<Verified>) -> Result<()> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        of_directory(path, found)
+    } else if path.is_file() {
+        of_file(stores, &path.canonicalize().with_context(|| name.to_owned())?, found)
+    } else if name.contains('/') {
+        Err(anyhow!("{name}: no such file"))
+    } else {
+        of_store(&super::find(stores, name)?, found);
+        Ok(())
+    }
+}
+
 fn of_directory(directory: &Path, found: &mut Vec<Verified>) -> Result<()> {
     let sidecars = verify::sidecars_below(directory).with_context(|| directory.display().to_string())?;
     found.extend(sidecars.iter().map(|path| verify::sidecar(path)));
@@ -99,7 +113,7 @@ fn of_directory(directory: &Path, found: &mut Vec<Verified>) -> Result<()> {
 /// A sidecar, an ELF file with what is in it and beside it, or profiles.
 fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()> {
     let context = || path.display().to_string();
-    let file = open_to_read(&path.canonicalize()?).map_err(anyhow::Error::from).with_context(context)?;
+    let file = open_to_read(path).map_err(anyhow::Error::from).with_context(context)?;
     identity_of(&file).map_err(anyhow::Error::from).with_context(context)?;
     let Ok(_) = Elf::parse(&file) else {
         for profile in super::carry::read_bundle(path)? {
@@ -118,7 +132,13 @@ fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()
     let beside = shared(stores).map(|directory| directory.join(&name));
     found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| verify::sidecar(&path)));
     if found.len() == before {
-        say!("prepage: {}: no page map in it or beside it", path.display());
+        found.push(Verified {
+            kind: "section",
+            holder: path.into(),
+            file: path.into(),
+            pages: 0,
+            verdict: Verdict::Missing,
+        });
     }
     Ok(())
 }
@@ -128,6 +148,7 @@ fn print(args: &Args, found: &[Verified], pruned: &[PathBuf], out: &mut impl Wri
         Verdict::Fits => ("fits", String::new()),
         Verdict::Stale(why) => ("stale", why.clone()),
         Verdict::Damaged(why) => ("damaged", why.clone()),
+        Verdict::Missing => ("missing", "no page map in it or beside it".into()),
         Verdict::Unknown(why) => ("unknown", why.clone()),
     };
     if args.json {
