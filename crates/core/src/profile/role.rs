@@ -51,7 +51,7 @@ pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
 }
 
 /// Adds how the program `name` is called.
-fn add_call<'a>(role: &mut String, name: &str, args: &mut dyn Iterator<Item = &'a str>, place: Locate<'_>) {
+fn add_call(role: &mut String, name: &str, args: &mut dyn Iterator<Item = &str>, place: Locate<'_>) {
     match INTERPRETERS.iter().find(|interpreter| interpreter.name == stem(name)) {
         Some(interpreter) => add_interpreted(role, interpreter, args, place),
         None => add_tools(role, stem(name), args),
@@ -60,7 +60,7 @@ fn add_call<'a>(role: &mut String, name: &str, args: &mut dyn Iterator<Item = &'
 
 /// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`, and
 /// what stands in front of the versions of python3.
-fn add_script<'a>(role: &mut String, path: &str, args: &mut dyn Iterator<Item = &'a str>, place: Locate<'_>) {
+fn add_script(role: &mut String, path: &str, args: &mut dyn Iterator<Item = &str>, place: Locate<'_>) {
     role.extend([" ", &with_place(path, place)]);
     let name = base_name(path);
     let is_known = INTERPRETERS.iter().any(|interpreter| interpreter.name == stem(name))
@@ -76,7 +76,7 @@ fn stem(name: &str) -> &str {
 }
 
 /// Adds how a tool is called: its subcommand, and the kinds of its options and files.
-fn add_tools<'a>(role: &mut String, stem: &str, args: &mut dyn Iterator<Item = &'a str>) {
+fn add_tools(role: &mut String, stem: &str, args: &mut dyn Iterator<Item = &str>) {
     let mut options: Vec<&str> = Vec::new();
     let mut files: Vec<&str> = Vec::new();
     let mut past_options = false;
@@ -216,10 +216,10 @@ fn shortened(mut role: String) -> String {
 }
 
 /// Adds the arguments of an interpreter up to and with the program that it interprets.
-fn add_interpreted<'a>(
+fn add_interpreted(
     role: &mut String,
     interpreter: &Interpreter,
-    args: &mut dyn Iterator<Item = &'a str>,
+    args: &mut dyn Iterator<Item = &str>,
     place: Locate<'_>,
 ) {
     while let Some(arg) = args.next() {
