@@ -71,7 +71,7 @@ lint: setup-build setup-lint
 	if command -v $(ARM64)-gcc && rustup target add aarch64-unknown-linux-gnu; then \
 		CC_aarch64_unknown_linux_gnu=$(ARM64)-gcc cargo clippy --locked --target aarch64-unknown-linux-gnu --workspace -- -D warnings && \
 		CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so"; \
-	else echo "left out: arm64, for there is no compiler for it"; fi
+	else echo "left out: arm64, for there is no $(ARM64)-gcc, or no rustup"; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null

@@ -148,7 +148,7 @@ fn what_cannot_be_executed_is_told_and_not_kept() {
     assert!(sandbox.profiles().is_empty());
 }
 
-/// As Ctrl-C or `kill` ask it, whatever it does just then.
+/// As Ctrl-C or `kill` ask it while the program runs.
 #[test]
 fn a_measurement_that_is_to_end_ends_with_the_program_and_keeps_nothing() {
     let sandbox = Sandbox::new();

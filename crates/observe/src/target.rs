@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use prepage_profiles::elf::{Elf, ElfError};
-use prepage_profiles::script::interpreters;
+use prepage_profiles::script::{HEAD_BYTES, Kind, interpreters};
 use prepage_sys::agent::Carrying;
 use prepage_sys::regular_file::open_regular;
 use rustix::fs::{Access, CWD, OFlags, StatVfsMountFlags, access, fgetxattr, fstatvfs};
@@ -59,7 +59,7 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
         Ok(elf) => elf,
         Err(ElfError::Io(error)) => return Err(error),
         // Text that the kernel does not execute, the shell does (execvp(3)).
-        Err(ElfError::Foreign) if depth == 0 && is_text(&file)? => return look_at(Path::new("/bin/sh"), 1),
+        Err(ElfError::Foreign) if depth == 0 && is_script(&file)? => return look_at(Path::new("/bin/sh"), 1),
         Err(_) => return Ok(Carrying::NotDynamic),
     };
     let is_known = |loader: &str| Path::new(loader).file_name() == Some(MACHINE.1.as_ref());
@@ -71,11 +71,10 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
     })
 }
 
-/// As shells judge it: no byte of the beginning is zero.
-fn is_text(file: &File) -> io::Result<bool> {
-    let mut head = [0; 512];
+fn is_script(file: &File) -> io::Result<bool> {
+    let mut head = [0; HEAD_BYTES];
     let got = file.read_at(&mut head, 0)?;
-    Ok(!head[..got].contains(&0))
+    Ok(matches!(Kind::of(&head[..got]), Kind::Script(_)))
 }
 
 #[cfg(test)]

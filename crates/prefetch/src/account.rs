@@ -109,8 +109,6 @@ impl Drop for Listener {
     }
 }
 
-impl Shared {}
-
 /// What of `profile` was left out: `cut` before its reads were planned, and files that turned out to be others.
 pub fn left_out(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> Vec<(String, String)> {
     let cut = cut.iter().map(|left| (left.path.clone(), left.reason.to_owned()));

@@ -79,7 +79,7 @@ pub enum CalibrateError {
         needed_bytes: u64,
     },
     /// Nothing would be read where it has holes.
-    #[error("{} has holes", path.display())]
+    #[error("{} has holes, or is compressed", path.display())]
     Holes {
         /// The file.
         path: PathBuf,

@@ -137,7 +137,7 @@ pub struct Figures {
 }
 
 /// Measures; `tell` hears before each start which one it is, from 1, and of how many. Makes the calling process adopt its orphaned descendants and waits for every child it has: it should have
-/// no others. Signals that ask this process to end go to the program that runs, and end the measurement.
+/// no others. Signals that ask this process to end go to the program, while one runs, and end the measurement with it.
 pub fn measure(
     measurement: &Measurement,
     profile: &Profile,
@@ -313,11 +313,14 @@ impl Bench<'_> {
 
 /// Waits for `child`, and hands on to it the signals that ask this process to end; returns the last of them, too.
 fn end_of(mut child: Child) -> io::Result<(ExitStatus, Option<i32>)> {
+    let pid = Pid::from_child(&child);
     // Not earlier: a program is given the signals that are blocked.
-    let signals = Signals::take_over(&ENDING)?;
-    let asked_to_end =
-        signals.pass_on_until_end(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?)?;
-    Ok((child.wait()?, asked_to_end))
+    let asked_to_end = Signals::take_over(&ENDING)
+        .and_then(|signals| signals.pass_on_until_end(pidfd_open(pid, PidfdFlags::empty())?));
+    if asked_to_end.is_err() {
+        let _ = child.kill();
+    }
+    Ok((child.wait()?, asked_to_end?))
 }
 
 /// The reads of a start that prefetches by `profile`: of what is worth them on its device.

@@ -189,6 +189,7 @@ mod tests {
     use super::*;
     use crate::StartContextPaths;
     use crate::identity::{content_of, open_to_read};
+    use crate::public::Private;
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
@@ -319,10 +320,12 @@ mod tests {
         };
         let private = Profile { role: "sh -c #0badcafe".into(), ..profile.clone() };
         for dry_run in [true, false] {
-            for profile in [&private, &profile] {
+            let why_in_call = Private::InCall.to_string();
+            for (profile, why) in [(&private, why_in_call.as_str()), (&profile, "not everybody may read it")]
+            {
                 let imported = take(profile, Layer::Machine, dry_run);
                 assert!(!imported.news && imported.profile.files.is_empty(), "{dry_run}");
-                assert!(imported.left.iter().any(|left| left.reason.contains("home directory")));
+                assert!(imported.left.iter().any(|left| left.reason.contains(why)), "{:?}", imported.left);
             }
             assert!(take(&private, Layer::User, dry_run).news);
         }

@@ -101,6 +101,17 @@ mod tests {
         ProgramKey::of(&command.iter().map(|word| (*word).into()).collect::<Vec<OsString>>()).unwrap()
     }
 
+    /// What env is told beyond names and words is for env alone.
+    #[test]
+    fn whatever_env_is_given_there_is_a_key() {
+        let dir = tempfile::tempdir().unwrap();
+        for (at, line) in ["-S \"sh\" -e", "-S A=\"a b\" sh", "-vS sh -e"].iter().enumerate() {
+            let path = script(dir.path(), &format!("tool{at}"), &format!("#!/usr/bin/env {line}\n"));
+            assert!(key(&[&path]).program.ends_with("/env"), "{line}");
+        }
+        assert!(key(&[Path::new("env"), Path::new("-S"), Path::new("sh -e")]).program.ends_with("/env"));
+    }
+
     /// Whoever sees the process sees `sh ./tool`.
     #[test]
     fn a_script_is_filed_under_what_runs_it() {

@@ -27,7 +27,8 @@ impl Kind {
     /// That of a file with these first [`HEAD_BYTES`], or of all of a shorter one. What the kernel executes in no way is the shell's, as
     /// execvp(3) has it.
     pub fn of(head: &[u8]) -> Self {
-        if head.starts_with(b"\x7fELF") {
+        // What else holds a zero is no text of a shell's: a program that some other program runs.
+        if head.starts_with(b"\x7fELF") || !head.starts_with(b"#!") && head.contains(&0) {
             return Self::Program;
         }
         Self::Script(first_line(head).unwrap_or_else(|| vec!["/bin/sh".into()]))
@@ -52,12 +53,15 @@ fn first_line(head: &[u8]) -> Option<Vec<OsString>> {
     (!name.is_empty()).then_some(words)
 }
 
-/// `command`, where env(1) is given one text to split, as in `#!/usr/bin/env -S python3 -s`, with the words of that in its place. What env
-/// would unquote or replace in them stays as it is.
+/// `command`, where env(1) is given one text to split, as in `#!/usr/bin/env -S python3 -s`, with the words of that in its place; `None`
+/// too where env would unquote or replace something in it, and where the text is an argument of its own.
 pub fn split_for_env(command: &[OsString]) -> Option<Vec<OsString>> {
     let is_env = Path::new(command.first()?).file_name() == Some("env".as_ref());
     let text = command.get(1)?.as_bytes();
     let text = text.strip_prefix(b"-S").or_else(|| text.strip_prefix(b"--split-string="))?;
+    if text.is_empty() || text.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | b'$')) {
+        return None;
+    }
     let words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let words = words.map(|word| OsStr::from_bytes(word).to_owned());
     is_env.then(|| command[..1].iter().cloned().chain(words).chain(command[2..].iter().cloned()).collect())
@@ -122,7 +126,7 @@ mod tests {
         assert_eq!(words(b"#!/bin/sh\n"), "/bin/sh");
         assert_eq!(words(b"#! /bin/sh  -e  -u \t\nx"), "/bin/sh|-e  -u");
         assert_eq!(words(b"#!/usr/bin/env -S sh -e"), "/usr/bin/env|-S sh -e");
-        assert_eq!(words(b"\x7fELF"), "program");
+        assert_eq!([words(b"\x7fELF"), words(b"MZ\0")], ["program", "program"]);
         for text in [&b"echo\n"[..], b"", b"#!\n/bin/cat", b"#!  \n"] {
             assert_eq!(words(text), "/bin/sh", "{}", text.escape_ascii());
         }
@@ -137,5 +141,6 @@ mod tests {
         assert_eq!(split(&["/usr/bin/env", "-S A=b sh -e", "x"]), Some("/usr/bin/env|A=b|sh|-e|x".into()));
         assert_eq!(split(&["env", "--split-string=sh", "x"]), Some("env|sh|x".into()));
         assert!(split(&["env", "sh"]).is_none() && split(&["sh", "-S x"]).is_none());
+        assert!(split(&["env", "-S'sh' -e"]).is_none() && split(&["env", "-S${X} -e"]).is_none());
     }
 }

@@ -102,7 +102,7 @@ impl FairCrew {
         if user.under_way < self.of_a_user_max {
             user.under_way += 1;
             drop(state);
-            let is_lent = self.hand_on(uid, priority, work);
+            let is_lent = self.hand_on(uid, work);
             if !is_lent {
                 self.go_on(uid);
             }
@@ -137,10 +137,11 @@ impl FairCrew {
         self.crew.threads()
     }
 
-    /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it.
-    fn hand_on(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
+    /// Lends `work` of user `uid`, which counts as under way, to a thread. Returns whether one will do it. Guesses have waited behind the
+    /// user's starts; behind those of others they would keep a place of the user's that a start may want.
+    fn hand_on(self: &Arc<Self>, uid: u32, work: Work) -> bool {
         let crew = self.clone();
-        self.crew.lend(priority, Box::new(move || work(AtWork::begin(crew, uid))))
+        self.crew.lend(Priority::Start, Box::new(move || work(AtWork::begin(crew, uid))))
     }
 
     /// A piece of work of user `uid` that was under way is over: the next one that waits takes its place.
@@ -150,8 +151,8 @@ impl FairCrew {
             let Some(user) = state.users.get_mut(&uid) else { return };
             let next = [Priority::Start, Priority::Guess]
                 .into_iter()
-                .find_map(|priority| Some((priority, user.waiting[priority as usize].pop_front()?)));
-            let Some((priority, next)) = next else {
+                .find_map(|priority| user.waiting[priority as usize].pop_front());
+            let Some(next) = next else {
                 user.under_way -= 1;
                 if user.under_way == 0 {
                     state.users.remove(&uid);
@@ -160,7 +161,7 @@ impl FairCrew {
             };
             state.waiting -= 1;
             drop(state);
-            if self.hand_on(uid, priority, next) {
+            if self.hand_on(uid, next) {
                 return;
             }
         }

@@ -14,13 +14,13 @@ impl Visit {
     /// # Errors
     /// Always.
     pub fn begin(_pid: u32) -> Result<Self, VisitError> {
-        Err(VisitError::Foreign)
+        Err(VisitError::Unsupported)
     }
 
     /// # Errors
     /// Always.
     pub fn at_exec(_pid: u32) -> Result<Self, VisitError> {
-        Err(VisitError::Foreign)
+        Err(VisitError::Unsupported)
     }
 
     /// The process.

@@ -23,6 +23,9 @@ pub enum VisitError {
     /// A 32-bit program, or one without a vDSO.
     #[error("the process is of another architecture, or has no vDSO")]
     Foreign,
+    /// Nobody is visited here.
+    #[error("no process is visited on this architecture")]
+    Unsupported,
     /// It is stopped, or at a place where it must not be disturbed; a later visit may be welcome.
     #[error("the process cannot be disturbed now")]
     Busy,

@@ -49,16 +49,16 @@ fn with_values(command: Command) -> Command {
 }
 
 fn with_value(arg: Arg, is_disable: bool) -> Arg {
-    let names = match arg.get_id().as_str() {
-        "by" => report::table_names(),
-        "class" => FaultClass::ALL.map(FaultClass::name).to_vec(),
-        "columns" => Column::ALL.map(Column::name).to_vec(),
-        "format" => Format::ALL.map(Format::name).to_vec(),
-        "weight" => Weight::ALL.map(Weight::name).to_vec(),
-        _ => Vec::new(),
+    let (names, is_list) = match arg.get_id().as_str() {
+        "by" => (report::table_names(), true),
+        "class" => (FaultClass::ALL.map(FaultClass::name).to_vec(), true),
+        "columns" => (Column::ALL.map(Column::name).to_vec(), true),
+        "format" => (Format::ALL.map(Format::name).to_vec(), false),
+        "weight" => (Weight::ALL.map(Weight::name).to_vec(), false),
+        _ => (Vec::new(), false),
     };
     if !names.is_empty() {
-        return arg.add(ArgValueCompleter::new(move |current: &OsStr| one_more(current, &names)));
+        return arg.add(ArgValueCompleter::new(move |current: &OsStr| one_of(current, &names, is_list)));
     }
     let Some([name, ..]) = arg.get_value_names() else { return arg };
     match name.as_str() {
@@ -79,10 +79,10 @@ fn traces() -> PathCompleter {
     })
 }
 
-/// One of `names` behind what is there of a list.
-fn one_more(current: &OsStr, names: &[&str]) -> Vec<CompletionCandidate> {
+/// One of `names`, in a list behind what is there of it.
+fn one_of(current: &OsStr, names: &[&str], is_list: bool) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
-    let (before, begun) = current.split_at(current.rfind(',').map_or(0, |at| at + 1));
+    let (before, begun) = current.split_at(current.rfind(',').filter(|_| is_list).map_or(0, |at| at + 1));
     let offered = names.iter().filter(|name| name.starts_with(begun));
     offered.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }

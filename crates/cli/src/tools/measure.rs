@@ -58,7 +58,12 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     measured(args).or_else(|error| match error.downcast_ref() {
-        Some(MeasureError::AskedToEnd { signal }) => Ok(ExitCode::from(128 + *signal as u8)),
+        Some(MeasureError::AskedToEnd { signal }) => {
+            if std::io::stderr().is_terminal() {
+                crate::say::write(format_args!("\r\x1b[K"));
+            }
+            Ok(ExitCode::from(128 + *signal as u8))
+        }
         _ => Err(error),
     })
 }

@@ -393,7 +393,9 @@ pub const PARTLY: u8 = 1;
 pub fn short_names(path: &Path, role: &str) -> Vec<String> {
     let file = path.file_stem().unwrap_or_default().to_string_lossy();
     let program = role.split(' ').next().unwrap_or_default();
-    let scripts = role.split(' ').filter_map(|word| Some(word.rsplit_once('@')?.0));
+    let is_mark = |mark: &str| mark.len() == 8 && mark.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let of_scripts = role.split(' ').filter_map(|word| word.rsplit_once('@'));
+    let scripts = of_scripts.filter(|(_, mark)| is_mark(mark)).map(|(name, _)| name);
     let names = [&*file, program].into_iter().chain(scripts);
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

@@ -11,7 +11,6 @@ use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 use crate::newest;
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
-use crate::usage;
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -38,7 +37,7 @@ pub struct Args {
     /// Rows of each table
     #[arg(long, value_name = "N", requires = "tables")]
     top: Option<usize>,
-    /// Slices of the time, for --by time
+    /// Slices of the time: rows of --by time, columns of the overview
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     slices: Option<u32>,
     #[command(flatten)]
@@ -102,11 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let by: Vec<By> =
         args.by.iter().filter_map(|what| if let What::By(by) = what { Some(*by) } else { None }).collect();
     let time_table = by.contains(&By::Time);
-    if args.slices.is_some() && !time_table {
-        usage::conflict("--slices is of --by time only");
-    }
-    let usual = if time_table { TABLE_SLICES } else { OVERVIEW_SLICES };
-    let slices = args.slices.map_or(usual, |n| n as usize);
+    let slices = args.slices.map_or(if time_table { TABLE_SLICES } else { OVERVIEW_SLICES }, |n| n as usize);
     let top = args.top.unwrap_or(TOP);
     // JSON has all figures unless some are asked for.
     let columns = if args.json && args.columns.is_empty() { &Column::ALL } else { args.columns.as_slice() };

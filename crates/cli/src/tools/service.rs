@@ -235,7 +235,11 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
     if !runs {
-        return Ok(ExitCode::SUCCESS);
+        // Without it systemctl changes links alone, if there is a systemctl.
+        return match own.iter().find_map(|name| wanted_still(name)) {
+            Some(link) => bail!("removed, but {} still names it", link.display()),
+            None => Ok(ExitCode::SUCCESS),
+        };
     }
     let reloaded = place.systemctl(&["daemon-reload"]);
     let mut code = ExitCode::SUCCESS;
@@ -249,6 +253,13 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// A link that makes systemd want the unit `name`, as `systemctl enable` leaves it.
+fn wanted_still(name: &str) -> Option<PathBuf> {
+    let wants = fs::read_dir("/etc/systemd/system").ok()?.flatten();
+    let wants = wants.map(|entry| entry.path()).filter(|path| path.extension() == Some("wants".as_ref()));
+    wants.map(|path| path.join(name)).find(|link| link.symlink_metadata().is_ok())
 }
 
 /// As the program of an ExecStart line (systemd.service(5)).

@@ -24,8 +24,6 @@ fn options_that_would_change_nothing_are_refused() {
     }
     for (arguments, why) in [
         (&["export", "-f", "csv", "--weight", "cost", trace][..], "--format folded"),
-        (&["report", "--slices", "3", trace][..], "--by time"),
-        (&["report", "--by", "file", "--slices", "3", trace][..], "--by time"),
         (&["record", "-q", "--file", "libc.so.6", "--", "true"][..], "`prepage report --file TEXT`"),
     ] {
         let refused = tools(arguments);
@@ -33,7 +31,6 @@ fn options_that_would_change_nothing_are_refused() {
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(why), "{said}");
     }
-    assert!(tools(&["report", "--by", "time", "--slices", "3", trace]).status.success());
 }
 
 /// The command may make it.

@@ -21,6 +21,8 @@ use programs::{INTERPRETERS, Interpreter, RUNNERS, SUBCOMMANDS, Value, WRAPPERS}
 const ROLE_BYTES_MAX: usize = 400;
 /// Calls with more kinds of files than this are told by their options alone.
 const FILE_KINDS_MAX: usize = 4;
+/// As many scripts deep a call is looked into: what it is given is anybody's.
+const SCRIPTS_DEEP: u32 = 2;
 /// The longest ending of a file name that counts as its kind; longer ones are names.
 const FILE_KIND_BYTES_MAX: usize = 5;
 
@@ -46,27 +48,39 @@ pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
     let mut args = argv.iter().map(AsRef::as_ref);
     let name = args.next().map_or("", base_name);
     let mut role = String::from(name);
-    add_call(&mut role, name, &mut args, place);
+    add_call(&mut role, name, &mut args, place, 0);
     shortened(role)
 }
 
 /// Adds how the program `name` is called.
-fn add_call(role: &mut String, name: &str, args: &mut dyn Iterator<Item = &str>, place: Locate<'_>) {
+fn add_call(
+    role: &mut String,
+    name: &str,
+    args: &mut dyn Iterator<Item = &str>,
+    place: Locate<'_>,
+    depth: u32,
+) {
     match INTERPRETERS.iter().find(|interpreter| interpreter.name == stem(name)) {
-        Some(interpreter) => add_interpreted(role, interpreter, args, place),
+        Some(interpreter) => add_interpreted(role, interpreter, args, place, depth),
         None => add_tools(role, stem(name), args),
     }
 }
 
 /// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`, and
 /// what stands in front of the versions of python3.
-fn add_script(role: &mut String, path: &str, args: &mut dyn Iterator<Item = &str>, place: Locate<'_>) {
+fn add_script(
+    role: &mut String,
+    path: &str,
+    args: &mut dyn Iterator<Item = &str>,
+    place: Locate<'_>,
+    depth: u32,
+) {
     role.extend([" ", &with_place(path, place)]);
     let name = base_name(path);
     let is_known = INTERPRETERS.iter().any(|interpreter| interpreter.name == stem(name))
         || SUBCOMMANDS.iter().any(|(tool, _)| *tool == stem(name));
-    if is_known {
-        add_call(role, name, args, place);
+    if is_known && depth < SCRIPTS_DEEP {
+        add_call(role, name, args, place, depth + 1);
     }
 }
 
@@ -131,7 +145,7 @@ pub fn role_of_script<S: AsRef<str>>(argv: &[S], script: usize, place: Locate<'_
     let mut role = role(&argv[..script], place);
     let mut args = argv[script..].iter().map(AsRef::as_ref);
     let path = args.next().unwrap_or_default();
-    add_script(&mut role, path, &mut args, place);
+    add_script(&mut role, path, &mut args, place, 1);
     shortened(role)
 }
 
@@ -221,6 +235,7 @@ fn add_interpreted(
     interpreter: &Interpreter,
     args: &mut dyn Iterator<Item = &str>,
     place: Locate<'_>,
+    depth: u32,
 ) {
     while let Some(arg) = args.next() {
         let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
@@ -231,7 +246,7 @@ fn add_interpreted(
             return match interpreter.name {
                 // What it is given names a program of its own.
                 "busybox" => role.extend([" ", arg]),
-                _ => add_script(role, arg, args, place),
+                _ => add_script(role, arg, args, place, depth),
             };
         };
         role.extend([" ", option]);

@@ -136,7 +136,7 @@ pub(super) const RUNNERS: &[&str] = &["flatpak", "snap", "npm", "pnpm", "yarn", 
 /// Programs that run the command they are given: their name, the letters of options that take a value in the next
 /// argument, how many operands stand before the command, and letters of options without which they run none.
 pub(super) const WRAPPERS: &[(&str, &str, usize, &str)] = &[
-    ("env", "uC", 0, ""),
+    ("env", "uC", 0, "S"),
     ("sudo", "ugpCDRTUhrt", 0, "elvKV"),
     ("doas", "uC", 0, ""),
     ("nice", "n", 0, ""),

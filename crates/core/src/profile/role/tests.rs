@@ -141,6 +141,14 @@ fn a_program_in_the_call_is_told_by_a_checksum_of_its_text() {
     assert_ne!(role(&["sh", "-c", "ls"]), role(&["sh", "-c", "pwd"]));
 }
 
+/// Anybody may call a program so, and whoever watches programs has small stacks.
+#[test]
+fn a_call_of_interpreters_alone_is_not_followed_for_ever() {
+    let call = vec!["sh"; 20_000];
+    let told = std::thread::Builder::new().stack_size(128 << 10).spawn(move || role(&call)).unwrap();
+    assert_eq!(told.join().unwrap(), "sh sh sh sh");
+}
+
 #[test]
 fn odd_arguments_are_no_trouble() {
     assert_eq!(role::<&str>(&[]), "");
