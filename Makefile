@@ -67,16 +67,19 @@ lint: setup-build setup-lint
 	@# The starter as `build` makes it.
 	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
 		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
-	@# The other architecture, as far as compilers see it.
-	if command -v $(ARM64)-gcc && rustup target add aarch64-unknown-linux-gnu; then \
-		CC_aarch64_unknown_linux_gnu=$(ARM64)-gcc cargo clippy --locked --target aarch64-unknown-linux-gnu --workspace -- -D warnings && \
-		CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so"; \
-	else echo "left out: arm64, for there is no $(ARM64)-gcc, or no rustup"; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
 	@# What skips must count: see crates/testing.
 	@! grep -rn --include='*.rs' -i 'eprintln!("skip' crates --exclude-dir=testing
+
+## lint-arm64: the lints for arm64, and its agent compiled (takes rustup, and a cross compiler, which is installed as root)
+lint-arm64: setup-build setup-lint
+	@bench/packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	rustup target add aarch64-unknown-linux-gnu
+	CC_aarch64_unknown_linux_gnu=$(ARM64)-gcc cargo clippy --locked --target aarch64-unknown-linux-gnu --workspace -- -D warnings
+	CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so"
+.PHONY: lint-arm64
 
 ## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
 bench-start: build setup-bench setup-start setup-programs
@@ -325,7 +328,6 @@ setup-build:
 
 .PHONY: setup-lint setup-check setup-fuzz
 setup-lint:
-	@bench/packages --optional gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 
 setup-check:
