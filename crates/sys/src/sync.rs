@@ -132,6 +132,8 @@ mod model {
     pub use checker::sync::{Mutex, MutexGuard};
     pub use checker::thread::{JoinHandle, yield_now};
 
+    use super::Anyway;
+
     /// loom gives operations that say `SeqCst` no more than `AcqRel`, and one order to fences alone.
     pub fn seq_cst() {
         #[cfg(not(feature = "shuttle"))]
