@@ -26,6 +26,8 @@ pub struct Call {
     /// Its file, free of symbolic links.
     file: PathBuf,
     argv: Vec<OsString>,
+    /// Where it is made, from which names are looked up: who asks later may have left it.
+    directory: PathBuf,
     /// Where in `argv` the script is that the kernel was given, with what runs it in front.
     script: Option<usize>,
 }
@@ -44,7 +46,7 @@ impl Call {
     /// # Errors
     /// As [`find`], and where the program's links cannot be resolved.
     pub fn of(command: &[OsString]) -> io::Result<Self> {
-        Self::behind_wrappers(Ask::FileSystems, command.to_vec(), None)
+        Self::behind_wrappers(Ask::FileSystems, command.to_vec(), None, here())
     }
 
     /// The same, where it is known that the first of `command` means `program`, an absolute path, and that this leads to `file`.
@@ -62,30 +64,39 @@ impl Call {
 
     fn found(ask: Ask, program: &Path, file: &Path, command: &[OsString]) -> io::Result<Self> {
         if called(&readable(command)) > 0 || split_for_env(command).is_some() {
-            return Self::behind_wrappers(ask, command.to_vec(), None);
+            return Self::behind_wrappers(ask, command.to_vec(), None, here());
         }
-        Ok(Self { program: program.into(), file: file.into(), argv: command.to_vec(), script: None })
+        let argv = command.to_vec();
+        Ok(Self { program: program.into(), file: file.into(), argv, directory: here(), script: None })
     }
 
-    fn behind_wrappers(ask: Ask, command: Vec<OsString>, script: Option<usize>) -> io::Result<Self> {
+    fn behind_wrappers(
+        ask: Ask,
+        command: Vec<OsString>,
+        script: Option<usize>,
+        directory: PathBuf,
+    ) -> io::Result<Self> {
         let mut argv = split_for_env(&command).unwrap_or(command);
         let wrappers = called(&readable(&argv));
         argv.drain(..wrappers);
-        let (program, file) = ask.find(argv.first().ok_or(io::ErrorKind::InvalidInput)?)?;
+        let name = argv.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let is_path = name.as_encoded_bytes().contains(&b'/');
+        let name = if is_path { directory.join(name).into() } else { name.clone() };
+        let (program, file) = ask.find(&name)?;
         // What a wrapper executes is another command, which nobody sees that it was a script's.
-        Ok(Self { program, file, argv, script: script.filter(|_| wrappers == 0) })
+        Ok(Self { program, file, argv, directory, script: script.filter(|_| wrappers == 0) })
     }
 
     /// The key of this call as it stands.
     pub fn key(&self) -> ProgramKey {
-        self.placed(&|name| Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned))
+        self.placed(&|name| self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned))
     }
 
     /// The same as far as memory tells.
     pub fn key_at_hand(&self) -> Option<ProgramKey> {
         let is_told = Cell::new(true);
-        let key = self.placed(&|name| match at_hand(Path::new(name)) {
-            Ok(_) => Path::new(name).canonicalize().ok()?.to_str().map(str::to_owned),
+        let key = self.placed(&|name| match at_hand(&self.directory.join(name)) {
+            Ok(_) => self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned),
             Err(error) => {
                 is_told.set(is_told.get() && is_absent(error));
                 None
@@ -141,8 +152,12 @@ impl Call {
         }
         words.push(self.program.clone().into());
         words.extend(self.argv.iter().skip(1).cloned());
-        Self::behind_wrappers(ask, words, Some(script)).map(Some)
+        Self::behind_wrappers(ask, words, Some(script), self.directory.clone()).map(Some)
     }
+}
+
+fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
 }
 
 impl Ask {

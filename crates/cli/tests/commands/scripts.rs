@@ -106,3 +106,23 @@ fn a_start_of_a_known_program_takes_no_look_into_its_file() {
     assert_eq!(looks(&["cat", "/etc/hostname"]), 0);
     assert_eq!(looks(&[&*tool]), 2, "into the script and into what runs it");
 }
+
+/// As pyenv's: what stands there runs what is given to it, which is looked for from where it was called.
+#[test]
+fn what_stands_in_front_of_an_interpreter_has_a_profile_for_each_script() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let shim = script(&sandbox, "python3", "#!/bin/sh\nexec /bin/sh \"$@\"");
+    let tool = script(&sandbox, "tool.py", "# text");
+    let from_there = |arguments: &[&str]| {
+        let mut command = sandbox.prepage(&[arguments, &["--", &shim, "tool.py"]].concat());
+        command.current_dir(sandbox.path()).output().unwrap()
+    };
+    assert!(text(&from_there(&["run", "-v"]).stderr).contains("no profile"));
+    sandbox.wait_for_profile();
+    let seen = ProgramKey::of(&["sh", &shim, &tool].map(Into::into)).unwrap();
+    assert_eq!(text(&from_there(&["profile", "show"]).stdout).lines().next(), Some(&*seen.role));
+    assert_eq!(sandbox.profiles(), [sandbox.store().join(seen.file_name())]);
+}
