@@ -32,7 +32,7 @@ pub(crate) fn would_load(program: &Path, library: &Path) -> Carrying {
     }
 }
 
-/// Whether what this process executes is told AT_SECURE: ld.so ignores LD_AUDIT for it.
+/// Whether the kernel executes programs of this process in secure mode (AT_SECURE), in which ld.so ignores LD_AUDIT.
 fn has_rights() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }

@@ -82,9 +82,9 @@ fn has_pages(file: &File) -> bool {
     is_known && !is_dax(file)
 }
 
-/// Whether a read of `page` that the kernel ends before it would wait for the device has an answer, and needs no device for it; `None` where it knows no such
-/// reads and nothing else that tells. A fast device may answer within the call: that it was not asked is told by how soon the answer comes, or else by the
-/// kernel's count of what devices read for this thread.
+/// Whether the kernel answers a read of `page` from memory, by a read that ends before it would wait for the device; `None` where the kernel
+/// has no such reads, and cannot be asked in another way. A fast device may answer within the call. So an answer counts only if it comes at
+/// once, or if the kernel's count of what devices have read for this thread is as before.
 fn answers_without_waiting(file: &File, page: PageIndex) -> Option<bool> {
     let (began, before) = (Instant::now(), bytes_read_by_this_thread());
     match read(file, page, ReadWriteFlags::NOWAIT) {

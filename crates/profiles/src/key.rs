@@ -101,7 +101,7 @@ mod tests {
         ProgramKey::of(&command.iter().map(|word| (*word).into()).collect::<Vec<OsString>>()).unwrap()
     }
 
-    /// What env is told beyond names and words is for env alone.
+    /// Where env would unquote or replace something, the script is filed under env itself.
     #[test]
     fn whatever_env_is_given_there_is_a_key() {
         let dir = tempfile::tempdir().unwrap();

@@ -21,13 +21,14 @@
 //! | `./tool.py`, `#!/usr/bin/env python3` | env, then `python3 ./tool.py` | python3, `python3 tool.py@PLACE` |
 //! | `./rules`, `#!/usr/bin/make -f`  | `/usr/bin/make -f ./rules`         | make, `make -f rules@PLACE`     |
 //! | `./tool`, which `#!./run` runs, which `#!/bin/sh` runs | `/bin/sh ./run ./tool` | sh, `sh run@PLACE tool@PLACE` |
+//! | `python3 x.py`, a script of pyenv's that bash runs | `bash /shims/python3 x.py` | bash, `bash python3@PLACE x.py@PLACE` |
 //! | `./tool`, without `#!`           | nothing: shells run `sh ./tool`    | sh, `sh tool@PLACE`             |
 //!
 //! So a script's profile is found by the name of what runs it, whether a shell, a link of `prepage enable` or a user started it. Where the
 //! kernel has put the script behind what runs it, the role names it even if nobody knows that program for an interpreter: two scripts
 //! never share a role. (What env executes is a command like any other: behind `#!/usr/bin/env X`, of an X that nobody knows, files are
-//! told by their kinds alone.) To know a script takes a look into the file; a start of a program whose profile is there as it is called
-//! takes none ([`call`]).
+//! told by their kinds alone.) Only its file tells whether a command is a script. So `prepage run` looks for a profile of the command as it
+//! stands first, and reads the file if there is none ([`call`]).
 //!
 //! | module          | noun                                                                |
 //! |-----------------|---------------------------------------------------------------------|

@@ -10,6 +10,7 @@
 //!   is `python3 main.py@1f0c2b7a` and another; `java -cp LONG Main` is `java -cp @5b1d40c2 Main`. A program that stands in the
 //!   call itself is told by a checksum of its text, and settings by their names, for texts and values may be secrets:
 //!   `python3 -c 'print(1)'` is `python3 -c #ed90a708`, which never leaves its user's store ([`is_private`]);
+//!   A script with an interpreter's name or a tool's with subcommands (pyenv's `python3`, `npm`) is told by its own call, too;
 //! - a **wrapper** (`env`, `sudo`, `nice`, `timeout` …) is looked through ([`called`]): the call is what it runs.
 
 mod programs;
@@ -47,86 +48,123 @@ pub type Locate<'a> = &'a dyn Fn(&str) -> Option<String>;
 pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
     let mut args = argv.iter().map(AsRef::as_ref);
     let name = args.next().map_or("", base_name);
-    let mut role = String::from(name);
-    add_call(&mut role, name, &mut args, place, 0);
-    shortened(role)
+    let mut role = Role { text: name.into(), place, depth: 0 };
+    role.add_call(name, &mut args);
+    shortened(role.text)
 }
 
-/// Adds how the program `name` is called.
-fn add_call(
-    role: &mut String,
-    name: &str,
-    args: &mut dyn Iterator<Item = &str>,
-    place: Locate<'_>,
+/// A role that is being put together.
+struct Role<'a> {
+    text: String,
+    place: Locate<'a>,
+    /// How many scripts deep it is.
     depth: u32,
-) {
-    match INTERPRETERS.iter().find(|interpreter| interpreter.name == stem(name)) {
-        Some(interpreter) => add_interpreted(role, interpreter, args, place, depth),
-        None => add_tools(role, stem(name), args),
+}
+
+impl Role<'_> {
+    /// Adds how the program `name` is called.
+    fn add_call(&mut self, name: &str, args: &mut dyn Iterator<Item = &str>) {
+        match interpreter(name) {
+            Some(interpreter) => self.add_interpreted(interpreter, args),
+            None => self.add_tool(stem(name), args),
+        }
+    }
+
+    /// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`,
+    /// and what stands in front of the versions of python3.
+    fn add_script(&mut self, path: &str, args: &mut dyn Iterator<Item = &str>) {
+        self.text.extend([" ", &with_place(path, self.place)]);
+        let name = base_name(path);
+        let is_known = interpreter(name).is_some() || SUBCOMMANDS.iter().any(|(tool, _)| *tool == stem(name));
+        if is_known && self.depth < SCRIPTS_DEEP {
+            self.depth += 1;
+            self.add_call(name, args);
+        }
+    }
+
+    /// Adds how a tool is called: its subcommand, and the kinds of its options and files.
+    fn add_tool(&mut self, stem: &str, args: &mut dyn Iterator<Item = &str>) {
+        let mut options: Vec<&str> = Vec::new();
+        let mut files: Vec<&str> = Vec::new();
+        let mut past_options = false;
+        // Operands to come that say which program it is.
+        let subcommand = SUBCOMMANDS.iter().find(|(tool, _)| *tool == stem);
+        let (mut words, mut is_first) = (usize::from(subcommand.is_some()), true);
+        while let Some(arg) = args.next() {
+            match option_kind(arg).filter(|_| !past_options) {
+                Some(kind) => {
+                    options.push(kind);
+                    let takes_value =
+                        arg.len() == 2 && subcommand.is_some_and(|(_, letters)| letters.contains(&arg[1..]));
+                    if words > 0 && takes_value {
+                        args.next();
+                    }
+                }
+                None if arg == "--" => past_options = true,
+                None if words > 0 && !arg.starts_with('+') => {
+                    self.text.extend([" ", arg]);
+                    words -= 1;
+                    // The name that a runner is given.
+                    words += usize::from(is_first && RUNNERS.contains(&stem) && arg.starts_with("run"));
+                    is_first = false;
+                }
+                None => files.extend(file_kind(arg)),
+            }
+        }
+        for kinds in [&mut options, &mut files] {
+            kinds.sort_unstable();
+            kinds.dedup();
+        }
+        if files.len() > FILE_KINDS_MAX {
+            files.clear();
+        }
+        options.iter().for_each(|kind| self.text.extend([" ", kind]));
+        files.iter().for_each(|kind| self.text.extend([" *.", kind]));
+    }
+
+    /// Adds the arguments of an interpreter up to and with the program that it interprets.
+    fn add_interpreted(&mut self, interpreter: &Interpreter, args: &mut dyn Iterator<Item = &str>) {
+        while let Some(arg) = args.next() {
+            let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
+                if arg.starts_with('-') && arg != "-" {
+                    self.text.extend([" ", name_alone(arg)]);
+                    continue;
+                }
+                return match interpreter.name {
+                    // What it is given names a program of its own.
+                    "busybox" => self.text.extend([" ", arg]),
+                    _ => self.add_script(arg, args),
+                };
+            };
+            self.text.extend([" ", option]);
+            if let Some(text) = attached.or_else(|| args.next()) {
+                self.text.push(' ');
+                self.text.push_str(&match value {
+                    Value::Text => format!("#{:08x}", checksum(&[text.as_bytes()])),
+                    Value::Program => with_place(text, self.place),
+                    Value::Places => {
+                        let places =
+                            text.split(':').map(|one| (self.place)(one).unwrap_or_else(|| one.into()));
+                        format!("@{:08x}", checksum(&[places.collect::<Vec<_>>().join(":").as_bytes()]))
+                    }
+                    Value::Other => name_alone(text).into(),
+                });
+            }
+            if !matches!(value, Value::Other | Value::Places) {
+                return;
+            }
+        }
     }
 }
 
-/// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`, and
-/// what stands in front of the versions of python3.
-fn add_script(
-    role: &mut String,
-    path: &str,
-    args: &mut dyn Iterator<Item = &str>,
-    place: Locate<'_>,
-    depth: u32,
-) {
-    role.extend([" ", &with_place(path, place)]);
-    let name = base_name(path);
-    let is_known = INTERPRETERS.iter().any(|interpreter| interpreter.name == stem(name))
-        || SUBCOMMANDS.iter().any(|(tool, _)| *tool == stem(name));
-    if is_known && depth < SCRIPTS_DEEP {
-        add_call(role, name, args, place, depth + 1);
-    }
+/// The interpreter of this name, whatever its version.
+fn interpreter(name: &str) -> Option<&'static Interpreter> {
+    INTERPRETERS.iter().find(|interpreter| interpreter.name == stem(name))
 }
 
 /// The name without a version.
 fn stem(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
-}
-
-/// Adds how a tool is called: its subcommand, and the kinds of its options and files.
-fn add_tools(role: &mut String, stem: &str, args: &mut dyn Iterator<Item = &str>) {
-    let mut options: Vec<&str> = Vec::new();
-    let mut files: Vec<&str> = Vec::new();
-    let mut past_options = false;
-    // Operands to come that say which program it is.
-    let subcommand = SUBCOMMANDS.iter().find(|(tool, _)| *tool == stem);
-    let (mut words, mut is_first) = (usize::from(subcommand.is_some()), true);
-    while let Some(arg) = args.next() {
-        match option_kind(arg).filter(|_| !past_options) {
-            Some(kind) => {
-                options.push(kind);
-                let takes_value =
-                    arg.len() == 2 && subcommand.is_some_and(|(_, letters)| letters.contains(&arg[1..]));
-                if words > 0 && takes_value {
-                    args.next();
-                }
-            }
-            None if arg == "--" => past_options = true,
-            None if words > 0 && !arg.starts_with('+') => {
-                role.extend([" ", arg]);
-                words -= 1;
-                // The name that a runner is given.
-                words += usize::from(is_first && RUNNERS.contains(&stem) && arg.starts_with("run"));
-                is_first = false;
-            }
-            None => files.extend(file_kind(arg)),
-        }
-    }
-    for kinds in [&mut options, &mut files] {
-        kinds.sort_unstable();
-        kinds.dedup();
-    }
-    if files.len() > FILE_KINDS_MAX {
-        files.clear();
-    }
-    options.iter().for_each(|kind| role.extend([" ", kind]));
-    files.iter().for_each(|kind| role.extend([" *.", kind]));
 }
 
 /// The role of a call in which the kernel put the script at `script` in `argv` behind what runs it (execve(2)): as [`role`] has it for an
@@ -142,11 +180,10 @@ fn add_tools(role: &mut String, stem: &str, args: &mut dyn Iterator<Item = &str>
 /// assert_eq!(role::role_of_script(&["bash", "shims/python3", "-Bm", "pip"], 1, &|_| None), "bash shims/python3 -Bm pip");
 /// ```
 pub fn role_of_script<S: AsRef<str>>(argv: &[S], script: usize, place: Locate<'_>) -> String {
-    let mut role = role(&argv[..script], place);
+    let mut role = Role { text: role(&argv[..script], place), place, depth: 1 };
     let mut args = argv[script..].iter().map(AsRef::as_ref);
-    let path = args.next().unwrap_or_default();
-    add_script(&mut role, path, &mut args, place, 1);
-    shortened(role)
+    role.add_script(args.next().unwrap_or_default(), &mut args);
+    shortened(role.text)
 }
 
 /// Where in `argv` the command stands that it is about: behind `sudo -u x`, `env A=b`, `nice -n 5`, `timeout 5` and their
@@ -227,45 +264,6 @@ fn shortened(mut role: String) -> String {
     }
     role.truncate(end);
     role + &checksum
-}
-
-/// Adds the arguments of an interpreter up to and with the program that it interprets.
-fn add_interpreted(
-    role: &mut String,
-    interpreter: &Interpreter,
-    args: &mut dyn Iterator<Item = &str>,
-    place: Locate<'_>,
-    depth: u32,
-) {
-    while let Some(arg) = args.next() {
-        let Some((option, attached, value)) = option_with_value(interpreter, arg) else {
-            if arg.starts_with('-') && arg != "-" {
-                role.extend([" ", name_alone(arg)]);
-                continue;
-            }
-            return match interpreter.name {
-                // What it is given names a program of its own.
-                "busybox" => role.extend([" ", arg]),
-                _ => add_script(role, arg, args, place, depth),
-            };
-        };
-        role.extend([" ", option]);
-        if let Some(text) = attached.or_else(|| args.next()) {
-            role.push(' ');
-            role.push_str(&match value {
-                Value::Text => format!("#{:08x}", checksum(&[text.as_bytes()])),
-                Value::Program => with_place(text, place),
-                Value::Places => {
-                    let places = text.split(':').map(|one| place(one).unwrap_or_else(|| one.into()));
-                    format!("@{:08x}", checksum(&[places.collect::<Vec<_>>().join(":").as_bytes()]))
-                }
-                Value::Other => name_alone(text).into(),
-            });
-        }
-        if !matches!(value, Value::Other | Value::Places) {
-            return;
-        }
-    }
 }
 
 /// A program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.
