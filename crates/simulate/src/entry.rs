@@ -95,7 +95,7 @@ impl Entry {
     /// Maps `page` and neighbours up to `reach` away, nearest first, until one is missing.
     fn map_spiral(&mut self, page: PageIndex, reach: u64, memory: &Resident) -> u64 {
         let mut mapped = self.map_one(page);
-        for distance in 1..=reach {
+        for distance in 1..=reach.min(self.window.len()) {
             let below = page.0.checked_sub(distance);
             for neighbour in below.into_iter().chain([page.0 + distance]).map(PageIndex) {
                 if !self.window.contains(neighbour) {

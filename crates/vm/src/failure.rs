@@ -6,9 +6,10 @@ use crossbeam_queue::ArrayQueue;
 use prepage_core::PageIndex;
 
 use crate::reason::Reason;
+use crate::sync::{AtomicU64, Ordering};
 
 /// As many are kept.
-const KEPT: usize = 256;
+pub(crate) const KEPT: usize = 256;
 
 /// A touch that ended in SIGBUS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,20 +34,26 @@ pub(crate) struct Kept {
     pub(crate) code: u16,
 }
 
+/// The last failures.
+///
+/// Lock legend: (a) atomic.
 #[derive(Debug)]
 pub(crate) struct Failures {
     kept: ArrayQueue<Kept>,
+    /// (a) How many there have been.
+    count: AtomicU64,
     explain: bool,
 }
 
 impl Failures {
     pub(crate) fn new(explain: bool) -> Self {
-        Self { kept: ArrayQueue::new(KEPT), explain }
+        Self { kept: ArrayQueue::new(KEPT), count: AtomicU64::new(0), explain }
     }
 
     /// Keeps a failure, in any context, and tells of it on stderr.
     pub(crate) fn keep(&self, object: u32, page: PageIndex, address: u64, code: u16) {
         self.kept.force_push(Kept { object, page: page.0, address, code });
+        self.count.fetch_add(1, Ordering::SeqCst);
         if self.explain {
             let mut line = Line { bytes: [0; 256], len: 0 };
             let _ = write!(
@@ -66,6 +73,11 @@ impl Failures {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
+    }
+
+    /// How many there have been, of which the last [`KEPT`] may still be here.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
     }
 
     pub(crate) fn take(&self) -> Option<Kept> {

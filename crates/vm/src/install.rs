@@ -558,7 +558,7 @@ pub(crate) fn block(page: PageIndex, pages: u64, window: PageRange) -> PageRange
 fn spiral(frames: &Frames, page: PageIndex, each_way: u64, window: PageRange) -> PageRange {
     let resident = |page| matches!(frames.pages.see(page), Seen::Resident { marked: false });
     let (mut start, mut end) = (page, PageIndex(page.0 + 1));
-    for _ in 0..each_way {
+    for _ in 0..each_way.min(window.len()) {
         if start > window.start() {
             if !resident(PageIndex(start.0 - 1)) {
                 break;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 use prepage_core::{Fault, ObjectId, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts};
 use prepage_sys::signals::Masked;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, KEPT};
 use crate::fault::now_ns;
 use crate::object::ObjectCore;
 use crate::record::Taken;
-use crate::sync::{Anyway, Mutex};
+use crate::sync::{Anyway, AtomicUsize, Mutex, Ordering};
 use crate::vm::{Vm, VmCore};
 
 /// The objects that exist, and those that lists name, by their numbers.
@@ -20,6 +20,8 @@ use crate::vm::{Vm, VmCore};
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     named: Mutex<HashMap<u32, Named>>,
+    /// With so many names it is time to look for those that no failure needs any more. Changed with `named` held.
+    look_at: AtomicUsize,
 }
 
 /// What is known of an object, also after it went.
@@ -36,8 +38,16 @@ struct Named {
 /// Lists that were not taken since an object went.
 #[derive(Clone, Copy, Debug)]
 struct Unread {
-    failures: bool,
+    /// How many failures there had been by then; `None` when the list was taken.
+    failures: Option<u64>,
     trace: bool,
+}
+
+impl Unread {
+    /// Whether a list may name the object, now that there have been `failures`.
+    fn is_needed(&self, failures: u64) -> bool {
+        self.trace || self.failures.is_some_and(|before| failures < before + KEPT as u64)
+    }
 }
 
 impl Names {
@@ -65,11 +75,18 @@ impl VmCore {
         }
         let id = object.id;
         let mut names = self.names.named.lock().anyway();
-        let unread = Unread { failures: !self.failures.is_empty(), trace: self.records.is_some() };
-        if !mentioned || !unread.failures && !unread.trace {
+        let failures = self.failures.count();
+        let has_failures = !self.failures.is_empty();
+        let unread = Unread { failures: has_failures.then_some(failures), trace: self.records.is_some() };
+        if !mentioned || !unread.is_needed(failures) {
             names.remove(&id);
         } else if let Some(named) = names.get_mut(&id) {
             named.gone = Some(unread);
+        }
+        // Nobody may ever take the lists.
+        if names.len() > self.names.look_at.load(Ordering::Relaxed) {
+            forget_read(&mut names, failures, |_| ());
+            self.names.look_at.store(2 * names.len() + 2 * KEPT, Ordering::Relaxed);
         }
     }
 }
@@ -100,7 +117,7 @@ impl Vm {
             });
             alive.extend(object);
         }
-        forget_read(&mut names, |unread| unread.failures = false);
+        forget_read(&mut names, 0, |unread| unread.failures = None);
         drop(names);
         failures
     }
@@ -152,11 +169,8 @@ impl Vm {
             });
         }
         // What has gone fails no more.
-        let has_failures = !self.core.failures.is_empty();
-        forget_read(&mut names, |unread| {
-            unread.trace &= !all;
-            unread.failures &= has_failures;
-        });
+        let failures = self.core.failures.count();
+        forget_read(&mut names, failures, |unread| unread.trace &= !all);
         trace
     }
 }
@@ -167,19 +181,20 @@ fn thread(tid: u32) -> Thread {
     Thread { pid: std::process::id(), tid, comm: comm.trim_end().to_owned() }
 }
 
-/// A list was taken: objects that are gone and that no list names any more are forgotten.
-fn forget_read(names: &mut HashMap<u32, Named>, read: impl Fn(&mut Unread)) {
+/// Objects that are gone and that no list names any more are forgotten, now that there have been `failures`.
+fn forget_read(names: &mut HashMap<u32, Named>, failures: u64, read: impl Fn(&mut Unread)) {
     names.retain(|_, named| {
         let Some(unread) = &mut named.gone else { return true };
         read(unread);
-        unread.failures || unread.trace
+        unread.is_needed(failures)
     });
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use prepage_core::PAGE_SIZE;
+    use prepage_core::{PAGE_SIZE, PageIndex};
 
+    use crate::failure::KEPT;
     use crate::sync::Anyway;
     use crate::{MapOptions, Vm, VmOptions};
 
@@ -199,6 +214,22 @@ mod tests {
             assert_eq!(vm.take_trace().faults.len(), 1);
             assert_eq!(vm.core.names.named.lock().anyway().len(), 0);
         }
+    }
+
+    #[test]
+    fn names_that_only_failures_need_go_with_them() {
+        let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+        for _ in 0..10 * KEPT {
+            let zeros = vm.anonymous(PAGE_SIZE).unwrap();
+            vm.core.failures.keep(zeros.core.id, PageIndex(0), 0, crate::reason::SHORT);
+            zeros.core.mention();
+        }
+        let kept = vm.core.names.named.lock().anyway().len();
+        assert!((KEPT..4 * KEPT).contains(&kept), "{kept}");
+        let failures = vm.take_failures();
+        assert_eq!(failures.len(), KEPT);
+        assert!(failures.iter().all(|failure| !failure.object.is_empty()));
+        assert_eq!(vm.core.names.named.lock().anyway().len(), 0);
     }
 
     #[test]

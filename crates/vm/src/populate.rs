@@ -1,5 +1,6 @@
 //! Pages that a program asks for before it touches them, or instead of touching them.
 
+use std::io;
 use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -20,6 +21,10 @@ use crate::zero;
 
 /// Pages that [`Map::read_at`] brings in at once.
 const READ_AT_PAGES: u64 = 1 << 14;
+/// How often [`Map::read_at`] brings in what then cannot be read. A page may be reclaimed meanwhile, some times in a row.
+const TRIES: u32 = 1000;
+/// EFAULT
+const UNREADABLE: i32 = 14;
 
 /// A page of an object that cannot be had, and why.
 type Unavailable = (Arc<ObjectCore>, PageIndex, u16);
@@ -106,6 +111,7 @@ impl Map {
     ///
     /// # Errors
     /// [`AccessError::Unavailable`] names the page that failed, and why. [`AccessError::Beyond`] if the range ends beyond the map.
+    /// [`AccessError::System`] with EFAULT if a page is there and the kernel cannot read it: of broken memory, or of swap that fails.
     pub fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         let end = offset_bytes.checked_add(into.len() as u64).filter(|&end| end <= self.len_bytes());
@@ -116,11 +122,15 @@ impl Map {
                 len_bytes: self.len_bytes(),
             });
         }
-        let mut done = 0;
+        let (mut done, mut tries) = (0, 0);
         while done < into.len() {
             let at = offset_bytes + done as u64;
             let copied = try_copy(self.address() + at, &mut into[done..]).map_err(AccessError::System)?;
             done += copied;
+            tries = if copied == 0 { tries + 1 } else { 0 };
+            if tries > TRIES {
+                return Err(AccessError::System(io::Error::from_raw_os_error(UNREADABLE)));
+            }
             if copied == 0 {
                 let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
                 let most = READ_AT_PAGES.min(self.core.vm.pool.core().frames.most_at_once());
@@ -164,4 +174,25 @@ fn read_all(place: &Place<'_>, count: u64, account: &mut Account) -> Result<(), 
 
 fn unavailable(object: &ObjectCore, page: PageIndex, code: u16) -> AccessError {
     AccessError::Unavailable { object: object.name.clone(), page, reason: object.reason(page, code) }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_sys::call_filter::When;
+
+    use super::*;
+    use crate::snapshot::tests::while_failing;
+    use crate::{MapOptions, Vm, VmOptions};
+
+    #[test]
+    fn what_is_there_and_cannot_be_read_is_an_error() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(4 * PAGE_SIZE).unwrap();
+        let map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        let unreadable = (libc::SYS_process_vm_readv, When::Always);
+        let Some(failed) = while_failing(UNREADABLE, unreadable, || map.read_at(0, &mut [0])) else { return };
+        let Err(AccessError::System(error)) = failed else { panic!("{failed:?}") };
+        assert_eq!(error.raw_os_error(), Some(UNREADABLE));
+        map.read_at(0, &mut [0]).unwrap();
+    }
 }

@@ -40,6 +40,36 @@ pub(crate) struct Written {
     failed: RangeSet<u64>,
 }
 
+/// What came of writing pages, in ascending order.
+#[derive(Debug)]
+struct Came {
+    written: Vec<PageRange>,
+    refused: Vec<PageIndex>,
+    /// The first error.
+    outcome: Result<(), FlushError>,
+}
+
+impl Default for Came {
+    fn default() -> Self {
+        Self { written: Vec::new(), refused: Vec::new(), outcome: Ok(()) }
+    }
+}
+
+impl Came {
+    fn fail(&mut self, page: PageIndex, error: FlushError) {
+        self.refused.push(page);
+        if self.outcome.is_ok() {
+            self.outcome = Err(error);
+        }
+    }
+}
+
+/// `None` of a single page.
+fn halves(range: PageRange) -> Option<(PageRange, PageRange)> {
+    let middle = PageIndex(range.start().0 + range.len() / 2);
+    (range.len() > 1).then(|| (PageRange::new(range.start(), middle), PageRange::new(middle, range.end())))
+}
+
 impl Object {
     /// How many of its pages may hold written bytes that were not written back yet. They stay in memory until then. If a program writes in
     /// order, this includes pages ahead of its writes: see [`Self::write_back`]. None in a child of fork(2).
@@ -201,6 +231,7 @@ impl ObjectCore {
         drop(section);
         if is_marked {
             dirty.written.lock().anyway().failed.remove(page.0..page.0 + 1);
+            self.vm.writer.call_for(self);
         }
         is_marked
     }
@@ -272,21 +303,20 @@ impl ObjectCore {
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
-                let came = match &mut buffer {
-                    Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len())),
-                    None => Ok(Vec::new()),
-                };
-                let is_written = buffer.is_some() && came.is_ok();
-                failed += if is_written { 0 } else { run.len() };
-                let came = came.map(|parts| {
-                    for part in parts {
-                        written.since_sync.insert(part.start().0..part.end().0);
-                        pages += part.len();
-                    }
-                });
-                outcome = outcome.and(came);
+                let mut came = Came::default();
+                match &mut buffer {
+                    Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len()), &mut came),
+                    None => came.refused.extend(run.iter()),
+                }
+                pages += came.written.iter().map(|part| part.len()).sum::<u64>();
+                failed += came.refused.len() as u64;
+                // What went to a swap file is never synced.
+                for part in came.written.iter().filter(|_| !dirty.home.is_swap()) {
+                    written.since_sync.insert(part.start().0..part.end().0);
+                }
+                outcome = outcome.and(came.outcome);
                 for page in run.iter() {
-                    dirty.end(&frames.pages, page, is_written);
+                    dirty.end(&frames.pages, page, came.refused.binary_search(&page).is_err());
                 }
             }
         }
@@ -308,16 +338,16 @@ impl ObjectCore {
         (pages, outcome)
     }
 
-    /// Writes what was written to of `run`, and gives that. Where a page fails all of `run` may be as it was.
-    fn write_run(
-        &self,
-        frames: &Frames,
-        dirty: &Dirty,
-        run: PageRange,
-        bytes: &mut [u8],
-    ) -> Result<Vec<PageRange>, FlushError> {
-        let failed = |source| FlushError::Write { object: self.name.clone(), page: run.start(), source };
-        frames.memfd.read_at(bytes, run.start().offset_bytes()).map_err(failed)?;
+    /// Writes what was written to of `run`, whose bytes `bytes` has room for. One page that fails keeps no other from being written.
+    fn write_run(&self, frames: &Frames, dirty: &Dirty, run: PageRange, bytes: &mut [u8], came: &mut Came) {
+        if let Err(source) = frames.memfd.read_at(bytes, run.start().offset_bytes()) {
+            let Some((first, rest)) = halves(run) else {
+                return came.fail(run.start(), self.write_error(run, source));
+            };
+            let (first_bytes, rest_bytes) = bytes.split_at_mut(first.bytes() as usize);
+            self.write_run(frames, dirty, first, first_bytes, came);
+            return self.write_run(frames, dirty, rest, rest_bytes, came);
+        }
         let of_page = |page: PageIndex| &bytes[((page.0 - run.start().0) * PAGE_SIZE) as usize..];
         let sums = frames.sums().expect("made with what takes writes");
         // Kept now, while the bytes are at hand: who opens the page ahead of the next writes need not read it.
@@ -325,27 +355,38 @@ impl ObjectCore {
             let is_known = sums.replace(page, &of_page(page)[..PAGE_SIZE as usize]);
             dirty.stays_ahead(&frames.pages, page, is_known)
         };
-        runs_of(run.iter().filter(|&page| !is_same(page)))
-            .into_iter()
-            .map(|part| {
-                self.write_part(dirty, part, &of_page(part.start())[..part.bytes() as usize])?;
-                Ok(part)
-            })
-            .collect()
+        for part in runs_of(run.iter().filter(|&page| !is_same(page))) {
+            self.write_part(dirty, part, &of_page(part.start())[..part.bytes() as usize], came);
+        }
     }
 
-    fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8]) -> Result<(), FlushError> {
-        let failed = |source| FlushError::Write { object: self.name.clone(), page: part.start(), source };
+    /// Writes the pages `part`, whose bytes are `bytes`; where that fails, by halves.
+    fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8], came: &mut Came) {
+        match (self.write(dirty, part, bytes), halves(part)) {
+            (Ok(()), _) => came.written.push(part),
+            (Err(error), None) => came.fail(part.start(), error),
+            (Err(_), Some((first, rest))) => {
+                let (first_bytes, rest_bytes) = bytes.split_at(first.bytes() as usize);
+                self.write_part(dirty, first, first_bytes, came);
+                self.write_part(dirty, rest, rest_bytes, came);
+            }
+        }
+    }
+
+    fn write(&self, dirty: &Dirty, part: PageRange, bytes: &[u8]) -> Result<(), FlushError> {
         let start = part.start().offset_bytes();
         let wanted = part.bytes().min(self.len_bytes - start);
-        let len_bytes = dirty.home.len_bytes().map_err(failed)?;
+        let len_bytes = dirty.home.len_bytes().map_err(|source| self.write_error(part, source))?;
         let there = wanted.min(len_bytes.saturating_sub(start));
-        dirty.home.write(start, &bytes[..there as usize]).map_err(failed)?;
+        dirty.home.write(start, &bytes[..there as usize]).map_err(|source| self.write_error(part, source))?;
         if there < wanted {
-            let page = PageIndex(part.start().0 + there / PAGE_SIZE);
-            return Err(FlushError::Truncated { object: self.name.clone(), page, len_bytes });
+            return Err(FlushError::Truncated { object: self.name.clone(), page: part.start(), len_bytes });
         }
         Ok(())
+    }
+
+    fn write_error(&self, range: PageRange, source: io::Error) -> FlushError {
+        FlushError::Write { object: self.name.clone(), page: range.start(), source }
     }
 
     /// From here on a write to one of `pages`, which ascend, is told again.
@@ -408,6 +449,8 @@ mod tests {
     struct Failing {
         file: File,
         writes_fail: AtomicBool,
+        /// Of all pages but this one writes succeed.
+        refused: Mutex<Option<PageIndex>>,
         /// Held, writes wait.
         writes: Mutex<()>,
         syncs_fail: AtomicBool,
@@ -417,6 +460,10 @@ mod tests {
         fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
             drop(self.writes.lock().unwrap());
             if self.writes_fail.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let range = PageRange::covering(offset_bytes, bytes.len() as u64);
+            if self.refused.lock().unwrap().is_some_and(|page| range.contains(page)) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             self.file.write(offset_bytes, bytes)
@@ -447,6 +494,7 @@ mod tests {
         let home = Arc::new(Failing {
             file: file.reopen().unwrap(),
             writes_fail: AtomicBool::new(false),
+            refused: Mutex::default(),
             writes: Mutex::default(),
             syncs_fail: AtomicBool::new(false),
         });
@@ -482,6 +530,55 @@ mod tests {
         assert_eq!(object.dirty_pages(), 0);
         let bytes = std::fs::read(file.path()).unwrap();
         assert_eq!([2 * PAGE_SIZE, 4 * PAGE_SIZE - 1, 6 * PAGE_SIZE].map(|at| bytes[at as usize]), [2, 2, 7]);
+    }
+
+    #[test]
+    fn neighbours_of_a_page_that_cannot_be_written_are_written() {
+        let (file, home, object, map) = failing();
+        *home.refused.lock().unwrap() = Some(PageIndex(3));
+        map.write_at(0, &[1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let failed = object.flush(object.pages()).unwrap_err();
+        assert!(matches!(failed, FlushError::Write { page: PageIndex(3), .. }), "{failed}");
+        assert_eq!(object.dirty_pages(), 1);
+        let firsts = || {
+            let bytes = std::fs::read(file.path()).unwrap();
+            bytes.iter().copied().step_by(PAGE_SIZE as usize).collect::<Vec<_>>()
+        };
+        assert_eq!(firsts(), [1, 1, 1, 0, 1, 1, 1, 1]);
+        let counted = object.core.vm.figures.counted();
+        assert_eq!((counted.pages_written_back, counted.write_backs_failed), (PAGES - 1, 1));
+        *home.refused.lock().unwrap() = None;
+        object.flush(object.pages()).unwrap();
+        assert_eq!((firsts(), object.dirty_pages()), (vec![1; PAGES as usize], 0));
+    }
+
+    #[test]
+    fn pages_before_the_end_of_a_file_that_was_cut_are_written() {
+        let (file, home, object, map) = failing();
+        map.write_at(0, &[1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        home.file.set_len(5 * PAGE_SIZE).unwrap();
+        let failed = object.flush(object.pages()).unwrap_err();
+        assert!(matches!(failed, FlushError::Truncated { page: PageIndex(5), .. }), "{failed}");
+        assert_eq!(object.dirty_pages(), PAGES - 5);
+        assert_eq!(std::fs::read(file.path()).unwrap(), [1; 5 * PAGE_SIZE as usize]);
+    }
+
+    #[test]
+    fn what_a_failed_sync_makes_dirty_again_is_written_in_the_background() {
+        let (_file, home, object, map) = failing();
+        let writer = &object.core.vm.writer;
+        writer.enter(&object.core, Duration::from_millis(5)).unwrap();
+        map.write_at(0, &[1]).unwrap();
+        let is_clean_soon = || {
+            (0..2000).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                object.dirty_pages() == 0
+            })
+        };
+        assert!(is_clean_soon());
+        home.syncs_fail.store(true, Ordering::SeqCst);
+        assert!(matches!(object.flush(object.pages()), Err(FlushError::Sync { .. })));
+        assert!(is_clean_soon());
     }
 
     #[test]

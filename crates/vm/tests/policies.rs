@@ -73,6 +73,22 @@ fn touched(vm: &Vm, case: &Case<'_>, mode: Mode, touches: &[u64], wanted: &Found
 }
 
 #[test]
+fn neighbours_of_any_number_end_at_the_map() {
+    for mode in [Mode::Inline, Mode::Handler] {
+        let (vm, object) = (vm(), support::Words { len_bytes: 16 * 4096, ..Default::default() });
+        let object = vm.source("words", object).unwrap();
+        let other = vm.map(&object, &MapOptions::shared()).unwrap();
+        other.populate(other.window()).unwrap();
+        let options = MapOptions::shared().mode(mode).neighbours(Neighbours::Spiral(u64::MAX)).every_fault();
+        let map = vm.map(&object, &options).unwrap();
+        for page in [5, 0, 15] {
+            assert_eq!(touch(&map, page), support::word(page * 4096));
+        }
+        support::until(|| vm.statistics().counted.soft == 1);
+    }
+}
+
+#[test]
 fn every_vector_is_exact_through_real_memory() {
     let vectors: Value = serde_json::from_str(VECTORS).unwrap();
     let vm = vm();
