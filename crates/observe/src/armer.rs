@@ -168,14 +168,14 @@ impl Armer {
         self.expected.clear();
     }
 
-    /// Whether a program is not loaded yet, or a visited process has not stopped: [`Self::go_on`] soon.
+    /// Whether a program is not loaded yet, or a visited process is about to stop: [`Self::go_on`] soon.
     pub fn is_waiting(&self) -> bool {
         self.is_visiting() || !self.loading.is_empty()
     }
 
     /// Whether a visited process may stand still: [`Self::end_visits`] soon.
     pub fn is_visiting(&self) -> bool {
-        !self.visits.is_empty()
+        self.visits.iter().any(|(visit, _)| visit.is_soon_over())
     }
 
     /// Visits process `pid` when it has executed its next program, before that runs. For one without rights of its own, which

@@ -329,11 +329,13 @@ static void uses(int set)
     }
 }
 
-/* Whether `number`, prctl or seccomp, would put this process under a filter of its own. With null for a filter it fails: so programs
- * find out whether there are filters. `args`: of that call. */
+/* Whether `number`, prctl or seccomp, would put this process under a filter of its own, or have it answer its system calls itself. With
+ * null for a filter it fails: so programs find out whether there are filters. `args`: of that call. */
 static int begins_sandbox(long number, const long *args)
 {
-    enum { SET_SECCOMP = 22, STRICT = 1, FILTER = 2, SET_STRICT = 0, SET_FILTER = 1 };
+    enum { SET_SECCOMP = 22, SET_DISPATCH = 59, STRICT = 1, FILTER = 2, SET_STRICT = 0, SET_FILTER = 1, OFF = 0 };
+    if (number == __NR_prctl && (int)args[0] == SET_DISPATCH)
+        return args[1] != OFF;
     if (number == __NR_prctl)
         return (int)args[0] == SET_SECCOMP && (args[1] == STRICT || (args[1] == FILTER && args[2]));
     return number == __NR_seccomp && (((int)args[0] == SET_STRICT && !(int)args[1]) || ((int)args[0] == SET_FILTER && args[2]));

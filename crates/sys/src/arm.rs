@@ -14,14 +14,15 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::agent::FirstTouches;
 use crate::auxv;
-use crate::call_filter::{filters_of, inherited_filters};
+use crate::call_filter::{filters_in, inherited_filters};
 use crate::first_touches::agree_on_first_touches;
 use crate::given::descriptor;
 use crate::process_status::ProcessStatus;
@@ -31,8 +32,9 @@ pub use crate::visit_error::VisitError;
 
 /// A process asked to stop that may not have done so yet.
 ///
-/// The thread that began a visit must be the one that ends or drops it. Dropped before it could end, it waits until the process
-/// has stopped, and lets it go.
+/// The thread that began a visit must be the one that ends or drops it. Dropped before it could end, it waits 10 ms for the process to
+/// stop, and lets it go. One that has not stopped by then, as it waits for something that nothing interrupts, is let go by the end of the
+/// thread.
 #[derive(Debug)]
 pub struct Visit {
     pid: u32,
@@ -41,6 +43,7 @@ pub struct Visit {
     at_exec: bool,
     /// Whether it was asked to stop and not let go yet.
     is_held: bool,
+    begun: Instant,
 }
 
 const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
@@ -52,6 +55,9 @@ impl Visit {
     /// [`VisitError`], before the process noticed anything.
     pub fn begin(pid: u32) -> Result<Self, VisitError> {
         let mut visit = Self::of(pid, false)?;
+        if vdso_of(pid).is_none() {
+            return Err(VisitError::Foreign);
+        }
         if !is_interruptible(pid) {
             return Err(VisitError::Busy);
         }
@@ -76,20 +82,13 @@ impl Visit {
     fn of(pid: u32, at_exec: bool) -> Result<Self, VisitError> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(VisitError::Gone)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|_| VisitError::Gone)?;
-        if has_ended(pid) {
-            return Err(VisitError::Gone);
-        }
+        let status = ProcessStatus::of(pid).ok().filter(|status| !has_ended(status));
+        let status = status.ok_or(VisitError::Gone)?;
         if traces_visitor(pid) {
             return Err(VisitError::Tracer);
         }
-        let visit = Self { pid, pidfd, at_exec, is_held: false };
-        visit.is_free()?;
-        Ok(visit)
-    }
-
-    fn is_free(&self) -> Result<(), VisitError> {
-        let is_free = filters_of(&self.pid.to_string()) == Some(inherited_filters());
-        if is_free { Ok(()) } else { Err(VisitError::Sandboxed) }
+        is_free(pid, &status)?;
+        Ok(Self { pid, pidfd, at_exec, is_held: false, begun: Instant::now() })
     }
 
     /// Where the process, which stands still, has a system call instruction. Programs can unmap their vDSO (valgrind does).
@@ -110,6 +109,12 @@ impl Visit {
     /// Whether it was begun by [`Self::at_exec`].
     pub fn is_at_exec(&self) -> bool {
         self.at_exec
+    }
+
+    /// Whether the process may be expected to stop at any moment. One that has not within 0.1 s waits for something that nothing
+    /// interrupts.
+    pub fn is_soon_over(&self) -> bool {
+        self.at_exec || self.begun.elapsed() < Duration::from_millis(100)
     }
 
     /// Ends the visit, if the process has stopped by now: `None` if not. `arm` gets the process's userfaultfd while it
@@ -180,12 +185,21 @@ impl Visit {
                 return self.leave(0, VisitError::Gone);
             }
         }
+        let Ok(status) = ProcessStatus::of(self.pid) else { return self.leave(0, VisitError::Gone) };
         // It may have entered a sandbox until it stopped.
-        if let Err(error) = self.is_free() {
+        if let Err(error) = is_free(self.pid, &status) {
             return self.leave(0, error);
+        }
+        if ptrace::answers_own_calls(self.pid) {
+            return self.leave(0, VisitError::Sandboxed);
         }
         match ptrace::is_in_rseq(self.pid) {
             Ok(false) => {}
+            _ => return self.leave(0, VisitError::Busy),
+        }
+        // In a call that waits with other signals blocked: which ones, the kernel would forget.
+        match (ptrace::signal_mask(self.pid), signals(&status, "SigBlk")) {
+            (Ok(after_the_call), Some(now)) if after_the_call == now => {}
             _ => return self.leave(0, VisitError::Busy),
         }
         let Some(instruction) = self.instruction() else { return self.leave(0, VisitError::Foreign) };
@@ -269,13 +283,23 @@ impl Drop for Visit {
         if !self.is_held {
             return;
         }
+        const PATIENCE: Duration = Duration::from_millis(10);
+        const PAUSE: Duration = Duration::from_micros(50);
         // A process is let go only when it stands still. It fails only for one that has ended.
         let _ = ptrace::interrupt(self.pid);
-        let signal = match ptrace::stop_of(self.pid, true) {
-            Ok(Some(Stop::Signal(signal))) => signal,
-            _ => 0,
-        };
-        let _ = self.leave::<()>(signal, VisitError::Gone);
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            let signal = match ptrace::stop_of(self.pid, false) {
+                Ok(None) => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                Ok(Some(Stop::Signal(signal))) => signal,
+                Ok(Some(_)) | Err(_) => 0,
+            };
+            let _ = self.leave::<()>(signal, VisitError::Gone);
+            return;
+        }
     }
 }
 
@@ -292,26 +316,56 @@ fn refused(pid: u32, error: io::Error) -> VisitError {
     match error.raw_os_error() {
         Some(libc::ESRCH) => VisitError::Gone,
         // The kernel's answer for one that has ended, as long as nobody has taken note of its end.
-        Some(libc::EPERM) if has_ended(pid) => VisitError::Gone,
+        Some(libc::EPERM) if ProcessStatus::of(pid).map_or(true, |status| has_ended(&status)) => {
+            VisitError::Gone
+        }
         _ => VisitError::Refused(error),
     }
 }
 
-/// Whether process `pid` is a zombie, or not even that any more.
-fn has_ended(pid: u32) -> bool {
-    matches!(state_of(pid), None | Some('Z' | 'X'))
+/// Whether it is a zombie, or not even that any more.
+fn has_ended(status: &ProcessStatus) -> bool {
+    matches!(state(status), None | Some('Z' | 'X'))
 }
 
-fn state_of(pid: u32) -> Option<char> {
-    ProcessStatus::of(pid).ok()?.field("State")?.chars().next()
+fn state(status: &ProcessStatus) -> Option<char> {
+    status.field("State")?.chars().next()
+}
+
+/// Whether the process has no rights that a user who may start it has not, and may make every system call.
+fn is_free(pid: u32, status: &ProcessStatus) -> Result<(), VisitError> {
+    if !has_rights_of_one(status) || is_hidden(pid, status) {
+        return Err(VisitError::Refused(io::ErrorKind::PermissionDenied.into()));
+    }
+    if filters_in(status) == inherited_filters() { Ok(()) } else { Err(VisitError::Sandboxed) }
+}
+
+/// Whether its real, effective, saved and file system ids are one user's and one group's. Other ones are those of a set-user-ID program.
+fn has_rights_of_one(status: &ProcessStatus) -> bool {
+    ["Uid", "Gid"].into_iter().filter_map(|name| status.field(name)).all(|ids| {
+        let mut ids = ids.split_ascii_whitespace();
+        let first = ids.next();
+        ids.all(|id| Some(id) == first)
+    })
+}
+
+/// Whether the kernel lets nobody but root look at it, not even its own user (PR_SET_DUMPABLE): it had other rights before, or keeps secrets.
+fn is_hidden(pid: u32, status: &ProcessStatus) -> bool {
+    let user = status.field("Uid").and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+    let shown_as = std::fs::metadata(format!("/proc/{pid}/auxv")).map(|facts| facts.uid()).ok();
+    user != shown_as
+}
+
+/// A set of signals of the first thread of a process, by its field (proc_pid_status(5)).
+fn signals(status: &ProcessStatus, name: &str) -> Option<u64> {
+    u64::from_str_radix(status.field(name)?, 16).ok()
 }
 
 /// Whether a signal is there for the first thread of `pid` that it does not block. Yes where that cannot be told.
 fn has_signals(pid: u32) -> bool {
     let Ok(status) = ProcessStatus::of(pid) else { return true };
-    let mask = |name| u64::from_str_radix(status.field(name)?, 16).ok();
-    match (mask("SigPnd"), mask("ShdPnd"), mask("SigBlk")) {
-        (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
+    match ["SigPnd", "ShdPnd", "SigBlk"].map(|name| signals(&status, name)) {
+        [Some(own), Some(shared), Some(blocked)] => (own | shared) & !blocked != 0,
         _ => true,
     }
 }
@@ -333,14 +387,19 @@ fn is_interruptible(pid: u32) -> bool {
         libc::SYS_pause,
         libc::SYS_rt_sigsuspend,
     ];
-    const EXEC: [libc::c_long; 2] = [libc::SYS_execve, libc::SYS_execveat];
+    /// An exec, and waits for a child that has its parent's memory, as long as it likes.
+    const NEVER: [libc::c_long; 5] =
+        [libc::SYS_execve, libc::SYS_execveat, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
     /// Waits that nothing interrupts: for a disk.
     const DISK: char = 'D';
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     // `running`, or -1 of a thread that waits, but not in a call: for a page.
     match call.split_ascii_whitespace().next().and_then(|number| number.parse().ok()) {
         Some(-1) | None => true,
-        Some(number) => CALLS.contains(&number) || !EXEC.contains(&number) && state_of(pid) == Some(DISK),
+        Some(number) => {
+            let is_for_disk = || ProcessStatus::of(pid).is_ok_and(|status| state(&status) == Some(DISK));
+            CALLS.contains(&number) || !NEVER.contains(&number) && is_for_disk()
+        }
     }
 }
 
@@ -391,6 +450,44 @@ mod tests {
             }
         }
         assert!(child.wait().unwrap().success());
+    }
+
+    /// It may wait for what its user does.
+    #[test]
+    fn who_gives_up_a_visit_to_a_process_that_cannot_stop_does_not_wait_for_it() {
+        if !has(Need::Tracing) {
+            return;
+        }
+        let child = Forked::new(|| {
+            // SAFETY: without CLONE_VM a fork, whose parent waits until the child ends.
+            match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) } {
+                0 => {
+                    std::thread::sleep(std::time::Duration::from_millis(1500));
+                    0
+                }
+                _ => 7,
+            }
+        })
+        .unwrap();
+        let pid = child.pid();
+        while state(&ProcessStatus::of(pid).unwrap()) != Some('D') {
+            std::thread::yield_now();
+        }
+        let took = std::thread::spawn(move || {
+            let mut visit = Visit::of(pid, false).unwrap();
+            ptrace::seize_alone(pid).unwrap();
+            ptrace::interrupt(pid).unwrap();
+            visit.is_held = true;
+            let began = std::time::Instant::now();
+            assert!(visit.end(|_| ()).is_none());
+            drop(visit);
+            began.elapsed()
+        });
+        let took = took.join().unwrap();
+        let tracer = ProcessStatus::of(pid).unwrap().field("TracerPid").map(str::to_owned);
+        assert_eq!(child.wait().unwrap().exit_status(), Some(7));
+        assert_eq!(tracer.as_deref(), Some("0"));
+        assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     }
 
     #[test]

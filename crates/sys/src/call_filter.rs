@@ -67,15 +67,18 @@ pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
 
 /// How many filters the system calls of this process were under when it began. Processes of one sandbox have the same number.
 pub fn inherited_filters() -> u32 {
-    filters_of("thread-self").unwrap_or(0).saturating_sub(OWN.load(Ordering::Relaxed))
+    filters_of_this_thread().unwrap_or(0).saturating_sub(OWN.load(Ordering::Relaxed))
 }
 
-/// How many filters the system calls of process `pid` (a number, or `thread-self`) are under; `None` where it is gone.
-pub(crate) fn filters_of(pid: &str) -> Option<u32> {
-    let status = ProcessStatus::of(pid).ok()?;
+fn filters_of_this_thread() -> Option<u32> {
+    Some(filters_in(&ProcessStatus::of("thread-self").ok()?))
+}
+
+/// How many filters the system calls of a process are under.
+pub(crate) fn filters_in(status: &ProcessStatus) -> u32 {
     let number = |name: &str| -> u32 { status.field(name).and_then(|value| value.parse().ok()).unwrap_or(0) };
     // The count came with Linux 5.9.
-    Some(number("Seccomp_filters").max(number("Seccomp").min(1)))
+    number("Seccomp_filters").max(number("Seccomp").min(1))
 }
 
 /// One comparison a call, which jumps to what refuses it or to its own test; what is left is allowed.
@@ -126,7 +129,7 @@ mod tests {
     /// A filter is a thread's own: other tests go on as before.
     #[test]
     fn what_is_refused_fails_and_all_else_works() {
-        let before = filters_of("thread-self").unwrap();
+        let before = filters_of_this_thread().unwrap();
         let refused = [
             (libc::SYS_chroot, When::Always),
             (libc::SYS_socket, When::Not(0, libc::AF_UNIX as u32)),
@@ -138,7 +141,7 @@ mod tests {
             if unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), has_none).is_none() {
                 return;
             }
-            assert_eq!(filters_of("thread-self"), Some(before + 1));
+            assert_eq!(filters_of_this_thread(), Some(before + 1));
             let code =
                 |result: i64| if result < 0 { io::Error::last_os_error().raw_os_error() } else { None };
             // SAFETY: numbers, a path that ends in a zero byte, and memory that is made here and given back.
@@ -162,7 +165,6 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(filters_of("thread-self"), Some(before));
-        assert_eq!(filters_of("4194305"), None);
+        assert_eq!(filters_of_this_thread(), Some(before));
     }
 }

@@ -33,6 +33,11 @@ impl Forked {
         }
     }
 
+    /// The child.
+    pub fn pid(&self) -> u32 {
+        self.0.as_raw_nonzero().get() as u32
+    }
+
     /// Waits for the child's end.
     ///
     /// # Errors

@@ -294,16 +294,46 @@ const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+
+/// Which signals of a stopped thread are blocked once the system call that it is in has returned.
+pub fn signal_mask(tid: u32) -> io::Result<u64> {
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes eight bytes, the size of its signal set, to `mask`.
+    check(unsafe {
+        libc::ptrace(PTRACE_GETSIGMASK as _, tid as libc::pid_t, size_of::<u64>(), &raw mut mask)
+    })?;
+    Ok(mask)
+}
 
 /// Blocks all signals of a stopped thread. Returns its mask from before, for [`set_signal_mask`].
 pub fn block_signals(tid: u32) -> io::Result<u64> {
-    let mut before = 0u64;
-    // SAFETY: the kernel writes eight bytes, the size of its signal set, to `before`.
-    check(unsafe {
-        libc::ptrace(PTRACE_GETSIGMASK as _, tid as libc::pid_t, size_of::<u64>(), &raw mut before)
-    })?;
+    let before = signal_mask(tid)?;
     set_signal_mask(tid, u64::MAX)?;
     Ok(before)
+}
+
+/// Whether system calls of a stopped thread may be answered by itself (PR_SET_SYSCALL_USER_DISPATCH): made from elsewhere than where it
+/// allows them, they raise SIGSYS. No on kernels without that.
+pub fn answers_own_calls(tid: u32) -> bool {
+    /// struct ptrace_sud_config: mode, selector, offset and length.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Configuration {
+        mode: u64,
+        rest: [u64; 3],
+    }
+    let mut configuration = Configuration::default();
+    // SAFETY: the kernel writes at most the size passed to `configuration`.
+    let known = check(unsafe {
+        libc::ptrace(
+            PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG as _,
+            tid as libc::pid_t,
+            size_of::<Configuration>(),
+            &raw mut configuration,
+        )
+    });
+    known.is_ok() && configuration.mode != 0
 }
 
 /// Sets which signals of a stopped thread are blocked.

@@ -33,6 +33,11 @@ impl Visit {
         match self.0 {}
     }
 
+    /// Whether the process may be expected to stop at any moment.
+    pub fn is_soon_over(&self) -> bool {
+        match self.0 {}
+    }
+
     /// Ends it.
     pub fn end<T>(&mut self, _arm: impl FnOnce(FirstTouches) -> T) -> Option<Result<T, VisitError>> {
         match self.0 {}

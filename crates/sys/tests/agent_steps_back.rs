@@ -242,6 +242,40 @@ fn a_sandboxed_program_makes_only_its_own_calls() {
 }
 
 #[test]
+fn a_program_that_answers_system_calls_itself_makes_only_its_own() {
+    // From anywhere but libc they raise SIGSYS.
+    let source = r#"
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/prctl.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            static char block = 1;
+            unsigned long start = 0, end = 0;
+            char line[512], mode[8], text[8];
+            FILE *maps = fopen("/proc/self/maps", "r");
+            while (fgets(line, sizeof line, maps) && !(strstr(line, "libc.so") && sscanf(line, "%lx-%lx %7s", &start, &end, mode) == 3 && mode[2] == 'x'));
+            fclose(maps);
+            if (prctl(59, 1, start, end - start, &block)) return 9;
+            int fd = open("/etc/hostname", O_RDONLY);
+            write(1, text, read(fd, text, 4));
+            mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+            if (argc > 1 && *argv[1] == 'e') execl("/bin/true", "true", NULL);
+            if (argc > 1) _exit(3);
+            return 4;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    for args in [&[][..], &["_exit"], &["exec"]] {
+        let observed = same_with_and_without(program.to_str().unwrap(), args);
+        assert!(observed.output.status.code().is_some(), "{args:?}: {:?}", observed.output);
+        assert!(observed.lost.missed > 0, "what is not seen from then on is counted");
+    }
+}
+
+#[test]
 fn who_asks_whether_there_are_filters_is_in_no_sandbox() {
     let source = r#"
         #include <linux/filter.h>

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_sys::arm::{Visit, VisitError};
+use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
 
 use support::built;
@@ -99,6 +100,117 @@ int main(void) {
     let mut visits = Visits::default();
     assert_eq!(visited(child, &mut visits), "0 calls failed, exit status: 7");
     assert!(visits.armed > 10, "{} visits", visits.armed);
+}
+
+/// A call that the visit makes it make would be answered with SIGSYS.
+#[test]
+fn a_program_that_answers_its_system_calls_itself_is_left_alone() {
+    let source = r#"
+int main(void) {
+    unsigned long start = 0, end = 0;
+    char line[512], mode[8];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) {
+        if (strstr(line, "libc.so") && sscanf(line, "%lx-%lx %7s", &start, &end, mode) == 3 && mode[2] == 'x')
+            break;
+        start = 0;
+    }
+    fclose(maps);
+    static char block = 1;
+    ready();
+    work(20000);
+    if (!start || prctl(59, 1, start, end - start, &block))
+        return 9;
+    for (volatile long i = 0; i < 300000000; i++);
+    return 7;
+}
+"#;
+    let Some(child) = started(&format!("#include <string.h>\n{HEAD}{source}")) else { return };
+    let mut visits = Visits::default();
+    assert_eq!(visited(child, &mut visits), "exit status: 7");
+    assert!(visits.armed > 0 && visits.begun > visits.armed, "{} of {} visits", visits.armed, visits.begun);
+}
+
+/// As sigsuspend(2), ppoll(2) and pselect(2) do, until they return.
+#[test]
+fn a_program_that_waits_with_other_signals_blocked_gets_none_of_them() {
+    let source = r#"
+#include <pthread.h>
+#include <signal.h>
+static volatile int wanted;
+static pthread_t waits;
+static void taken(int number) { wanted |= number == SIGUSR1; }
+static void *sends(void *none) {
+    for (int i = 0; i < 40; i++) {
+        while (wanted);
+        work(2000);
+        pthread_kill(waits, SIGUSR2);
+        work(5000);
+        pthread_kill(waits, SIGUSR1);
+        work(2000);
+    }
+    return none;
+}
+int main(void) {
+    int early = 0;
+    pthread_t thread;
+    sigset_t both, only;
+    signal(SIGUSR1, taken);
+    signal(SIGUSR2, taken);
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR1);
+    sigemptyset(&only);
+    sigaddset(&only, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &both, NULL);
+    waits = pthread_self();
+    ready();
+    pthread_create(&thread, NULL, sends, NULL);
+    for (int i = 0; i < 40; i++) {
+        sigsuspend(&only);
+        early += !wanted;
+        while (!wanted)
+            sigsuspend(&only);
+        wanted = 0;
+    }
+    printf("%d early, ", early);
+    return 7;
+}
+"#;
+    let Some(child) = started(&format!("{HEAD}{source}")) else { return };
+    assert_eq!(visited(child, &mut Visits::default()), "0 early, exit status: 7");
+}
+
+#[test]
+fn a_program_with_rights_of_others_is_left_alone() {
+    if !has(Need::Root) {
+        return;
+    }
+    // One that has the rights of two users, and one that nobody but root may look at.
+    for ids in ["seteuid(54321)", "setuid(54321)"] {
+        let source = format!("int main(void) {{ {ids}; ready(); work(100000); return 7; }}");
+        let Some(child) = started(&format!("{HEAD}{source}")) else { return };
+        let mut visits = Visits::default();
+        assert_eq!(visited(child, &mut visits), "exit status: 7");
+        assert_eq!(visits.armed, 0, "{ids}");
+    }
+}
+
+#[test]
+fn a_program_that_waits_for_its_child_of_vfork_is_left_alone() {
+    let source = r#"
+int main(void) {
+    ready();
+    if (!vfork()) {
+        usleep(300000);
+        _exit(0);
+    }
+    return 7;
+}
+"#;
+    let Some(child) = started(&format!("{HEAD}{source}")) else { return };
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(matches!(Visit::begin(child.id()), Err(VisitError::Busy)));
+    assert_eq!(visited(child, &mut Visits::default()), "exit status: 7");
 }
 
 #[test]
