@@ -19,6 +19,10 @@ SKIPS := $(TESTED)/skips
 # cargo test, some programs of tests beside others; what fails among others is run once more, alone, and listed.
 SUITE := $(TESTED)/suite
 
+# The VM's own tests of its locks and atomics. To compile what is tested with optimization takes longer than it saves: the schedulers
+# are.
+SCHEDULED := cargo test --locked -p prepage-vm --lib --config 'profile.dev.package.prepage-vm.opt-level=0'
+
 export PREPAGE := $(CURDIR)/build/prepage
 
 .PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
@@ -51,9 +55,9 @@ test: setup-build setup-test
 	cargo build --locked --workspace --bin skips --bin suite
 	@$(SKIPS) --clear
 	$(SUITE) --locked --workspace || { $(SKIPS); exit 1; }
-	cargo test --locked -p prepage-vm --lib --features shuttle model
-	cargo test --locked -p prepage-vm --lib --features loom model
-	cargo test --locked -p prepage-vm --lib --features counted counted
+	$(SCHEDULED) --features shuttle model
+	$(SCHEDULED) --features loom model
+	$(SCHEDULED) --features counted counted
 	@$(SKIPS)
 
 ## check: lint, and licences and origins of dependencies
