@@ -1,5 +1,6 @@
 //! What agents tell from inside the programs: names looked up, and bytes read.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -25,6 +26,9 @@ const LOG_BYTES: u64 = 32 << 20;
 /// four milliseconds, and later on a busy machine.
 const UNDECIDED_NS: u64 = 100_000_000;
 
+/// An agent sends word as soon as its program is loaded. It may be one that ld.so could not load, or that came too late for the log.
+const LOADING_NS: u64 = 100_000_000;
+
 /// How a program that has not been executed yet is entered; `with_agent`: there is an [`Inside`] for it.
 pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
     let is_static = |program: &PathBuf| would_load(program, program) == Carrying::NotDynamic;
@@ -43,6 +47,8 @@ pub struct Inside {
     variables: Vec<(&'static str, OsString)>,
     /// Programs that no agent went into.
     without: u32,
+    /// Processes that executed a program whose agent has not sent word, and when.
+    silent: HashMap<u32, u64>,
     /// Programs whose pages' first touches are not seen.
     approximate: u32,
     /// Names left out, for they mean other files here.
@@ -52,8 +58,9 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// A log, and where agents send their userfaultfds, where programs `may_be_armed`. `Err` says why no agent goes into the program.
-    pub fn open(options: &ObserveOptions, may_be_armed: bool) -> Result<(Self, Receiver), String> {
+    /// A log, and where agents send their userfaultfds, where programs `may_be_armed`. An agent is expected in the program of process `pid`.
+    /// `Err` says why none goes into it.
+    pub fn open(pid: u32, options: &ObserveOptions, may_be_armed: bool) -> Result<(Self, Receiver), String> {
         let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
         let said = |error: io::Error| error.to_string();
         let library = match &options.agent {
@@ -75,7 +82,10 @@ impl Inside {
         let variable = log.variable(may_be_armed);
         let variables = variables(&library, &variable, options.own_audit.as_deref());
         let (without, approximate, elsewhere, records) = (0, 0, 0, Vec::new());
-        Ok((Self { log, library, variables, without, approximate, elsewhere, records }, receiver))
+        // However soon it ends.
+        let silent = HashMap::from([(pid, 0)]);
+        let inside = Self { log, library, variables, without, silent, approximate, elsewhere, records };
+        Ok((inside, receiver))
     }
 
     /// The agent.
@@ -120,6 +130,8 @@ impl Inside {
     fn see(&mut self, record: &Record, sightings: &mut Sightings) -> Option<u64> {
         let time_ns = if record.time_ns == 0 { now_ns() } else { record.time_ns };
         sightings.process(record.pid);
+        // After an exec that failed it is the agent of before that goes on.
+        self.silent.remove(&record.pid);
         match &record.event {
             Event::Name { path, lookup: Lookup::Library } => sightings.library(time_ns, path),
             Event::Name { path, lookup } => {
@@ -134,8 +146,10 @@ impl Inside {
             }
             Event::Executed { path, carrying } => {
                 sightings.lookup(time_ns, path, false);
-                if !matches!(carrying, Carrying::Carried | Carrying::NotFound) {
-                    self.without += 1;
+                match carrying {
+                    Carrying::Carried => drop(self.silent.insert(record.pid, time_ns)),
+                    Carrying::NotFound => {}
+                    _ => self.without += 1,
                 }
             }
             Event::Started { path, arming } => {
@@ -158,8 +172,11 @@ impl Inside {
         let _ = self.log.end();
         let lost = self.log.lost().unwrap_or_default();
         let mut unseen = Vec::new();
-        if self.without > 0 {
-            unseen.push(format!("programs whose names and reads are not seen: {}", self.without));
+        let now = now_ns();
+        let is_silent = |since_ns: &&u64| now.saturating_sub(**since_ns) > LOADING_NS;
+        let without = self.without as usize + self.silent.values().filter(is_silent).count();
+        if without > 0 {
+            unseen.push(format!("programs whose names and reads are not seen: {without}"));
         }
         if self.elsewhere > 0 {
             unseen.push(format!("names looked up in another mount namespace: {}", self.elsewhere));

@@ -145,7 +145,7 @@ impl Observer {
     pub fn attach(pid: u32, options: &ObserveOptions) -> Result<Self, ObserveError> {
         let mut unseen = Vec::new();
         let may_be_armed = may_arm().map_err(|error| error.to_string());
-        let (inside, receiver) = match Inside::open(options, may_be_armed.is_ok()) {
+        let (inside, receiver) = match Inside::open(pid, options, may_be_armed.is_ok()) {
             Ok((inside, receiver)) => (Some(inside), Some(receiver)),
             Err(why) => {
                 unseen.push(format!("names and reads, but for those that waited for the device: {why}"));

@@ -128,6 +128,22 @@ fn observe_late(command: &[&str], options: &ObserveOptions) -> Observation {
     observer.follow(&until)
 }
 
+/// ld.so may not have loaded it, or the log could not be opened.
+#[test]
+fn names_of_a_program_whose_agent_never_speaks_are_not_taken_for_seen() {
+    let options = &ways("/bin/cat")[0];
+    let (all, code) = observe(&["/bin/cat", "/etc/hostname"], options);
+    assert_eq!((code, all.names_coverage), (0, Coverage::Exact), "{:?}", all.unseen);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
+    let waiting = spawn_waiting(&["/bin/cat", "/etc/hostname"].map(Into::into)).unwrap();
+    let observer = Observer::attach(waiting.pid(), options).unwrap();
+    let until = Until::ended_or(waiting.pid(), Duration::from_secs(30)).unwrap();
+    let child = waiting.go().unwrap();
+    let nothing = observer.follow(&until);
+    assert_eq!(end_of(child), 0);
+    assert_eq!((nothing.names_coverage, nothing.reads_coverage), (Coverage::Partial, Coverage::Partial));
+}
+
 /// Runs a command without observing it. Returns how it ended.
 fn unobserved(command: &[&str]) -> i32 {
     let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();

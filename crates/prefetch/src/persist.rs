@@ -1,6 +1,6 @@
 //! The last of the four steps of a start: what it showed goes into the store.
 
-use prepage_core::profile::observation::Observation;
+use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 
@@ -114,10 +114,13 @@ fn with(
     in_before: Option<&Observation>,
 ) -> Option<Profile> {
     let observation = shown.observation.as_ref();
-    // Without an observation there is nothing to begin with.
+    // Nothing begins without an observation, or with one that saw nothing of a program that may never have run.
+    let is_begin = |seen: &Observation| {
+        !(seen.files.is_empty() && seen.names.is_empty() && seen.coverage == Coverage::Partial)
+    };
     let mut profile = match before {
         Some(profile) => profile,
-        None => observation.is_some().then(|| Profile {
+        None => observation.is_some_and(is_begin).then(|| Profile {
             program: key.program.clone(),
             role: key.role.clone(),
             ..Profile::default()
@@ -150,7 +153,7 @@ fn with(
 #[cfg(test)]
 mod tests {
     use prepage_core::profile::merge::merge;
-    use prepage_core::profile::observation::{Coverage, ObservedName};
+    use prepage_core::profile::observation::ObservedName;
     use prepage_profiles::store::remove;
     use prepage_sys::call_filter::{When, refuse};
     use prepage_sys::forked::Forked;
@@ -248,6 +251,23 @@ mod tests {
             unseen: Vec::new(),
         };
         Shown { observation: Some(observation), ..Shown::default() }
+    }
+
+    /// An exec that failed, for example.
+    #[test]
+    fn what_saw_nothing_begins_no_profile() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let mut nothing = shown("/a");
+        let observation = nothing.observation.as_mut().unwrap();
+        observation.names.clear();
+        observation.coverage = Coverage::Partial;
+        persist(&stores, &key, Layer::User, &nothing).unwrap();
+        assert!(stores.find(&key).unwrap().is_none());
+        nothing.observation.as_mut().unwrap().coverage = Coverage::Exact;
+        persist(&stores, &key, Layer::User, &nothing).unwrap();
+        assert!(stores.find(&key).unwrap().is_some(), "of a static program in memory nothing is on a disk");
     }
 
     /// How long a start took is known, and written, later than what it used.

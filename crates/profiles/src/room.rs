@@ -16,8 +16,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 
 /// The end of the name of each profile.
 pub const SUFFIX: &str = "profile";
-/// Profiles of one name that are kept: more than the roles that anybody calls a program in day by day.
-pub const PROFILES_OF_A_NAME_MAX: usize = 32;
+/// Profiles of one name that are kept: more than the roles that anybody calls a program in day by day, of an interpreter more than the
+/// scripts.
+pub const PROFILES_OF_A_NAME_MAX: usize = 256;
 /// What the profiles of a layer take at most where nobody says otherwise: some thousand programs.
 pub const BYTES_MAX: u64 = 64 << 20;
 

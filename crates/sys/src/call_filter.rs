@@ -9,8 +9,10 @@ use libc::{
     SECCOMP_RET_ERRNO, sock_filter, sock_fprog,
 };
 
+use crate::fork::fork_unannounced;
 use crate::given::check;
 use crate::process_status::ProcessStatus;
+use crate::reap::wait4;
 
 /// AUDIT_ARCH_* of include/uapi/linux/audit.h: calls of the other ABIs have other numbers, and are refused.
 #[cfg(target_arch = "x86_64")]
@@ -68,6 +70,17 @@ pub(crate) fn install(program: &[sock_filter]) -> io::Result<()> {
 /// How many filters the system calls of this process were under when it began. Processes of one sandbox have the same number.
 pub fn inherited_filters() -> u32 {
     filters_of_this_thread().unwrap_or(0).saturating_sub(OWN.load(Ordering::Relaxed))
+}
+
+/// What a child process says to `ask`; no where it is killed for a system call that a filter does not allow. `ask` allocates nothing.
+pub(crate) fn holds_in_child(ask: fn() -> bool) -> io::Result<bool> {
+    // SAFETY: the copy asks, without allocating, and leaves by _exit.
+    let Some(child) = (unsafe { fork_unannounced() })? else {
+        // SAFETY: ends the process without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(!ask())) }
+    };
+    // Of a child whose end is not seen nothing is known.
+    Ok(matches!(wait4(child, libc::__WALL), Ok(Some(ended)) if ended.status == 0))
 }
 
 fn filters_of_this_thread() -> Option<u32> {

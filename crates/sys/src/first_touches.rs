@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use prepage_core::PAGE_SIZE;
 use rustix::io::Errno;
 
-use crate::fork::fork_unannounced;
+use crate::call_filter::holds_in_child;
 use crate::given::check;
-use crate::reap::wait4;
 use crate::userfaultfd::{OpenError, Userfaultfd};
 use crate::userfaultfd_abi::{
     API, Api, FEATURE_WP_ASYNC, IOC_API, IOC_REGISTER, IOC_WRITE_PROTECT, MODE_WRITE_PROTECT, Range,
@@ -55,16 +54,10 @@ pub(crate) fn agree_on_first_touches(userfaultfd: BorrowedFd<'_>) -> Result<(), 
 
 /// The same, asked by a child process: where seccomp kills who calls userfaultfd, it dies instead of this one.
 pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
-    // SAFETY: the copy makes two system calls, allocates nothing, and leaves by _exit.
-    let Some(child) = unsafe { fork_unannounced() }.map_err(OpenError::Other)? else {
-        let code = i32::from(probe_first_touches().is_err());
-        // SAFETY: ends the process without running anything of the parent's.
-        unsafe { libc::_exit(code) }
-    };
-    match wait4(child, libc::__WALL) {
-        Ok(Some(ended)) if ended.status == 0 => Ok(()),
-        // Of a child whose end is not seen nothing is known.
-        _ => Err(OpenError::NotPermitted),
+    match holds_in_child(|| probe_first_touches().is_ok()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(OpenError::NotPermitted),
+        Err(error) => Err(OpenError::Other(error)),
     }
 }
 

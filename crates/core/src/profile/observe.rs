@@ -10,7 +10,7 @@ use super::counts::{Counts, Use};
 use super::extent::{overlay, simplified};
 use super::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use super::start::{ColdStart, median, newest, observe_every};
-use super::{Extent, Lookup, Profile, ProfiledFile};
+use super::{Extent, History, Lookup, Profile, ProfiledFile};
 
 /// Starts observed after a sign of change: as many as it takes to drop what is no longer used.
 const DUE_AFTER_CHANGE: u8 = 5;
@@ -19,6 +19,8 @@ const DUE_AFTER_MISSES: u8 = 3;
 /// Observed starts after those in which a sign of change is not followed: programs that need other pages in each start
 /// are not worth observing each time.
 const REST: u8 = 4;
+/// The same after those that misses began. Another number, which tells such a series from one that a change began.
+const REST_AFTER_MISSES: u8 = 3;
 /// Pages that are a sign of change when they are new, missed or unexpectedly unused: one in this many.
 const CHANGE_SHARE: u64 = 10;
 /// Pages that one wait for the device stands for: the kernel's read-ahead brings 32, of which some are used.
@@ -97,17 +99,23 @@ impl Profile {
     /// Remembers a cold start. If an unobserved one waited for more pages than others do, the next few are observed: the
     /// program has changed, or the machine was busy.
     pub fn record(&mut self, mut start: ColdStart) {
-        if self.is_suspect(&start) {
-            self.history.due = self.history.due.max(DUE_AFTER_MISSES);
+        if self.history.rest == 0 && self.is_suspect(&start) {
+            self.history.due = DUE_AFTER_MISSES;
+            self.history.rest = DUE_AFTER_MISSES + REST_AFTER_MISSES;
         }
         let last = self.starts.last().map_or(0, |last| last.unix_s);
         start.unix_s = start.unix_s.max(last.saturating_add(1));
         self.starts = newest(&self.starts, &[start]);
     }
 
-    /// Has the next starts observed: files of the profile are not there as they were learned.
+    /// Has the next starts observed: files of the profile are not there as they were learned. Where signs of change are not followed for
+    /// now, the next one alone, once between two others that are observed.
     pub fn expect_changed_files(&mut self) {
         self.expect_change(u64::MAX, 0);
+        let History { due, rest, .. } = &mut self.history;
+        if *due == 0 && *rest <= REST {
+            (*due, *rest) = (1, *rest + 2);
+        }
     }
 
     /// Whether the next start is to be observed. `random` is a uniform number, `None` where no sample is to be taken: then
@@ -136,7 +144,10 @@ impl Profile {
     }
 
     fn expect_change(&mut self, surprise: u64, known_pages: u64) {
-        if is_change(surprise, known_pages) && self.history.rest == 0 {
+        let History { due, rest, .. } = self.history;
+        // What misses announced shows in the first observed start after them.
+        let is_after_misses = due > 1 && rest.checked_sub(due) == Some(REST_AFTER_MISSES);
+        if is_change(surprise, known_pages) && (rest == 0 || is_after_misses) {
             self.history.due = DUE_AFTER_CHANGE;
             self.history.rest = DUE_AFTER_CHANGE + REST;
         }

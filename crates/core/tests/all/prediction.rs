@@ -301,6 +301,56 @@ fn neighbours_of_faults_count_half() {
     assert!(threshold(&DeviceFigures::default()) < probability && probability <= 0.5);
 }
 
+/// Other pages in each start, and a data file that is written again and again: neither is followed for ever.
+#[test]
+fn signs_of_change_that_do_not_end_cost_no_more_than_a_sample() {
+    let mut random = Random::new(7);
+    let starts = 4000;
+    for changes_file in [false, true] {
+        let mut profile = Profile::default();
+        profile.observe(&exact(&random.pages(100)));
+        let mut observed = 0;
+        for start in 0..starts {
+            if changes_file {
+                profile.expect_changed_files();
+            }
+            let is_observed = profile.observation_due(Some(random.0.next()));
+            if is_observed {
+                observed += 1;
+                profile.observe(&exact(&random.pages(100)));
+            }
+            // One start in four waits for many pages.
+            let missed_pages = if start % 4 == 0 { 100 } else { 10 };
+            let misses = ColdStart {
+                missed_pages,
+                prefetched_pages: 90,
+                observed: is_observed,
+                ..ColdStart::default()
+            };
+            profile.record(misses);
+        }
+        let share = f64::from(observed) / f64::from(starts);
+        assert!(share < 0.16, "{share} of the starts");
+    }
+}
+
+#[test]
+fn a_file_that_changes_again_soon_is_learned_again() {
+    let mut profile = Profile::default();
+    let a = Random::new(5).pages(100);
+    profile.observe(&exact(&a));
+    for _ in 0..2 {
+        profile.expect_changed_files();
+        assert!(profile.observation_due(None));
+        while profile.observation_due(None) {
+            profile.observe(&exact(&a));
+        }
+    }
+    // It changes in each start: that is not followed for ever.
+    profile.expect_changed_files();
+    assert!(!profile.observation_due(None));
+}
+
 #[test]
 fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
     let share = |profile: &Profile| (0..800).filter(|&n| profile.observation_due(Some(n))).count();

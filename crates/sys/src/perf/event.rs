@@ -3,12 +3,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
 use super::{PerfError, Setup};
 use crate::bpf::Program;
+use crate::call_filter::{holds_in_child, inherited_filters};
 use crate::given::descriptor;
 
 /// Whose event it is.
@@ -44,6 +46,9 @@ impl PerfEvent {
     /// # Errors
     /// See [`PerfError`]. EACCES and EPERM with `exclude_kernel` unset may only mean that it must be set.
     pub fn open(setup: &Setup, observed: Observed, cpu: u32) -> Result<Self, PerfError> {
+        if is_deadly() {
+            return Err(PerfError::Unavailable { filtered: true });
+        }
         let error = match open(setup, observed, cpu, true) {
             // Before Linux 6.0 the request to count lost records is unknown.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -116,6 +121,17 @@ impl AsFd for PerfEvent {
     }
 }
 
+/// Whether a seccomp filter kills who asks for an event: where this process is under filters, a child asks first.
+fn is_deadly() -> bool {
+    static IS_DEADLY: OnceLock<bool> = OnceLock::new();
+    let ask = || {
+        // SAFETY: there is no event without attributes: the kernel answers EFAULT.
+        unsafe { perf::perf_event_open(std::ptr::null_mut(), 0, -1, -1, 0) };
+        true
+    };
+    *IS_DEADLY.get_or_init(|| inherited_filters() > 0 && !holds_in_child(ask).unwrap_or(false))
+}
+
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
 fn paranoid_level() -> Option<i32> {
     fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
@@ -159,7 +175,14 @@ fn last_error(action: &'static str) -> PerfError {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
+    use libc::{BPF_ABS, BPF_JEQ, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    use prepage_testing::{Need, unless_refused};
+
     use super::*;
+    use crate::call_filter::{install, jump, statement};
+    use crate::forked::Forked;
 
     #[test]
     fn cpu_lists_have_gaps() {
@@ -167,6 +190,28 @@ mod tests {
         assert_eq!(parse_cpu_list("0\n"), Some(vec![0]));
         assert_eq!(parse_cpu_list(""), None);
         assert_eq!(parse_cpu_list("3-x"), None);
+    }
+
+    #[test]
+    fn where_a_filter_kills_who_asks_nobody_does() {
+        let filter = [
+            statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(libc::seccomp_data, nr) as u32),
+            jump(BPF_JEQ, libc::SYS_perf_event_open as u32, 0, 1),
+            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
+            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let child = Forked::new(|| match install(&filter) {
+            Err(error) => error.raw_os_error().unwrap_or(2),
+            Ok(()) => {
+                let asked = PerfEvent::open(&Setup::new(crate::perf::Source::Dummy), Observed::Thread(0), 0);
+                i32::from(!matches!(asked, Err(PerfError::Unavailable { filtered: true })))
+            }
+        });
+        let code = child.unwrap().wait().unwrap().exit_status().expect("it is not killed");
+        let filtered = if code == libc::EACCES { Err(io::Error::from_raw_os_error(code)) } else { Ok(code) };
+        let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let need = Need::Path("/proc/sys/kernel/seccomp".into());
+        assert!(unless_refused(filtered, need, denied).is_none_or(|code| code == 0));
     }
 
     /// The kernel takes -1 for everyone's.
