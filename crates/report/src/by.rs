@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::column::Column;
 use crate::costs::Costs;
 use crate::report::Report;
-use crate::symbols::nameless;
+use crate::symbols::{nameless, places_of_calls};
 
 prepage_core::named! {
     /// What faults are grouped by.
@@ -205,8 +205,8 @@ impl Report {
     /// Interpreted and stripped code calls itself dozens of levels deep under one name in brackets. Such levels are given
     /// as one.
     pub(crate) fn calls(&self, id: StackId) -> Vec<String> {
-        let places = &self.stack_table[id.index()].places;
-        let mut calls: Vec<String> = places.iter().map(|place| self.symbol(*place)).collect();
+        let places = places_of_calls(&self.stack_table[id.index()].places);
+        let mut calls: Vec<String> = places.map(|place| self.symbol(place)).collect();
         calls.dedup_by(|caller, call| caller == call && call.starts_with('['));
         calls
     }

@@ -34,6 +34,11 @@ impl Choice {
         one_in == 1 || mix(row).is_multiple_of(one_in)
     }
 
+    /// How many faults one that is chosen stands for.
+    pub fn stands_for(&self, class: FaultClass) -> i32 {
+        i32::try_from(self.one_in[class as usize]).unwrap_or(i32::MAX)
+    }
+
     /// What is chosen of each class, where it is not all.
     pub fn left_out(&self) -> Vec<String> {
         let thinned = FaultClass::ALL.iter().zip(self.one_in).filter(|(_, one_in)| *one_in > 1);

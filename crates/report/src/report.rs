@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::by::By;
 use crate::costs::Costs;
 use crate::filter::{Filter, Sieve};
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, places_of_calls};
 
 /// What to find out.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Report {
         whole.slowest.compare();
         let (object_table, stack_table) = (names.objects.all(), names.stacks.all());
         let stacks = whole.found.stacks.keys().flatten();
-        let in_stacks = stacks.flat_map(|id| stack_table[id.index()].places.iter().copied());
+        let in_stacks = stacks.flat_map(|id| places_of_calls(&stack_table[id.index()].places));
         let of_instructions = whole.found.codes.keys().copied().filter(|_| options.by.contains(&By::Symbol));
         let symbols = Symbols::of(&object_table, of_instructions.chain(in_stacks));
         Ok(Self {

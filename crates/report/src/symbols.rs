@@ -70,6 +70,15 @@ impl Symbols {
     }
 }
 
+/// Where to look for the names of a stack's functions, the leaf first. A caller's place is where it goes on: behind a call that never returns
+/// another function may begin there.
+pub fn places_of_calls(stack: &[CodePlace]) -> impl Iterator<Item = CodePlace> {
+    stack.iter().enumerate().map(|(depth, place)| match depth {
+        0 => *place,
+        _ => CodePlace { offset: place.offset.saturating_sub(1), ..*place },
+    })
+}
+
 /// Whether two objects of one path are the same file, or files of the same build.
 fn is_same_build(one: &Object, other: &Object) -> bool {
     one.inode == other.inode || (one.build_id.is_some() && one.build_id == other.build_id)
@@ -234,6 +243,14 @@ mod tests {
         let offset = symbol.address() - segment.address() + segment.file_range().0;
         let build_id = elf.build_id().expect("ELF").and_then(BuildId::new);
         (Object { path: path.display().to_string(), inode: Some((1, 1)), build_id, size_bytes: None }, offset)
+    }
+
+    /// A call that never returns may be the last instruction of its function.
+    #[test]
+    fn callers_are_looked_up_where_they_call_and_not_where_they_would_go_on() {
+        let place = |offset| CodePlace { object: Some(ObjectId(0)), offset };
+        let found: Vec<_> = places_of_calls(&[place(16), place(32), place(0)]).collect();
+        assert_eq!(found, [place(16), place(31), place(0)]);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Stay {
     pub in_memory_file_system: bool,
     /// Pages by state; `None` where they are not known.
     pub states: Option<CacheCounts>,
+    /// Whether other pages of the file were not meant: a page goes only together with those that the kernel keeps it with (a folio).
+    pub is_part: bool,
     /// Whether the user may write the file, and so have its dirty pages written back here.
     pub may_write: bool,
     /// Processes that have mapped the file: all of them for root, one's own for others.
@@ -70,6 +72,7 @@ pub fn evict(spots: &[Spot]) -> Evicted {
         let stay = after.as_ref().filter(|after| after.resident_pages() > 0).map(|after| Stay {
             in_memory_file_system: kind_of(&opened.file).is_ok_and(|kind| without_device(kind).is_some()),
             states: after.states,
+            is_part: opened.pages() < opened.size_bytes.div_ceil(PAGE_SIZE),
             may_write: may_write(opened.file.as_fd()),
             users: users.get_or_insert_with(Users::now).of(&opened),
         });

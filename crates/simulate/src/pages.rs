@@ -1,5 +1,7 @@
 //! A few bits for each page of an object.
 
+use std::collections::BTreeMap;
+
 use prepage_core::{PageIndex, PageRange};
 
 /// Pages described by one group: the bits of a word.
@@ -7,6 +9,10 @@ pub const GROUP_PAGES: u64 = 64;
 
 /// Groups allocated together: 32 768 pages, 128 MiB of the object.
 const CHUNK_GROUPS: usize = 512;
+
+/// Chunks found by their number, 64 GiB of the object. Those of a touch far beyond are found in a map: a place for each chunk before it
+/// would take megabytes.
+const NEAR_CHUNKS: usize = 512;
 
 /// Pages of the largest object: what a process can map with 48-bit addresses.
 pub const MOST_PAGES: u64 = 1 << 36;
@@ -19,12 +25,15 @@ pub const MOST_AT_ONCE: u64 = 1 << 28;
 /// parts that are used.
 #[derive(Clone, Debug)]
 pub struct Pages<G> {
-    chunks: Vec<Option<Box<[G; CHUNK_GROUPS]>>>,
+    near: Vec<Option<Chunk<G>>>,
+    far: BTreeMap<usize, Chunk<G>>,
 }
+
+type Chunk<G> = Box<[G; CHUNK_GROUPS]>;
 
 impl<G> Default for Pages<G> {
     fn default() -> Self {
-        Self { chunks: Vec::new() }
+        Self { near: Vec::new(), far: BTreeMap::new() }
     }
 }
 
@@ -33,20 +42,21 @@ impl<G: Copy + Default> Pages<G> {
     #[inline]
     pub fn get(&self, page: PageIndex) -> Option<&G> {
         let (chunk, group) = place(page);
-        self.chunks.get(chunk)?.as_deref().map(|groups| &groups[group])
+        let groups = if chunk < NEAR_CHUNKS { self.near.get(chunk)?.as_ref() } else { self.far.get(&chunk) };
+        groups.map(|groups| &groups[group])
     }
 
     /// The group that holds `page`, to be changed.
     #[inline]
     pub fn get_mut(&mut self, page: PageIndex) -> &mut G {
         let (chunk, group) = place(page);
-        if chunk >= self.chunks.len() || self.chunks[chunk].is_none() {
-            self.make(chunk);
+        if chunk >= NEAR_CHUNKS {
+            return &mut self.far.entry(chunk).or_insert_with(empty)[group];
         }
-        match &mut self.chunks[chunk] {
-            Some(groups) => &mut groups[group],
-            None => unreachable!("the chunk was made above"),
+        if chunk >= self.near.len() {
+            self.near.resize_with(chunk + 1, || None);
         }
+        &mut self.near[chunk].get_or_insert_with(empty)[group]
     }
 
     /// Calls `change` for each group that holds pages of `range`, with the bits that stand for them.
@@ -58,26 +68,23 @@ impl<G: Copy + Default> Pages<G> {
 
     /// The groups of each chunk in use, with the chunk's first page.
     pub fn chunks(&self) -> impl Iterator<Item = (PageIndex, &[G; CHUNK_GROUPS])> {
-        let chunks = self.chunks.iter().enumerate();
-        chunks.filter_map(|(at, chunk)| {
-            let first = PageIndex(at as u64 * CHUNK_GROUPS as u64 * GROUP_PAGES);
-            chunk.as_deref().map(|groups| (first, groups))
-        })
+        let near = self.near.iter().enumerate().filter_map(|(at, chunk)| Some((at, chunk.as_deref()?)));
+        let far = self.far.iter().map(|(at, chunk)| (*at, &**chunk));
+        near.chain(far).map(|(at, groups)| (PageIndex(at as u64 * CHUNK_GROUPS as u64 * GROUP_PAGES), groups))
     }
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        let used = self.chunks.iter().flatten().count();
-        used * size_of::<[G; CHUNK_GROUPS]>() + self.chunks.capacity() * size_of::<usize>()
+        let used = self.near.iter().flatten().count() + self.far.len();
+        let places =
+            self.near.capacity() * size_of::<usize>() + self.far.len() * size_of::<(usize, Chunk<G>)>();
+        used * size_of::<[G; CHUNK_GROUPS]>() + places
     }
+}
 
-    #[cold]
-    fn make(&mut self, chunk: usize) {
-        if chunk >= self.chunks.len() {
-            self.chunks.resize_with(chunk + 1, || None);
-        }
-        self.chunks[chunk] = Some(Box::new([G::default(); CHUNK_GROUPS]));
-    }
+#[cold]
+fn empty<G: Copy + Default>() -> Chunk<G> {
+    Box::new([G::default(); CHUNK_GROUPS])
 }
 
 impl Pages<u64> {
@@ -150,9 +157,13 @@ mod tests {
     #[test]
     fn far_pages_cost_one_chunk() {
         let mut pages = Pages::<u64>::default();
-        *pages.get_mut(PageIndex((1 << 28) - 1)) = 7;
-        assert!(pages.bytes() < 200_000, "a terabyte takes {} bytes", pages.bytes());
-        assert_eq!(pages.get(PageIndex((1 << 28) - 1)), Some(&7));
+        let last = [(1 << 24) - 1, 1 << 24, MOST_PAGES - 1].map(PageIndex);
+        for page in last {
+            *pages.get_mut(page) = page.0;
+        }
+        assert!(pages.bytes() < 40_000, "256 TiB take {} bytes", pages.bytes());
+        assert_eq!(last.map(|page| *pages.get(page).unwrap()), last.map(|page| page.0));
         assert_eq!(pages.get(PageIndex(0)), None);
+        assert!(pages.chunks().is_sorted_by_key(|(first, _)| first) && pages.chunks().count() == 3);
     }
 }

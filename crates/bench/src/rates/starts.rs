@@ -2,13 +2,14 @@
 
 use std::ffi::{CString, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_sys::start_ways::StartWay;
+use prepage_trace::now_ns;
 
 use crate::error::{BenchError, failed};
 
@@ -55,8 +56,8 @@ pub fn programs(directory: &Path, linked: Linked, copies: usize) -> Result<Vec<P
 }
 
 /// Starts a second of `workers` processes together, each of which starts a program of `programs` again and again for
-/// `duration`. `worker` is a command that calls [`count`]: with the name of the way, the milliseconds and the program
-/// behind it, it prints the starts.
+/// `duration`. `worker` is a command that calls [`work`], with the name of the way, the milliseconds and the program
+/// behind it. All begin at one moment, and the time counts until the last has ended.
 ///
 /// # Errors
 /// A worker that could not be started, or failed.
@@ -68,38 +69,65 @@ pub fn concurrently(
     duration: Duration,
 ) -> Result<f64, BenchError> {
     let unstarted = || failed(format!("workers cannot be started in {}", programs[0].display()));
+    let (held, hold) = io::pipe().map_err(unstarted())?;
     let start = |number: usize| {
-        Command::new(&worker[0])
+        let mut child = Command::new(&worker[0])
             .args(&worker[1..])
             .args([way.name(), &duration.as_millis().to_string()])
             .arg(&programs[number % programs.len()])
+            .stdin(held.try_clone()?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn()
-            .map_err(unstarted())
+            .spawn()?;
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        io::Result::Ok((child, said))
     };
-    let children = (0..workers).map(start).collect::<Result<Vec<_>, _>>()?;
-    let mut starts = 0;
-    for child in children {
-        let output = child.wait_with_output().map_err(unstarted())?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match text.trim().parse::<u64>() {
-            Ok(count) if output.status.success() => starts += count,
-            _ => {
-                let reason = String::from_utf8_lossy(&output.stderr);
-                let failure = format!("a worker that starts programs failed: {}", reason.trim());
-                return Err(BenchError::Void(failure));
-            }
-        }
+    let mut children = (0..workers).map(start).collect::<Result<Vec<_>, _>>().map_err(unstarted())?;
+    for (_, said) in &mut children {
+        // One that fails says so below.
+        said.read_line(&mut String::new()).map_err(unstarted())?;
     }
-    Ok(starts as f64 / duration.as_secs_f64())
+    let began_ns = now_ns();
+    drop(hold);
+    let (mut starts, mut ended_ns) = (0, began_ns + 1);
+    for (child, mut said) in children {
+        let mut line = String::new();
+        said.read_line(&mut line).map_err(unstarted())?;
+        let output = child.wait_with_output().map_err(unstarted())?;
+        let counted =
+            line.trim().split_once(' ').and_then(|(count, at)| Some((count.parse().ok()?, at.parse().ok()?)));
+        let Some((count, at_ns)) = counted.filter(|_: &(u64, u64)| output.status.success()) else {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            let failure = format!("a worker that starts programs failed: {}", reason.trim());
+            return Err(BenchError::Void(failure));
+        };
+        starts += count;
+        ended_ns = at_ns.max(ended_ns);
+    }
+    Ok(starts as f64 / Duration::from_nanos(ended_ns - began_ns).as_secs_f64())
 }
 
-/// Starts `program` again and again for `duration`, and returns how often.
+/// What a worker of [`concurrently`] does: says on `out` that it is there, waits for the end of `held`, and says how many starts it
+/// [counted](count) until when, in nanoseconds of CLOCK_MONOTONIC.
 ///
 /// # Errors
-/// A program that cannot be started, or does not end with 0.
-pub fn count(way: StartWay, program: PathBuf, duration: Duration) -> io::Result<u64> {
+/// As [`count`], and where nobody listens.
+pub fn work(
+    way: StartWay,
+    program: PathBuf,
+    duration: Duration,
+    mut held: impl Read,
+    mut out: impl Write,
+) -> io::Result<()> {
+    writeln!(out, "ready")?;
+    out.flush()?;
+    held.read_to_end(&mut Vec::new())?;
+    let starts = count(way, program, duration)?;
+    writeln!(out, "{starts} {}", now_ns())
+}
+
+/// Starts `program` again and again for `duration`, and returns how often. Fails where it cannot be started, or does not end with 0.
+fn count(way: StartWay, program: PathBuf, duration: Duration) -> io::Result<u64> {
     let program = CString::new(program.into_os_string().into_vec())?;
     let begun = Instant::now();
     let mut starts = 0;

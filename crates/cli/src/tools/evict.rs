@@ -9,6 +9,7 @@ use prepage_core::quantity::counted;
 use prepage_display::number::pages_as_size;
 use prepage_residency::evict::{EvictedFile, Stay};
 use prepage_residency::{Evicted, User, evict};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use crate::output::{print_json, shown};
@@ -122,7 +123,10 @@ fn reasons(stay: &Stay) -> String {
         reasons.push(format!("mapped by {}{more}", named.join(", ")));
     }
     if reasons.is_empty() {
-        reasons.push("in use: mapped by a process that is not shown to you, or being read".to_owned());
+        let hidden =
+            if geteuid().is_root() { "" } else { "mapped by a process that is not shown to you, or " };
+        let kept = if stay.is_part { ", or kept together with pages that were not meant" } else { "" };
+        reasons.push(format!("in use: {hidden}being read{kept}"));
     }
     reasons.join("; ")
 }

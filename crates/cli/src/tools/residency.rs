@@ -157,7 +157,7 @@ impl Report {
                 "pages": residency.asked_pages(),
                 "resident_pages": residency.resident_pages(),
                 "resident_bytes": residency.resident_pages() * PAGE_SIZE,
-                "resident_percent": resident_percent(residency.resident_pages(), residency.asked_pages()),
+                "resident_percent": percent(residency.resident_pages(), residency.asked_pages()),
                 "dirty_pages": residency.states.map(|states| states.dirty),
                 "writeback_pages": residency.states.map(|states| states.writeback),
                 "evicted_pages": residency.states.map(|states| states.evicted),
@@ -176,7 +176,7 @@ impl Report {
                 "pages": self.pages(),
                 "resident_pages": self.resident_pages(),
                 "resident_bytes": self.resident_pages() * PAGE_SIZE,
-                "resident_percent": resident_percent(self.resident_pages(), self.pages()),
+                "resident_percent": percent(self.resident_pages(), self.pages()),
             },
             "not_allowed": self.not_allowed,
             "failed": passed.iter().cloned().chain(self.failed.iter().map(failed)).collect::<Vec<_>>(),
@@ -197,14 +197,9 @@ impl Report {
     }
 }
 
-/// Of no pages all are in memory.
-fn resident_percent(resident: u64, all: u64) -> f64 {
-    percent(resident, all).unwrap_or(100.0)
-}
-
 fn line(resident: u64, all: u64, strip: String, name: String) -> [String; 6] {
     let counts = format!("{resident}/{all}");
-    let share = format!("{:.1}", resident_percent(resident, all));
+    let share = percent(resident, all).map_or_else(|| "-".to_owned(), |share| format!("{share:.1}"));
     [pages_as_size(resident), pages_as_size(all), counts, share, strip, name]
 }
 

@@ -18,7 +18,7 @@ use super::process_names::ProcessNames;
 use crate::choice::Choice;
 use crate::filter::{Filter, Sieve};
 use crate::report::{Options, Report, UNKNOWN, place_path};
-use crate::symbols::{Symbols, nameless};
+use crate::symbols::{Symbols, nameless, places_of_calls};
 
 /// Faults in a profile at most. The profiler has all of a profile in memory at once, and so has this.
 const FAULTS_MAX: u64 = 500_000;
@@ -77,7 +77,9 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
         profile.set_thread_name(track, &thread.comm);
         let class = &classes[fault.class as usize];
         let place = fault.code_place();
-        let leaf_first = fault.stack.map_or_else(|| vec![place], |id| stacks[id.index()].places.clone());
+        let leaf_first = fault
+            .stack
+            .map_or_else(|| vec![place], |id| places_of_calls(&stacks[id.index()].places).collect());
         let frames: Vec<FrameInfo> = leaf_first
             .into_iter()
             .rev()
@@ -89,7 +91,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
             })
             .collect();
         let stack = profile.intern_stack_frames(track, frames.into_iter());
-        profile.add_sample(track, start, stack, CpuDelta::ZERO, 1);
+        profile.add_sample(track, start, stack, CpuDelta::ZERO, choice.stands_for(fault.class));
         let path = fault.object.map_or(UNKNOWN, |id| &objects[id.0 as usize].path);
         let page = fault.page.map_or_else(String::new, |page| page.to_string());
         let marker = FaultMarker {

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::{ExportError, Weight};
 use crate::filter::{Filter, Sieve};
 use crate::report::place_path;
-use crate::symbols::{Symbols, nameless};
+use crate::symbols::{Symbols, nameless, places_of_calls};
 
 /// What faults are counted by: without a stack, the place of the instruction stands for it.
 type Key = (ThreadIndex, Result<StackId, CodePlace>);
@@ -42,7 +42,7 @@ pub fn write(
     }
     let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
     let places = |key: &Key| match key.1 {
-        Ok(id) => stacks[id.index()].places.clone(),
+        Ok(id) => places_of_calls(&stacks[id.index()].places).collect(),
         Err(place) => vec![place],
     };
     let keys = || parts.iter().flat_map(|(_, weights, _)| weights.keys());

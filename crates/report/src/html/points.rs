@@ -8,13 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use indexmap::IndexSet;
-use prepage_core::{Fault, ObjectId, PAGE_SIZE};
+use prepage_core::{Fault, Object, ObjectId, PAGE_SIZE, Thread};
 use prepage_trace::parquet::{TraceFile, TraceFileError, Wanted};
 use serde_json::{Value, json};
 
 use crate::choice::Choice;
 use crate::filter::Sieve;
-use crate::report::Report;
+use crate::report::{Report, UNKNOWN};
 
 /// Touched pages further apart than this are drawn as different regions of memory.
 const REGION_GAP_PAGES: u64 = 512;
@@ -25,6 +25,9 @@ const REGION_SPACE_PAGES: u64 = 64;
 #[derive(Debug)]
 pub struct Points {
     faults: Vec<Fault>,
+    /// What the faults' numbers point into. Other readings of the file number in other orders.
+    objects: Vec<Object>,
+    threads: Vec<Thread>,
     /// The number of each among all faults that pass the filter.
     numbers: Vec<u32>,
     choice: Choice,
@@ -41,7 +44,7 @@ impl Points {
         let points = Wanted::START | Wanted::THREAD | Wanted::ADDRESS | Wanted::OBJECT | Wanted::PAGE;
         let wanted = report.filter.wanted() | points;
         let new = || (Sieve::new(&report.filter), Vec::new());
-        let (parts, _) = file.fold(wanted, new, |(sieve, batches), batch| {
+        let (parts, names) = file.fold(wanted, new, |(sieve, batches), batch| {
             let (mut passed, mut kept) = (0_u64, Vec::new());
             for (fault, row) in batch.faults.iter().zip(batch.first_row..) {
                 if sieve.passes(fault, batch.names) {
@@ -63,7 +66,9 @@ impl Points {
         // Rows stand nearly in the order of the starts. Where all are drawn, the places are exact.
         let numbers = kept.iter().map(|(_, place)| u32::try_from(*place).unwrap_or(u32::MAX)).collect();
         kept.sort_unstable_by_key(|(fault, place)| (fault.start_ns, *place));
-        Ok(Self { faults: kept.into_iter().map(|(fault, _)| fault).collect(), numbers, choice })
+        let faults = kept.into_iter().map(|(fault, _)| fault).collect();
+        let (objects, threads) = (names.objects.all(), names.threads.all());
+        Ok(Self { faults, objects, threads, numbers, choice })
     }
 
     /// What of each class is drawn, where it is not all.
@@ -95,10 +100,11 @@ impl Points {
             "count": self.faults.len(),
             "zlib_base64": columns.packed(),
             "objects": objects.iter().map(|object| {
-                json!({ "path": report.path(*object), "pages": pages.get(object).copied().unwrap_or(0) })
+                let path = object.map_or(UNKNOWN, |id| &self.objects[id.0 as usize].path);
+                json!({ "path": path, "pages": pages.get(object).copied().unwrap_or(0) })
             }).collect::<Vec<_>>(),
             "threads": threads.iter().map(|index| {
-                let thread = &report.thread_table[index.0 as usize];
+                let thread = &self.threads[index.0 as usize];
                 format!("{} {}", thread.comm, thread.tid)
             }).collect::<Vec<_>>(),
             "regions": regions,
@@ -189,7 +195,10 @@ impl Columns {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::{FaultClass, Thread, ThreadIndex, Trace};
+    use std::io::Read;
+
+    use flate2::read::ZlibDecoder;
+    use prepage_core::{FaultClass, ThreadIndex, Trace};
     use prepage_trace::parquet::write_trace;
 
     use super::*;
@@ -214,6 +223,48 @@ mod tests {
         assert!((200..400).contains(&points.faults.len()), "{}", points.faults.len());
         let places: Vec<u64> = points.faults.iter().map(|fault| fault.start_ns / 2).collect();
         assert_eq!(points.numbers.iter().copied().map(u64::from).collect::<Vec<_>>(), places);
+    }
+
+    /// Parts of a trace are read side by side, and each reading numbers files and threads as it meets them.
+    #[test]
+    fn faults_are_drawn_on_their_own_files_and_threads_in_every_reading() {
+        const FAULTS: u64 = 400_000;
+        // First those of one half of the files and threads, then those of the other.
+        let of = |at: u64| at / (FAULTS / 2) * 8 + at % 8;
+        let trace = Trace {
+            objects: (0..16)
+                .map(|number| Object::new(format!("/{number}"), Some((1, number))))
+                .collect(),
+            threads: (0..16).map(|number| Thread { pid: 7, tid: number, comm: "cc".into() }).collect(),
+            faults: (0..FAULTS)
+                .map(|at| Fault {
+                    object: Some(ObjectId(of(at) as u32)),
+                    page: Some(prepage_core::PageIndex(at)),
+                    ..Fault::new(at, ThreadIndex(of(at) as u32), at << 12, FaultClass::Cached)
+                })
+                .collect(),
+            ..Trace::default()
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("t.parquet");
+        write_trace(&path, &trace).expect("written");
+        let file = TraceFile::open(&path).expect("a trace");
+        for _ in 0..8 {
+            let report = Report::read(&file, &html::options(Filter::default())).expect("read");
+            let packed = Points::read(&file, &report, FAULTS).expect("read").packed(&report);
+            let mut columns = Vec::new();
+            let packed_columns =
+                STANDARD.decode(packed["zlib_base64"].as_str().expect("text")).expect("base64");
+            ZlibDecoder::new(&packed_columns[..]).read_to_end(&mut columns).expect("columns");
+            let count = FAULTS as usize;
+            // The lowest bytes of a column, behind so many bytes of a fault.
+            let column = |bytes: usize| &columns[bytes * count..][..count];
+            for (at, (object, thread)) in (0..FAULTS).zip(column(9).iter().zip(column(23))) {
+                let drawn =
+                    (&packed["objects"][*object as usize]["path"], &packed["threads"][*thread as usize]);
+                assert_eq!(drawn, (&json!(format!("/{}", of(at))), &json!(format!("cc {}", of(at)))), "{at}");
+            }
+        }
     }
 
     #[test]

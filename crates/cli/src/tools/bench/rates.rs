@@ -62,8 +62,8 @@ pub struct StartsArgs {
 /// Counts starts in this process: a worker of [`run`].
 pub fn count(args: &StartsArgs) -> Result<ExitCode> {
     let duration = Duration::from_millis(args.milliseconds);
-    let starts = starts::count(args.way, args.program.clone(), duration);
-    writeln!(crate::output::text(), "{}", starts.with_context(|| args.program.display().to_string())?)?;
+    starts::work(args.way, args.program.clone(), duration, std::io::stdin(), crate::output::text())
+        .with_context(|| args.program.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
