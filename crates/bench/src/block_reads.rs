@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io;
 
 use prepage_sys::perf::{
-    BlockRequest, BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source,
-    Tracefs, online_cpus,
+    BlockRequest, BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Tracefs,
+    online_cpus,
 };
 
 /// Room for the reads of one start, a CPU.
@@ -69,13 +69,8 @@ impl BlockReads {
         let queued = BlockTracepoint::of(&tracefs, "block_bio_queue")?;
         let issued = BlockTracepoint::of(&tracefs, "block_rq_issue")?;
         let of_cpu = |cpu| -> Result<Cpu, PerfError> {
-            let event = |fields: &BlockTracepoint, observed| {
-                let wakeup_bytes = RING_BYTES as u32;
-                let setup = Setup { wakeup_bytes, ..Setup::new(Source::Tracepoint(fields.id)) };
-                PerfEvent::open(&setup, observed, cpu)
-            };
-            let own = Observed::Thread(std::process::id());
-            let events = [event(&queued, own)?, event(&issued, Observed::System)?];
+            let own = queued.watch(Observed::Thread(std::process::id()), cpu, RING_BYTES)?;
+            let events = [own, issued.watch(Observed::System, cpu, RING_BYTES)?];
             let ring = Ring::map(&events[0], RING_BYTES).map_err(other("mapping a ring"))?;
             events[1].report_through(&events[0])?;
             Ok(Cpu { ring, queued_id: events[0].id()?, issued_id: events[1].id()?, _events: events })

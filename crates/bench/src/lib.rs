@@ -24,7 +24,7 @@
 //! | [`mod@access`] | the reading itself                                                  |
 //! | [`subject`]    | the file that is read, made cold or warm                            |
 //! | [`experiment`] | one recorded run                                                    |
-//! | [`mapped`]     | how many pages each fault maps (fault-around)                       |
+//! | `mapped`     | how many pages each fault maps (fault-around)                       |
 //! | [`mod@published`] | what the study counted                                              |
 //! | [`reasons`]    | why today's kernel counts otherwise                                 |
 //! | [`clusters`]   | clustering policies in time: the VM's and plain reads of a cold file |
@@ -36,7 +36,7 @@
 //! | [`workload`]   | work like that of compilers, under three ways to manage memory      |
 //! | [`rates`]      | starts of programs, pages of zeros and a build, a second            |
 //! | [`figure`], [`page`] | the study's plots as SVG; all in one HTML file                |
-//! | [`mode`], [`head_start`] | what is prefetched, and when: before or beside the program |
+//! | `mode`, `head_start` | what is prefetched, and when: before or beside the program |
 //! | [`early_fault`] | pages mapped before the program's first instruction                |
 //! | [`start`]      | one start, measured                                                 |
 //! | [`block_reads`] | every read that a block device is given                            |
@@ -64,10 +64,10 @@ pub mod early_fault;
 mod error;
 pub mod experiment;
 pub mod figure;
-pub mod head_start;
+mod head_start;
 pub mod linux;
-pub mod mapped;
-pub mod mode;
+mod mapped;
+mod mode;
 pub mod modes;
 pub mod page;
 pub mod patterns;

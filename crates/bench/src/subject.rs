@@ -10,6 +10,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_residency::evict::EvictedFile;
 use prepage_residency::{Spot, evict, warm};
+use prepage_sys::device_number;
 
 prepage_core::named! {
     /// What the cache holds of the file when a run begins.
@@ -151,11 +152,7 @@ impl Subject {
     /// Its device (`major << 20 | minor`, as in traces) and inode.
     pub fn inode(&self) -> io::Result<(u64, u64)> {
         let metadata = self.file.metadata()?;
-        let device = metadata.dev();
-        Ok((
-            u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device)),
-            metadata.ino(),
-        ))
+        Ok((device_number::of_kernel(metadata.dev()), metadata.ino()))
     }
 
     /// Brings the cache into the state `cache`, and looks whether it is. Tries more than once: other programs read, and

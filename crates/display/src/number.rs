@@ -18,9 +18,13 @@ pub fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
 }
 
-/// Pages as a size with its unit: `1.5M`, units of 1024 as in arguments.
+/// Pages as a size, see [`size`].
 pub fn pages_as_size(pages: u64) -> String {
-    let bytes = pages.saturating_mul(PAGE_SIZE);
+    size(pages.saturating_mul(PAGE_SIZE))
+}
+
+/// Bytes with their unit: `1.5M`, units of 1024 as in arguments.
+pub fn size(bytes: u64) -> String {
     let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{}{name}", bytes / unit),

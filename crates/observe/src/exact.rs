@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use prepage_core::ExactFacts;
 use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::sync::Anyway;
-use prepage_trace::{Call, ExactSource, Prepare};
+use prepage_trace::{Callback, ExactSource, Prepare};
 
 use crate::armer::Armer;
 use crate::arming::Arming;
@@ -40,14 +40,14 @@ impl Exact {
         let state = Arc::clone(&self.0);
         let own_audit = std::env::var_os("LD_AUDIT");
         let options = ObserveOptions { program, own_audit, ..ObserveOptions::default() };
-        Call(Arc::new(move |pid| state.lock().anyway().begin(pid, &options)))
+        Callback(Arc::new(move |pid| state.lock().anyway().begin(pid, &options)))
     }
 
     /// For [`prepage_trace::RecordOptions::exact`]: what was seen approximately. Disarms the command when the recording has
     /// ended.
     pub fn facts(&self) -> ExactSource {
         let state = Arc::clone(&self.0);
-        Call(Arc::new(move |ended| {
+        Callback(Arc::new(move |ended| {
             let mut state = state.lock().anyway();
             if ended {
                 state.end();

@@ -5,6 +5,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use prepage_core::{ObjectId, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::device_number;
 use prepage_sys::perf::PerfError;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
 use rustc_hash::FxHashMap;
@@ -284,9 +285,9 @@ fn around(place: u64, pages_before: u64, pages_left: u64) -> (u64, u64) {
     (before, after)
 }
 
-/// A device as the kernel's events encode it, `major << 20 | minor`, encoded as stat(2) does; and the inode.
+/// A device as the kernel's events encode it, encoded as stat(2) does; and the inode.
 pub fn as_stat_shows((device, inode): Inode) -> Inode {
-    (rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32), inode)
+    (device_number::of_stat(device), inode)
 }
 
 #[cfg(test)]

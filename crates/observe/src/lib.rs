@@ -17,25 +17,25 @@
 //!
 //! | module          | noun                                                                    |
 //! |-----------------|-------------------------------------------------------------------------|
-//! | [`observer`]    | a start under observation, and who follows it (`Follower`)              |
-//! | [`until`], [`silence`] | when it is over                                                  |
-//! | [`armer`]       | arming each address space and mapping as it appears                     |
+//! | `observer`    | a start under observation, and who follows it (`Follower`)              |
+//! | `until`, `silence` | when it is over                                                  |
+//! | `armer`       | arming each address space and mapping as it appears                     |
 //! | `loading`       | a program that is being set up                                          |
 //! | `loads`         | what is touched of programs and libraries before they are armed          |
-//! | [`armed`]       | what was armed when                                                     |
-//! | [`arming`]      | the thread that does it, where perf tells of mappings                   |
-//! | [`disk_faults`] | when pages were used, as perf tells of faults that wait for a device     |
+//! | `armed`       | what was armed when                                                     |
+//! | `arming`      | the thread that does it, where perf tells of mappings                   |
+//! | `disk_faults` | when pages were used, as perf tells of faults that wait for a device     |
 //! | [`faults`]      | pages in use, as perf tells them, where no agent goes                    |
 //! | `primer`        | the wait for perf                                                       |
-//! | [`page_tables`] | pages in use, where an agent goes or perf is forbidden                   |
+//! | `page_tables` | pages in use, where an agent goes or perf is forbidden                   |
 //! | `endings`       | what processes tell before their page tables go                         |
 //! | `runs`          | sets of addresses                                                       |
-//! | [`inside`]      | names and reads, as the agent tells them                                |
+//! | `inside`      | names and reads, as the agent tells them                                |
 //! | `target`        | which programs an agent goes into                                       |
-//! | [`stalls`], [`calls`] | names and reads that threads are found asleep in                  |
+//! | `stalls`, [`calls`] | names and reads that threads are found asleep in                  |
 //! | [`elsewhere`]   | processes for which a name means another file                             |
 //! | [`sightings`]   | all of it, made into an [`prepage_core::profile::observation::Observation`]      |
-//! | [`exact`]       | a command whose every first touch is a fault, for recorders             |
+//! | `exact`       | a command whose every first touch is a fault, for recorders             |
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -50,27 +50,27 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod armed;
-pub mod armer;
-pub mod arming;
+mod armed;
+mod armer;
+mod arming;
 pub mod calls;
-pub mod disk_faults;
+mod disk_faults;
 pub mod elsewhere;
 mod endings;
-pub mod exact;
+mod exact;
 pub mod faults;
-pub mod inside;
+mod inside;
 mod loading;
 mod loads;
-pub mod observer;
-pub mod page_tables;
+mod observer;
+mod page_tables;
 mod primer;
 mod runs;
 pub mod sightings;
-pub mod silence;
-pub mod stalls;
+mod silence;
+mod stalls;
 mod target;
-pub mod until;
+mod until;
 
 pub use exact::Exact;
 pub use observer::{Follower, ObserveError, ObserveOptions, Observer};

@@ -354,6 +354,145 @@ fn what_is_loaded_later_is_told_as_surely() {
     }
 }
 
+/// Loads the libraries that it is given by a thread of its own, one after the other, and touches three pages of a table in each.
+const LOAD_MANY: &str = r#"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+static void *load(void *paths)
+{
+    for (char **path = paths; *path; path++) {
+        void *library = dlopen(*path, RTLD_NOW);
+        const volatile char *table = library ? dlsym(library, "table") : 0;
+        if (!table)
+            _exit(1);
+        (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    }
+    return 0;
+}
+int main(int count, char **arguments)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, 0, load, arguments + 1))
+        return count;
+    pthread_join(thread, 0);
+    /* Page tables are looked at while they are there. */
+    usleep(50000);
+    return 0;
+}
+"#;
+
+/// The same with 32 libraries.
+fn libraries_and_program(source: &str) -> (tempfile::TempDir, Vec<PathBuf>, PathBuf) {
+    let (dir, library, program) = library_and_program(source);
+    let copy = |number: u32| {
+        let copy = dir.path().join(format!("library{number}.so"));
+        fs::copy(&library, &copy).unwrap();
+        copy
+    };
+    let libraries = (0..32).map(copy).collect();
+    grow_old();
+    (dir, libraries, program)
+}
+
+/// The observer, who looks at any moment, finds one library of a hundred before the agent does, or while ld.so maps its pieces.
+#[test]
+fn what_ld_so_maps_along_of_a_library_that_the_observer_finds_first_is_not_taken_for_touched() {
+    const STARTS: usize = 20;
+    let (_dir, libraries, program) = libraries_and_program(LOAD_MANY);
+    let command: Vec<&str> =
+        std::iter::once(&program).chain(&libraries).map(|path| path.to_str().unwrap()).collect();
+    let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
+    let impatient = ObserveOptions { is_patient: false, ..perf.clone() };
+    let mut beyond = Vec::new();
+    for options in [perf, impatient, page_tables].iter().flat_map(|options| [options; STARTS]) {
+        let (observation, code) = observe(&command, options);
+        assert_eq!(code, 0, "{options:?}");
+        for library in &libraries {
+            let used = &file(&observation, library).pages;
+            assert!(table_is_told(used), "{options:?}: {used:?}");
+            beyond.extend((pages_of(used) >= 16).then(|| (options.clone(), used.clone())));
+        }
+    }
+    assert!(beyond.len() <= 2, "{} of {}: {beyond:?}", beyond.len(), 3 * STARTS * libraries.len());
+}
+
+/// Loads the libraries that it is given but for the last file by a thread of its own, while it forks: each child touches a page of that file and
+/// leaves, or executes another program.
+const LOAD_AND_FORK: &str = r#"
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char **last;
+static volatile int is_loaded;
+static void *load(void *paths)
+{
+    for (char **path = paths; path < last; path++) {
+        void *library = dlopen(*path, RTLD_NOW);
+        const volatile char *table = library ? dlsym(library, "table") : 0;
+        if (!table)
+            _exit(1);
+        (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    }
+    is_loaded = 1;
+    return 0;
+}
+static void child(int number)
+{
+    int file = open(*last, O_RDONLY);
+    const volatile char *data = mmap(0, 64 * 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data == MAP_FAILED || data[40 * 4096] != 1)
+        _exit(2);
+    if (number % 2)
+        execl("/bin/true", "true", (char *)0);
+    _exit(0);
+}
+int main(int count, char **arguments)
+{
+    int failed = 0;
+    pthread_t thread;
+    last = arguments + count - 1;
+    if (pthread_create(&thread, 0, load, arguments + 1))
+        return 3;
+    for (int number = 0; number < 20 || !is_loaded; number++) {
+        int status, pid = fork();
+        if (!pid)
+            child(number);
+        failed |= waitpid(pid, &status, 0) != pid || status;
+    }
+    pthread_join(thread, 0);
+    /* Page tables are looked at while they are there. */
+    usleep(300000);
+    return failed ? 4 : 0;
+}
+"#;
+
+/// A child that is made in the middle has neither the agent's descriptor for its own, nor locks that nobody lets go.
+#[test]
+fn a_program_that_forks_while_it_loads_libraries_is_seen_and_its_children_run() {
+    let (dir, libraries, program) = libraries_and_program(LOAD_AND_FORK);
+    let data = data_in(dir.path(), 64);
+    let files = std::iter::once(&program).chain(&libraries).chain([&data]);
+    let command: Vec<&str> = files.map(|path| path.to_str().unwrap()).collect();
+    let [perf, _, page_tables, _] = ways(program.to_str().unwrap());
+    let impatient = ObserveOptions { is_patient: false, ..perf.clone() };
+    assert_eq!(unobserved(&command), 0);
+    for options in [perf, impatient, page_tables] {
+        let began = std::time::Instant::now();
+        let (observation, code) = observe(&command, &options);
+        assert_eq!(code, 0, "{options:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{options:?}: {:?}", began.elapsed());
+        for library in &libraries {
+            let used = &file(&observation, library).pages;
+            assert!(table_is_told(used), "{options:?}: {used:?}");
+        }
+        assert!(has_page(&file(&observation, &data).pages, 40), "{options:?}");
+    }
+}
+
 /// Waits for a byte before all else, in a call that would fail if it were disturbed. Then maps its argument, waits until that is armed,
 /// and touches a page.
 const READ_AND_TOUCH: &str = r#"

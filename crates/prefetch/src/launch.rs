@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use prepage_core::profile::Profile;
+use prepage_core::profile::file::Glance;
 use prepage_profiles::call::Call;
+use prepage_profiles::identity::identity_at;
 use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
@@ -355,8 +358,8 @@ fn serve(
         }
     };
     let mut launch = Launch { found, stores, options, listener };
-    let mut stored = launch.stores.read(&launch.found.context.key);
-    if let Ok(None) = stored
+    let mut known = launch.read();
+    if !matches!(&known, Ok(Some(known)) if known.is_as_learned)
         && let Ok(Some(call)) = launch.found.call.in_the_end()
     {
         launch.found.context.key = call.key();
@@ -364,10 +367,10 @@ fn serve(
             word.message("what runs the script is excluded by the configuration");
             return word.go();
         }
-        stored = launch.stores.read(&launch.found.context.key);
+        known = launch.read();
     }
-    match stored {
-        Ok(Some(stored)) => return launch.known(&stored, word),
+    match known {
+        Ok(Some(known)) => return launch.known(&known, word),
         Ok(None) => {}
         Err(error @ StoreError::Unreadable { .. }) => word.message(&chain(&error)),
         Err(error) => {
@@ -396,8 +399,8 @@ fn config_for(listener: &mut Option<OwnedFd>) -> Config {
 
 /// A start, as far as it is known before anything of it is looked up in a store.
 pub(crate) struct Found {
-    /// With the key of the program as it is called. That it is a script is asked only where there is no profile of that: a start of a known
-    /// program takes no look into its file.
+    /// With the key of the program as it is called. That it is a script is asked only where there is no profile of that, or another file has
+    /// taken its place since: a start of a known program takes no look into its file.
     pub(crate) context: StartContext,
     pub(crate) call: Call,
     /// The path by which the program was called, made absolute.
@@ -448,12 +451,35 @@ struct Launch<'a> {
     listener: Listener,
 }
 
+/// A profile of the program.
+struct Known {
+    stored: Stored,
+    /// Its history and its starts; `None` where the bytes make no sense.
+    past: Option<Profile>,
+    /// Whether the program's file is the one that it was learned of.
+    is_as_learned: bool,
+}
+
 impl Launch<'_> {
-    fn known(&self, stored: &Stored, word: Word) {
-        // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait.
+    fn read(&self) -> Result<Option<Known>, StoreError> {
+        let key = &self.found.context.key;
+        let Some(stored) = self.stores.read(key)? else { return Ok(None) };
+        let glance = stored.glance().ok();
+        let learned = glance.as_ref().and_then(Glance::program_identity);
+        let now = || identity_at(Path::new(&key.program));
+        let is_as_learned = learned.is_some_and(|learned| now().is_ok_and(|now| now.is_same(&learned)));
+        let past = glance.map(|glance| glance.past);
+        Ok(Some(Known { stored, past, is_as_learned }))
+    }
+
+    fn known(&self, known: &Known, word: Word) {
+        let Known { stored, past, .. } = known;
+        // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait. Where the bytes make no
+        // sense, the start is learned from in any case.
         let may_wait = stored.was_just_written(self.options.write_interval);
-        let is_observed =
-            self.options.learn && stored.is_observation_due((!may_wait).then_some(self.found.random));
+        let random = (!may_wait).then_some(self.found.random);
+        let is_due = || past.as_ref().is_none_or(|past| past.observation_due(random));
+        let is_observed = self.options.learn && is_due();
         let is_kept = self.options.learn && (is_observed || !may_wait);
         let word = released_unless(is_observed, word);
         match stored.decode() {

@@ -17,7 +17,7 @@
 //! | `warm`                            | whether there is anything to do for a start                       |
 //! | `first_pages`                     | what every program needs first                                    |
 //! | [`choose`]                        | what one start does with the profile it has                       |
-//! | [`engine`], [`first_start`]       | a prefetch under way: of a profile, of page maps in files         |
+//! | [`engine`], `first_start`       | a prefetch under way: of a profile, of page maps in files         |
 //! | `guess`                           | what an unknown program is likely to use                          |
 //! | `dense`                           | of an unknown start on a slow device, by what it uses             |
 //! | [`progress`]                      | how a start fares that nobody observes                            |
@@ -28,7 +28,7 @@
 //! | [`clock`]                         | the clocks of files and profiles                                  |
 //! | [`cold`]                          | dropping the machine's caches, and whether it could be done       |
 //! | [`measure`], [`statistics`]       | figures                                                           |
-//! | [`account`]                       | what a prefetch says of itself                                    |
+//! | `account`                       | what a prefetch says of itself                                    |
 //! | [`config`]                        | what administrator and user want, from two small files            |
 //! | [`doctor`]                        | what this machine allows                                          |
 //!
@@ -45,7 +45,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod account;
+mod account;
 mod ahead;
 mod beside;
 pub mod calibrate;
@@ -57,7 +57,7 @@ mod dense;
 pub mod doctor;
 pub mod engine;
 mod first_pages;
-pub mod first_start;
+mod first_start;
 mod guess;
 pub mod launch;
 pub mod learn;

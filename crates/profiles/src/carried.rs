@@ -1,7 +1,7 @@
 //! Pages that came with files: of a program and of the libraries it is linked to.
 //!
 //! For the first start of a program that this user has not learned yet. They are looked for among the sidecars
-//! ([`crate::sidecar`]), then in the file itself: in a note segment ([`crate::note`]) or a section; in each a *page map*, a profile
+//! ([`crate::sidecar`]), then in the file itself: in a note segment (`note`) or a section; in each a *page map*, a profile
 //! of that file alone with one bit a page. A file that others could have written is not looked into at all.
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.

@@ -32,19 +32,19 @@
 //!
 //! | module          | noun                                                                |
 //! |-----------------|---------------------------------------------------------------------|
-//! | [`store`], [`stored`], [`store_error`] | the stores a user sees; what is found there; what goes wrong |
-//! | [`layer`], [`room`] | whose knowledge it is, and where; what makes room for more          |
+//! | [`store`], [`stored`], `store_error` | the stores a user sees; what is found there; what goes wrong |
+//! | `layer`, [`room`] | whose knowledge it is, and where; what makes room for more          |
 //! | [`key`], [`call`] | which profile a command means; what its process becomes           |
 //! | [`program`]     | which executable a command means                                    |
 //! | [`script`]      | what runs a script                                                  |
 //! | [`identity`]    | whether a file is still the one that was learned                    |
 //! | [`mod@at_hand`] | files as far as they are in memory                                  |
-//! | [`mod@source`]  | the number by which a profile names its host                        |
+//! | `source`  | the number by which a profile names its host                        |
 //! | [`trust`]       | whose word is followed                                              |
 //! | [`public`]      | what of a profile is for others to have                             |
-//! | [`carried`], [`libraries`] | what came with a program's files                         |
+//! | [`carried`], `libraries` | what came with a program's files                         |
 //! | [`mod@embed`], [`sidecar`] | pages into files and beside them                         |
-//! | [`bytes`], [`elf`], [`elf_names`], [`note`], [`section`] | bytes of files; ELF headers, their names; room and sections for pages |
+//! | `bytes`, [`elf`], [`elf_names`], `note`, [`section`] | bytes of files; ELF headers, their names; room and sections for pages |
 //! | [`replacement`] | a file replaced as a whole                                          |
 //! | [`bundle`], [`mod@import`] | several profiles in one file; made to fit this machine   |
 //! | [`verify`]      | whether all this still speaks of the files that are there           |
@@ -62,7 +62,7 @@
 
 pub mod at_hand;
 pub mod bundle;
-pub mod bytes;
+mod bytes;
 pub mod call;
 pub mod carried;
 pub mod elf;
@@ -71,9 +71,9 @@ pub mod embed;
 pub mod identity;
 pub mod import;
 pub mod key;
-pub mod layer;
-pub mod libraries;
-pub mod note;
+mod layer;
+mod libraries;
+mod note;
 pub mod program;
 pub mod public;
 pub mod replacement;
@@ -81,9 +81,9 @@ pub mod room;
 pub mod script;
 pub mod section;
 pub mod sidecar;
-pub mod source;
+mod source;
 pub mod store;
-pub mod store_error;
+mod store_error;
 pub mod stored;
 pub mod trust;
 pub mod verify;

@@ -32,12 +32,6 @@ impl Stored {
         Glance::of(&self.bytes).map_err(|source| self.unreadable(source))
     }
 
-    /// Whether the start it was read for is to be observed; see [`Profile::observation_due`]. Where the bytes make no sense,
-    /// the start is learned from in any case.
-    pub fn is_observation_due(&self, random: Option<u64>) -> bool {
-        self.glance().map_or(true, |glance| glance.past.observation_due(random))
-    }
-
     /// Whether the user's own profile was written less than `interval` before it was read.
     pub fn was_just_written(&self, interval: Duration) -> bool {
         self.age.is_some_and(|age| age < interval)

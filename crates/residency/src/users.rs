@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use prepage_sys::device_number;
 use prepage_sys::proc_file;
 use prepage_sys::processes::processes;
 use prepage_trace::space::parse_maps_line;
@@ -93,8 +94,7 @@ impl Users {
 fn file_of(line: &str) -> Option<[FileKey; 2]> {
     let mapped = parse_maps_line(line)?;
     let (device, inode) = mapped.inode.filter(|(_, inode)| *inode != 0)?;
-    let device = rustix::fs::makedev((device >> 20) as u32, (device & 0xf_ffff) as u32);
-    Some([FileKey::Inode(device, inode), FileKey::Path(mapped.path.to_string())])
+    Some([FileKey::Inode(device_number::of_stat(device), inode), FileKey::Path(mapped.path.to_string())])
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::device_number;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::perf::{
-    BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Setup, Source, Tracefs,
-    online_cpus,
+    BlockTracepoint, Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Tracefs, online_cpus,
 };
 
 /// A CPU's reads of a twentieth of a second.
@@ -45,20 +45,17 @@ impl MissedReads {
         let tracefs = Tracefs::open().map_err(other("opening tracefs"))?;
         let tracepoint = BlockTracepoint::of(&tracefs, "block_bio_queue")?;
         let of_cpu = |cpu| {
-            let setup =
-                Setup { wakeup_bytes: RING_BYTES as u32, ..Setup::new(Source::Tracepoint(tracepoint.id)) };
-            let event = PerfEvent::open(&setup, Observed::System, cpu)?;
+            let event = tracepoint.watch(Observed::System, cpu, RING_BYTES)?;
             Ok((Ring::map(&event, RING_BYTES).map_err(other("mapping a ring"))?, event))
         };
         let cpus = online_cpus().map_err(other("listing the CPUs"))?;
         let cpus = cpus.into_iter().map(of_cpu).collect::<Result<_, PerfError>>()?;
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let known = DiskStat::directory(number);
         std::fs::metadata(&known).map_err(other("finding the device"))?;
         // A partition's; other devices begin where they begin.
         let start = std::fs::read_to_string(known.join("start"));
         let first_sector = start.ok().and_then(|start| start.trim().parse().ok()).unwrap_or(0);
-        let device = u64::from(major) << 20 | u64::from(minor);
+        let device = device_number::of_kernel(number);
         Ok(Self { tracepoint, device, first_sector, cpus, pages: BTreeMap::new() })
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_profiles::trust::create_directory;
-use prepage_sys::until::Until;
+use prepage_sys::timed_stream::TimedStream;
 use prepage_sys::user_namespace::maker_of;
 use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::socket_peercred;
@@ -90,7 +90,7 @@ impl Drop for Socket {
 }
 
 fn answer(stream: UnixStream, uid: u32, service: &Service) -> io::Result<()> {
-    let mut stream = Until::now_and(PATIENCE, stream);
+    let mut stream = TimedStream::now_and(PATIENCE, stream);
     let mut question = vec![0; QUESTION_BYTES_MAX];
     let mut filled = 0;
     while filled < question.len() && !question[..filled].contains(&b'\n') {
@@ -121,7 +121,7 @@ fn answer(stream: UnixStream, uid: u32, service: &Service) -> io::Result<()> {
 /// # Errors
 /// NotFound or ConnectionRefused where none runs; TimedOut where it takes too long; ConnectionAborted where it hangs up.
 pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
-    let mut stream = Until::connect(&SocketAddrUnix::new(path)?, 10 * PATIENCE)?;
+    let mut stream = TimedStream::connect(&SocketAddrUnix::new(path)?, 10 * PATIENCE)?;
     let mut answer = Vec::new();
     let asked = stream.write_all(b"status\n").and_then(|()| stream.read_to_end(&mut answer));
     let hung_up = || io::Error::new(io::ErrorKind::ConnectionAborted, "it hung up without an answer");

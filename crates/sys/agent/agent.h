@@ -108,6 +108,9 @@ struct extent {
     uintptr_t start, end;
 };
 HIDDEN int object_extent(const struct link_map *map, int is_program, struct extent *extent);
+/* What is mapped from the file of the library `map` in one piece, the first such piece from its program header `at` on, which becomes the one behind.
+ * Returns 0 where there is none any more. */
+HIDDEN int object_piece(const struct link_map *map, uintptr_t *at, struct extent *piece);
 /* Touches what ld.so has read of a library when it has mapped it: the head, the dynamic section and the table of symbols' hashes. */
 HIDDEN void object_touch(const struct link_map *map);
 /* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */

@@ -66,7 +66,15 @@ enum arming arm_begin(void)
 
 void arm(const struct extent *extent, const struct link_map *loaded)
 {
-    if (!is_own() || enlist(descriptor, extent) || !loaded)
+    long error = is_own() ? enlist(descriptor, extent) : -1;
+    if (error == -RAW_EBUSY && loaded) {
+        /* The observer came first to some pieces: these are armed as well. */
+        struct extent piece;
+        for (uintptr_t at = 0; object_piece(loaded, &at, &piece);)
+            enlist(descriptor, &piece);
+        error = 0;
+    }
+    if (error || !loaded)
         return;
     /* ld.so has read some pages, and each fault has mapped its neighbours along. */
     if (touched_forget(extent))

@@ -16,24 +16,41 @@ static const Elf64_Phdr *headers(const struct link_map *map, uintptr_t *count)
     return (const Elf64_Phdr *)(map->l_addr + elf->e_phoff);
 }
 
+/* What is mapped from the file as `phdr` says. Returns whether anything is. */
+static int mapped_by(const struct link_map *map, const Elf64_Phdr *phdr, struct extent *mapped)
+{
+    mapped->start = page_down(map->l_addr + phdr->p_vaddr);
+    mapped->end = page_up(map->l_addr + phdr->p_vaddr + phdr->p_filesz);
+    return phdr->p_type == PT_LOAD && phdr->p_filesz;
+}
+
+int object_piece(const struct link_map *map, uintptr_t *at, struct extent *piece)
+{
+    uintptr_t phdrs = 0;
+    const Elf64_Phdr *phdr = headers(map, &phdrs);
+    while (phdr && *at < phdrs)
+        if (mapped_by(map, &phdr[(*at)++], piece))
+            return 1;
+    return 0;
+}
+
 /* From the first to the last page that is mapped from the file, read from the program headers. */
 int object_extent(const struct link_map *map, int is_program, struct extent *extent)
 {
     uintptr_t phdrs = world.phdrs, dynamic = 0;
+    struct extent piece;
     const Elf64_Phdr *phdr = is_program ? (const Elf64_Phdr *)world.phdr : headers(map, &phdrs);
     extent->start = UINTPTR_MAX;
     extent->end = 0;
     for (uintptr_t i = 0; phdr && i < phdrs; i++) {
         if (phdr[i].p_type == PT_DYNAMIC)
             dynamic = map->l_addr + phdr[i].p_vaddr;
-        if (phdr[i].p_type != PT_LOAD || !phdr[i].p_filesz)
+        if (!mapped_by(map, &phdr[i], &piece))
             continue;
-        uintptr_t start = page_down(map->l_addr + phdr[i].p_vaddr);
-        uintptr_t end = page_up(map->l_addr + phdr[i].p_vaddr + phdr[i].p_filesz);
-        if (start < extent->start)
-            extent->start = start;
-        if (end > extent->end)
-            extent->end = end;
+        if (piece.start < extent->start)
+            extent->start = piece.start;
+        if (piece.end > extent->end)
+            extent->end = piece.end;
     }
     return extent->start < extent->end && (is_program || dynamic == (uintptr_t)map->l_ld);
 }

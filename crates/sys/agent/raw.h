@@ -72,6 +72,7 @@ enum {
     RAW_ENOENT = 2,
     RAW_ENOEXEC = 8,
     RAW_EACCES = 13,
+    RAW_EBUSY = 16,
     RAW_RLIMIT_AS = 9,
 };
 

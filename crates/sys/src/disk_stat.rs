@@ -1,6 +1,8 @@
 //! What a block device has done: the file `stat` of its directory below /sys/dev/block (Documentation/block/stat.rst).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::device_number;
 
 const SECTOR_BYTES: u64 = 512;
 
@@ -21,8 +23,7 @@ impl DiskStat {
     /// The directory of the device with this number (`st_dev`). File systems without a device of their own (overlay, Btrfs,
     /// NFS) have none.
     pub fn directory(device: u64) -> PathBuf {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+        Path::new("/sys/dev/block").join(device_number::name(device))
     }
 
     /// The number (`st_dev`) of the block device that has this inode for itself, to which the disk's own pages (directories, inodes)
@@ -32,7 +33,7 @@ impl DiskStat {
     pub fn device_of_inode((device, inode): (u64, u64)) -> Option<u64> {
         // Overlayfs puts the layer's number into the high bits of an inode.
         let number = u32::try_from(inode).ok().filter(|_| device >> 20 == 0)?;
-        Some(rustix::fs::makedev(number >> 20, number & 0xf_ffff))
+        Some(device_number::of_stat(number.into()))
     }
 
     /// The counters of the device with this number; `None` where it is not a block device's.

@@ -64,9 +64,7 @@ mod tests {
         // A file of the build tree: the system's temporary directory may be in memory.
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let metadata = fs::metadata(&path).expect("there");
-        let device = metadata.dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let device = u64::from(major) << 20 | u64::from(minor);
+        let device = crate::device_number::of_kernel(metadata.dev());
         let Some(fd) = open_inode(&mounted().expect("a list"), device, metadata.ino()) else {
             return skip(Need::InodeHandles(path), "it cannot be opened by its inode number");
         };

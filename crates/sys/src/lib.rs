@@ -21,6 +21,7 @@
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
+//! | [`device_number`] | what devices are called                                     |                 |
 //! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
 //! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
@@ -82,7 +83,7 @@
 //! | [`tsc`]       | the time stamp counter, to give times in cycles                 | x86-64          |
 //! | [`versions`]  | a value replaced while signal handlers use it                   |                 |
 //! | [`words`]     | many atomic words of zero that cost nothing until used          |                 |
-//! | [`until`]       | Unix sockets whose other end may never answer                    |                 |
+//! | [`timed_stream`] | Unix sockets whose other end may never answer                   |                 |
 //! | [`user_namespace`] | who is behind the user ids of a user namespace             | Linux 4.9       |
 //! | [`userfaultfd`] | missing pages served by their own process                     | Linux 6.6       |
 
@@ -102,6 +103,7 @@ pub mod cgroup;
 pub mod clock;
 #[cfg(feature = "counted")]
 pub mod counted;
+pub mod device_number;
 pub mod direct_fill;
 pub mod disk_stat;
 pub mod exec;
@@ -163,8 +165,8 @@ pub mod syscalls;
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
 pub mod thread;
 pub mod thread_reads;
+pub mod timed_stream;
 pub mod tsc;
-pub mod until;
 pub mod user_namespace;
 pub mod userfaultfd;
 mod userfaultfd_abi;

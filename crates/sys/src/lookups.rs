@@ -17,6 +17,7 @@ use crate::bpf::{
     At, Code, Helper, If, Op, Operand, Program, Queue, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, RunsAt,
     Values,
 };
+use crate::device_number;
 use crate::perf::{Observed, PerfEvent, Setup, Source, Tracefs, online_cpus};
 use crate::sync::Anyway;
 
@@ -355,9 +356,7 @@ fn put(code: &mut Code, process: crate::bpf::Register) {
 
 /// Has what this namespace calls the process in the low half of `to`; goes to `otherwise` where it is in another one.
 fn own_number(code: &mut Code, namespace: &std::fs::Metadata, otherwise: crate::bpf::Label) {
-    let device = namespace.dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    code.wide(R1, u64::from(major) << 20 | u64::from(minor));
+    code.wide(R1, device_number::of_kernel(namespace.dev()));
     code.wide(R2, namespace.ino());
     code.calc(R3, Op::Set, Operand::Of(R10));
     code.calc(R3, Op::Add, Operand::Is(-8));

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::device_number;
 use crate::disk_stat::DiskStat;
 use crate::guarded::Guarded;
 use crate::mounts::{Mount, mounts};
@@ -60,19 +61,15 @@ fn settings() -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The setting of the device under `mount`.
+/// The setting of the device under `mount`; a partition's is that of its disk.
 fn setting_below(mount: &Mount) -> Option<PathBuf> {
-    setting_of((mount.device >> 20) as u32, mount.device as u32 & 0xf_ffff)
-}
-
-/// The setting of a device; a partition's is that of its disk.
-fn setting_of(major: u32, minor: u32) -> Option<PathBuf> {
-    let own = Path::new("/sys/class/bdi").join(format!("{major}:{minor}")).join("read_ahead_kb");
+    let device = device_number::of_stat(mount.device);
+    let own = Path::new("/sys/class/bdi").join(device_number::name(device)).join("read_ahead_kb");
     if own.exists() {
         // Devices of major 0 are file systems of their own making (proc, tmpfs, overlay). Those that read from
         // somewhere (nfs, fuse, btrfs) have a setting as well.
         return Some(own);
     }
-    let disk = DiskStat::directory(rustix::fs::makedev(major, minor)).join("../queue/read_ahead_kb");
+    let disk = DiskStat::directory(device).join("../queue/read_ahead_kb");
     disk.exists().then_some(disk)
 }

@@ -8,7 +8,7 @@ use std::io;
 /// # Errors
 /// Where a filter of system calls refuses.
 pub fn give_way() -> io::Result<()> {
-    set(libc::SCHED_BATCH)
+    set(libc::SCHED_BATCH, 0)
 }
 
 /// This thread is scheduled as others are (`SCHED_OTHER`), however the one that started it is.
@@ -16,7 +16,16 @@ pub fn give_way() -> io::Result<()> {
 /// # Errors
 /// Where a filter of system calls refuses.
 pub fn as_others() -> io::Result<()> {
-    set(libc::SCHED_OTHER)
+    set(libc::SCHED_OTHER, 0)
+}
+
+/// From now on no thread of the processor that this one runs on gets it before this one waits, but for those that are scheduled in real time as well
+/// (`SCHED_FIFO` of the lowest priority). Threads that it starts are not.
+///
+/// # Errors
+/// PermissionDenied without CAP_SYS_NICE or a limit of priorities above 0 (RLIMIT_RTPRIO).
+pub fn in_real_time() -> io::Result<()> {
+    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
 }
 
 /// From now on the reads of this thread come after those of all others, where the device's scheduler of reads knows of that.
@@ -33,8 +42,7 @@ pub fn read_last() -> io::Result<()> {
     }
 }
 
-fn set(policy: i32) -> io::Result<()> {
-    let priority: libc::c_int = 0;
+fn set(policy: i32, priority: libc::c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one structure, which has this one member, for this thread (0). By number: musl's function does nothing.
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) } {
         0 => Ok(()),

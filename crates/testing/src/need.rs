@@ -76,6 +76,8 @@ pub enum Need {
     UserNamespace,
     /// Landlock, as far as securityfs tells.
     Landlock,
+    /// Threads that are scheduled in real time.
+    RealTime,
     /// To be told when tasks wait for memory.
     Pressure,
     /// A processor with this flag in /proc/cpuinfo.
@@ -133,6 +135,7 @@ impl Need {
                 let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
                 is(modules.trim().split(',').any(|name| name == "landlock"), || format!("only {modules:?}"))
             }
+            Self::RealTime => is(succeeds("chrt", &["--fifo", "1", "true"]), || "chrt --fifo fails".into()),
             Self::Pressure => {
                 let asked = File::options().read(true).write(true).open("/proc/pressure/memory");
                 let asked = asked.and_then(|mut file| file.write_all(b"some 1900000 2000000\0"));
@@ -210,6 +213,7 @@ impl fmt::Display for Need {
             Self::Mounts => f.write_str("a mount namespace"),
             Self::UserNamespace => f.write_str("user namespaces for users"),
             Self::Landlock => f.write_str("Landlock"),
+            Self::RealTime => f.write_str("scheduling in real time"),
             Self::Pressure => f.write_str("/proc/pressure/memory"),
             Self::CpuFlag(flag) => write!(f, "a processor with {flag}"),
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),

@@ -64,7 +64,7 @@ pub use prepage_sys::agent::LIBRARY as AGENT_LIBRARY;
 pub use prepage_sys::perf::PerfError;
 pub use probe::{FaultEvents, PageCacheEvents, Probe, Target};
 pub use recorder::{
-    Call, ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
+    Callback, ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
 };
 pub use space::{AddressSpaces, Mapping, Mappings, Resolved};
 pub use stream::{KernelCounts, Stream, now_ns};

@@ -58,18 +58,18 @@ pub struct RecordOptions {
 
 /// Called with the process id of a command that waits to begin, observed already. Returns environment variables to be set
 /// for it ([`prepage_sys::exec::exec_with`]).
-pub type Prepare = Call<u32, Vec<(&'static str, OsString)>>;
+pub type Prepare = Callback<u32, Vec<(&'static str, OsString)>>;
 
 /// What tells which touches are not recorded exactly; called with whether the recording has ended.
-pub type ExactSource = Call<bool, ExactFacts>;
+pub type ExactSource = Callback<bool, ExactFacts>;
 
 /// What the recorder calls.
 #[derive(Clone)]
-pub struct Call<A, R>(pub Arc<dyn Fn(A) -> R + Send + Sync>);
+pub struct Callback<A, R>(pub Arc<dyn Fn(A) -> R + Send + Sync>);
 
-impl<A, R> std::fmt::Debug for Call<A, R> {
+impl<A, R> std::fmt::Debug for Callback<A, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Call")
+        f.write_str("Callback")
     }
 }
 

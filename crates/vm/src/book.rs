@@ -506,7 +506,7 @@ impl Drop for Hold {
             inner.follow(&moved)
         };
         drop(gone);
-        self.vm.keeper.call();
+        self.vm.keeper.bell.call();
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+use crate::bell::Bell;
+use crate::sync::{Anyway, Mutex, spawn};
 use crate::vm::{Vm, VmCore};
 
 /// The thread rests so many times as long as it looked last: who takes snapshots waits for it while it looks.
@@ -11,15 +12,13 @@ const REST_PARTS: u32 = 20;
 
 /// When the thread looks.
 ///
-/// Lock legend: (f) atomic, slept on; `is_there` is held while the thread is started.
+/// Lock legend: `is_there` is held while the thread is started.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     /// Whether there is a thread.
     is_there: Mutex<bool>,
-    /// (f) 1 while pages may be shadowed that were not.
-    called: AtomicU32,
-    /// (f) 1 when the thread is to end.
-    stop: AtomicU32,
+    /// Rings when a map or a snapshot has gone, or something is shadowed.
+    pub(crate) bell: Bell,
 }
 
 impl Keeper {
@@ -37,37 +36,12 @@ impl Keeper {
                 *is_there = spawn("prepage-shadowed", move || keeper.work(&vm, after)).is_ok();
             }
         }
-        self.call();
-    }
-
-    /// A map or a snapshot has gone, or something is shadowed.
-    pub(crate) fn call(&self) {
-        if self.called.swap(1, Ordering::SeqCst) == 0 {
-            wake(&self.called, 1);
-        }
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stop.store(1, Ordering::SeqCst);
-        self.called.store(1, Ordering::SeqCst);
-        wake(&self.called, 1);
-        wake(&self.stop, 1);
+        self.bell.call();
     }
 
     fn work(&self, vm: &Weak<VmCore>, after: Duration) {
         let mut rest = after;
-        loop {
-            while self.called.load(Ordering::SeqCst) == 0 {
-                wait(&self.called, 0);
-            }
-            if self.stop.load(Ordering::SeqCst) == 0 {
-                wait_for(&self.stop, 0, rest);
-            }
-            // Before it looks: what is shadowed later calls again, and so does who tells it to end.
-            self.called.store(0, Ordering::SeqCst);
-            if self.stop.load(Ordering::SeqCst) != 0 {
-                return;
-            }
+        while self.bell.wait(rest) {
             let Some(core) = vm.upgrade() else { return };
             let began = Instant::now();
             // What the kernel refuses to free is not shown by anybody, and goes with its snapshot.

@@ -86,6 +86,7 @@ mod addresses;
 mod ahead;
 mod allowance;
 mod backing;
+mod bell;
 mod between;
 mod blocks;
 mod book;

@@ -20,7 +20,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use prepage_sys::until::Until;
+use prepage_sys::timed_stream::TimedStream;
 use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::socket_peercred;
 
@@ -100,7 +100,8 @@ impl Socket {
     /// See [`AskError`].
     pub fn ask(&self, within: Duration) -> Result<View, AskError> {
         let address = SocketAddrUnix::new_abstract_name(self.name.as_bytes());
-        let connected = address.map_err(io::Error::from).and_then(|address| Until::connect(&address, within));
+        let connected =
+            address.map_err(io::Error::from).and_then(|address| TimedStream::connect(&address, within));
         let stream = connected.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => AskError::Ended,
             io::ErrorKind::TimedOut => AskError::Silent,

@@ -10,7 +10,7 @@ use prepage_core::policy::Policy;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
-use prepage_sys::{fork, sigbus};
+use prepage_sys::{device_number, fork, sigbus};
 
 use crate::addresses::Addresses;
 use crate::book::Book;
@@ -231,8 +231,7 @@ impl Vm {
     ) -> Result<Object, MakeError> {
         let failed = |source| MakeError::File { path: path.to_owned(), source };
         let facts = local.file().metadata().map_err(failed)?;
-        let device = facts.dev();
-        let device = u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device));
+        let device = device_number::of_kernel(facts.dev());
         let len_bytes = local.len_bytes();
         let name = path.to_string_lossy().into_owned();
         self.object(name, len_bytes, Some((device, facts.ino())), |len| {
@@ -428,8 +427,8 @@ impl Drop for VmCore {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             self.jobs.stop();
-            self.writer.stop();
-            self.keeper.stop();
+            self.writer.bell.stop();
+            self.keeper.bell.stop();
         }
     }
 }

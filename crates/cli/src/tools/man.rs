@@ -39,8 +39,9 @@ fn write(directory: &Path, command: clap::Command, path: &str) -> Result<()> {
     // What help says behind the options has sections of its own here: their lines would be filled to a paragraph.
     let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let command = command.after_long_help(None::<&str>).after_help(None::<&str>);
+    let usage = usage(command.clone());
     // An empty date would be no argument, and what follows it would take its place.
-    Man::new(command)
+    Man::new(command.override_usage(usage))
         .title(name.to_uppercase())
         .date(" ")
         .source(concat!("prepage ", env!("CARGO_PKG_VERSION")))
@@ -60,6 +61,15 @@ fn write(directory: &Path, command: clap::Command, path: &str) -> Result<()> {
     }
     let path = directory.join(format!("{name}.1"));
     fs::write(&path, page).with_context(|| path.display().to_string())
+}
+
+/// The ways in which `command` is called, a line each, with all its options and their values.
+fn usage(mut command: clap::Command) -> String {
+    let usage = command.render_usage().to_string();
+    let options = command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set());
+    let others = options.map(ToString::to_string).filter(|option| !usage.contains(option));
+    let others: Vec<String> = others.map(|option| format!("[{option}]")).collect();
+    usage.replace("Usage:", "").replace("[OPTIONS]", &others.join(" "))
 }
 
 fn section(title: &str, of: &[(&str, &str)], page: &mut Vec<u8>) -> Result<()> {

@@ -16,6 +16,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
+use prepage_display::number::size;
+use prepage_display::terminal::printable;
 use prepage_profiles::room::taken_in;
 use prepage_profiles::store::remove;
 use prepage_profiles::stored::Listed as StoreEntry;
@@ -211,11 +213,6 @@ impl Taken {
     }
 
     fn write(&self, out: &mut impl Write) -> Result<()> {
-        // As the configuration has sizes.
-        let size = |bytes: u64| match bytes {
-            0..0x0010_0000 => format!("{}k", bytes.div_ceil(1 << 10)),
-            _ => format!("{:.1}M", bytes as f64 / f64::from(1 << 20)),
-        };
         let most = self.bytes_max.map_or(String::new(), |most| format!(" of {}", size(most)));
         let Self { layer, directory, profiles, bytes, .. } = self;
         Ok(writeln!(
@@ -344,7 +341,7 @@ fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> 
         }
         for path in meant {
             match remove(&path) {
-                Ok(()) => writeln!(out, "removed {}", file_name(&path))?,
+                Ok(()) => writeln!(out, "removed {}", printable(&file_name(&path)))?,
                 Err(error) => failed(name, &of_layer(layer, error)),
             }
         }

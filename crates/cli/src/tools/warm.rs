@@ -7,6 +7,7 @@ use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::quantity::counted;
 use prepage_display::number::{pages_as_size, percent};
+use prepage_display::terminal::printable;
 use prepage_residency::warm::WarmedFile;
 use prepage_residency::{Stopped, Warmed, warm};
 use serde_json::{Value, json};
@@ -91,7 +92,7 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
     }
     for file in known.iter().filter(|file| file.error.is_none() && !is_in(file)) {
         let missing = file.pages - file.after.unwrap_or(0).min(file.pages);
-        writeln!(out, "{} not in memory: {}", pages_as_size(missing), file.spot.path.display())?;
+        writeln!(out, "{} not in memory: {}", pages_as_size(missing), printable(&shown(&file.spot.path)))?;
     }
     Ok(())
 }

@@ -149,6 +149,12 @@ fn every_command_in_the_help_has_a_manual_page() {
         assert!(before.contains(".SH OPTIONS") && examples.contains("prepage"), "{command}: {page}");
         assert!(text(&sandbox.output(&words).stdout).contains("Examples:"), "{command}");
     }
+    let record = std::fs::read_to_string(pages.join("prepage-record.1")).unwrap();
+    let synopsis = record.split(".SH").find(|part| part.starts_with(" SYNOPSIS")).unwrap();
+    assert!(
+        synopsis.contains(r"\fBprepage record\fR [\-\-output <FILE>]"),
+        "options have values: {synopsis}"
+    );
     let simulate = std::fs::read_to_string(pages.join("prepage-simulate.1")).unwrap();
     for part in [".SH POLICIES", "aligned:N", ".SH DEVICES", "flash", "map NAME PAGES"] {
         assert!(simulate.contains(part), "options say `see below` of {part}: {simulate}");

@@ -126,3 +126,36 @@ fn what_stands_in_front_of_an_interpreter_has_a_profile_for_each_script() {
     assert_eq!(text(&from_there(&["profile", "show"]).stdout).lines().next(), Some(&*seen.role));
     assert_eq!(sandbox.profiles(), [sandbox.store().join(seen.file_name())]);
 }
+
+/// By whatever name: what was learned of the file that stood there is not used for what stands there now.
+#[test]
+fn a_script_in_the_place_of_a_program_is_known_for_one_and_the_reverse() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let at = |name: &str| sandbox.path().join(name).to_str().unwrap().to_owned();
+    let program = |name: &str| {
+        let _ = fs::remove_file(at(name));
+        fs::copy("/bin/cat", at(name)).unwrap();
+    };
+    program("tool");
+    let other = script(&sandbox, "other", "#!/bin/sh");
+    for command in [&[&*at("tool"), "/etc/hostname"][..], &[&*other]] {
+        assert!(sandbox.output(&[&["learn", "-q", "--"], command].concat()).status.success());
+    }
+    assert_eq!(sandbox.profiles().len(), 2);
+    program("other");
+    fs::remove_file(at("tool")).unwrap();
+    let tool = script(&sandbox, "tool", "#!/bin/sh");
+    let replaced = said(&sandbox, &[&other, "/etc/hostname"]);
+    assert!(replaced.contains("no profile of other yet"), "{replaced}");
+    let replaced = said(&sandbox, &[&tool]);
+    assert!(replaced.contains("no profile of sh tool@"), "{replaced}");
+    // What is new in both is learned, each in its place.
+    let learned = [&tool, &other].map(|path| ProgramKey::of(&[path.into()]).unwrap().file_name());
+    sandbox.wait_for_profile();
+    assert!(learned.iter().all(|name| sandbox.store().join(name).exists()), "{:?}", sandbox.profiles());
+    let again = said(&sandbox, &[&tool]);
+    assert!(!again.contains("no profile"), "{again}");
+}

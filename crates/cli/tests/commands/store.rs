@@ -155,6 +155,41 @@ fn files_whose_names_a_terminal_obeys_are_named() {
     }
 }
 
+/// Else it could say whatever it likes.
+#[test]
+fn a_name_with_an_end_of_line_stays_in_one_line() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.path().join(name).to_str().unwrap().to_owned();
+    let (key, profile) = profile_of(&["/bin/ls"]);
+    let profile = Profile { role: "ls\nforged".into(), program: "/ls\nforged".into(), ..profile };
+    let stores = Stores::at(sandbox.store());
+    stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
+    let (stored, forged) = (stores.path_of(&key, Layer::User).unwrap(), "x\nforged.profile");
+    fs::copy(stored, sandbox.store().join(forged)).unwrap();
+    let from = sandbox.store().join(forged);
+    let from = from.to_str().unwrap();
+    let (program, bundle) = (path("ls\nforged"), path("bundle\nforged"));
+    fs::copy("/bin/ls", &program).unwrap();
+    for args in [
+        &["profile", "list"][..],
+        &["profile", "merge", "-o", &bundle, from, from],
+        &["profile", "import", "--dry-run", &bundle],
+        &["profile", "import", &bundle],
+        &["profile", "embed", "--from", &bundle, &program],
+        &["profile", "sections", &program],
+        &["profile", "strip", &program],
+        &["residency", &program],
+        &["profile", "rm", forged],
+    ] {
+        let output = sandbox.output(args);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(
+            said.contains("\\x0aforged") && !said.lines().any(|line| line.starts_with("forged")),
+            "{args:?}: {said}"
+        );
+    }
+}
+
 /// A profile of the command with one page of its program.
 fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
     let key = ProgramKey::of(&command.iter().map(Into::into).collect::<Vec<_>>()).unwrap();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::DeviceFigures;
 use prepage_profiles::{Layer, StoreError, Stores};
+use prepage_sys::device_number;
 
 use super::Calibration;
 use super::device::Device;
@@ -67,7 +68,7 @@ impl Cache {
 }
 
 fn name_of(number: u64) -> PathBuf {
-    format!("{}-{}.device", rustix::fs::major(number), rustix::fs::minor(number)).into()
+    format!("{}.device", device_number::name(number).replace(':', "-")).into()
 }
 
 fn encode(identity: &str, calibration: &Calibration) -> String {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use prepage_sys::device_number;
 use prepage_sys::disk_stat::DiskStat;
 
 /// A device, and what tells it from another that has its number later.
@@ -42,7 +43,7 @@ impl Device {
 
     /// `major:minor`.
     pub fn name(&self) -> String {
-        format!("{}:{}", rustix::fs::major(self.number), rustix::fs::minor(self.number))
+        device_number::name(self.number)
     }
 }
 

@@ -1,12 +1,11 @@
 //! Requests to block devices, as the tracepoints of the block layer report them.
 
-use super::{FieldPlace, PerfError, Tracefs};
+use super::{FieldPlace, Observed, PerfError, PerfEvent, Setup, Source, Tracefs};
 
 /// A tracepoint of the block layer that reports one request, or one part of it: `block_bio_queue`, `block_rq_issue`.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTracepoint {
-    /// For [`super::Source::Tracepoint`].
-    pub id: u64,
+    id: u64,
     device: FieldPlace,
     sector: FieldPlace,
     sectors: FieldPlace,
@@ -40,6 +39,15 @@ impl BlockTracepoint {
             sectors: tracepoint.field("nr_sector")?,
             kind: tracepoint.text_field("rwbs")?,
         })
+    }
+
+    /// Watches it on `cpu`, for a ring of `ring_bytes` that nobody waits at before it is full.
+    ///
+    /// # Errors
+    /// As [`PerfEvent::open`].
+    pub fn watch(&self, observed: Observed, cpu: u32, ring_bytes: usize) -> Result<PerfEvent, PerfError> {
+        let setup = Setup { wakeup_bytes: ring_bytes as u32, ..Setup::new(Source::Tracepoint(self.id)) };
+        PerfEvent::open(&setup, observed, cpu)
     }
 
     /// What the raw bytes of a sample say, if it is a read.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
+use prepage_display::terminal::printable;
 use prepage_profiles::Stores;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
@@ -133,7 +134,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
             Ok(one) => imported.push(one),
             Err(error) => {
                 let error = of_layer(args.layer.into(), error);
-                super::say_failed(&role.escape_debug().to_string(), "not imported", &error);
+                super::say_failed(&role, "not imported", &error);
                 end = ExitCode::FAILURE;
             }
         }
@@ -169,12 +170,12 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         writeln!(
             out,
             "{}: {verdict}: {}, {megabytes:.1} MB, {}",
-            profile.role.escape_debug(),
+            printable(&profile.role),
             counted(profile.files.len(), "file"),
             counted(profile.lookups.len(), "name"),
         )?;
         for left in &one.left {
-            writeln!(out, "  left out: {}: {}", left.path.escape_debug(), left.reason)?;
+            writeln!(out, "  left out: {}: {}", printable(&left.path), left.reason)?;
         }
     }
     Ok(end)
@@ -185,7 +186,7 @@ fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Resu
     output::replace(path, |file| file.write_all(&bytes))?;
     if !output::is_stdout(path) {
         let profiles = counted(profiles.len(), "profile");
-        writeln!(out, "{}: {profiles}, {} bytes", path.display(), bytes.len())?;
+        writeln!(out, "{}: {profiles}, {} bytes", printable(&output::shown(path)), bytes.len())?;
     }
     Ok(())
 }

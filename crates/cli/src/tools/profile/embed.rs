@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
+use prepage_display::terminal::printable;
 use prepage_profiles::elf::Elf;
 use prepage_profiles::embed::{self, Beside, EmbedError, Embedded, Layout};
 use prepage_profiles::identity::open_to_read;
@@ -210,7 +211,7 @@ impl Results {
             print_json(&json!({ "schema_version": 1, "files": self.json }))?;
         } else {
             for line in self.lines {
-                writeln!(out, "{line}")?;
+                writeln!(out, "{}", printable(&line))?;
             }
         }
         Ok(if self.failures == 0 { ExitCode::SUCCESS } else { super::PARTLY.into() })

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use prepage_core::profile::ProfiledFile;
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_display::number::{age, known, percent};
+use prepage_display::terminal::printable;
 use prepage_prefetch::clock;
 use prepage_profiles::carried::{MapError, carried_by, carried_in};
 use prepage_profiles::elf::Elf;
@@ -92,7 +93,12 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
     let endian = if elf.endian == Default::default() { "little" } else { "big" };
     let bits = if elf.is_64 { 64 } else { 32 };
     let id = elf.build_id.as_deref().map_or("none".into(), hex);
-    writeln!(out, "{}: ELF of {bits} bits, {endian}-endian, {}", shown(&args.file), names::kind(&elf))?;
+    writeln!(
+        out,
+        "{}: ELF of {bits} bits, {endian}-endian, {}",
+        printable(&shown(&args.file)),
+        names::kind(&elf)
+    )?;
     writeln!(out, "entry {:#x}, build-id {id}\n\nprogram headers", elf.entry)?;
     let headings = ["type", "offset", "address", "file bytes", "memory bytes", "flags", "align"];
     let mut segments = table(&headings, &[1, 2, 3, 4, 6]);

@@ -18,6 +18,7 @@ use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_profiles::stored::Listed as StoreEntry;
+use prepage_sys::device_number;
 use serde::Serialize;
 
 use super::{Listed, what_is_wrong};
@@ -178,7 +179,7 @@ impl DeviceGain {
     fn new(device: u64, starts: &[ColdStart]) -> Self {
         let gain = Gain::on(device, starts);
         Self {
-            device: format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)),
+            device: device_number::name(device),
             prefetched_starts: gain.prefetched_starts,
             held_out_starts: gain.held_out_starts,
             prefetched_us: gain.prefetched_us,

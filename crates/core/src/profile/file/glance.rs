@@ -114,8 +114,13 @@ impl<'b> Glance<'b> {
         decoded(payload).map_err(|error| ProfileFileError::Malformed(error.to_string()))
     }
 
+    /// Which file the program was when it was learned; `None` where the profile has no pages of it.
+    pub fn program_identity(&self) -> Option<FileIdentity> {
+        self.files.iter().find(|file| file.path == self.program).map(|file| file.identity)
+    }
+
     /// Pages to be asked after, in the order of files: one for so many reads, the first of them by chance. So what takes a larger part of
-    /// the reads is never left out.
+    /// the reads is never left out. The program's own file is among them even without pages: another one may have taken its place.
     pub fn sample(&self, random: u64) -> Vec<Sample<'b>> {
         let reads: u64 = self.files.iter().map(FileGlance::reads).sum();
         let pages = (reads / READS_A_PAGE).clamp(*PAGES.start(), *PAGES.end()).min(reads);
@@ -135,7 +140,7 @@ impl<'b> Glance<'b> {
                 pages.push(file.page(at - begin));
                 next = chosen.next();
             }
-            if !pages.is_empty() {
+            if !pages.is_empty() || (reads > 0 && file.path == self.program) {
                 let FileGlance { path, identity, content, .. } = *file;
                 sampled.push(Sample { path, identity, pages, content });
             }

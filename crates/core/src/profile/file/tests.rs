@@ -151,6 +151,25 @@ fn what_takes_a_larger_part_of_the_reads_is_in_every_sample() {
     assert!(Glance::of(&encode(&Profile::default())).unwrap().sample(1).is_empty());
 }
 
+/// Something else may stand in its place by now.
+#[test]
+fn the_program_itself_is_in_every_sample() {
+    let used = Counts::once(Use::Sure);
+    let file = |path: &str, inode, counts| ProfiledFile {
+        path: path.into(),
+        identity: FileIdentity { inode, ..FileIdentity::default() },
+        extents: vec![Extent { counts, ..Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0) }],
+        ..ProfiledFile::default()
+    };
+    let files = vec![file("/program", 7, used.after(Use::None)), file("/library", 8, used)];
+    let bytes = encode(&Profile { program: "/program".into(), files, ..Profile::default() });
+    let glance = Glance::of(&bytes).unwrap();
+    assert_eq!(glance.program_identity().map(|identity| identity.inode), Some(7));
+    let sample = glance.sample(1);
+    let pages: Vec<_> = sample.iter().map(|file| (file.path, file.pages.len())).collect();
+    assert_eq!(pages, [("/program", 0), ("/library", 1)]);
+}
+
 /// Bytes of a profile with these fields, made by hand.
 fn made(write: impl FnOnce(&mut Encoder<&mut Vec<u8>>)) -> Vec<u8> {
     let mut payload = Vec::new();

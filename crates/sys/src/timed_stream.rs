@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 /// A stream that is read from and written to until a time. After that, and where the other end lets it wait for so long, it fails with TimedOut.
 #[derive(Debug)]
-pub struct Until {
+pub struct TimedStream {
     stream: UnixStream,
     /// `None` where no clock reaches it.
     until: Option<Instant>,
 }
 
-impl Until {
+impl TimedStream {
     /// `stream`, for `patience` from now on.
     pub fn now_and(patience: Duration, stream: UnixStream) -> Self {
         Self { stream, until: Instant::now().checked_add(patience) }
@@ -47,14 +47,14 @@ impl Until {
     }
 }
 
-impl Read for Until {
+impl Read for TimedStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         self.stream.read(bytes).map_err(timed_out)
     }
 }
 
-impl Write for Until {
+impl Write for TimedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         self.stream.write(bytes).map_err(timed_out)
@@ -65,7 +65,7 @@ impl Write for Until {
     }
 }
 
-impl AsFd for Until {
+impl AsFd for TimedStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
