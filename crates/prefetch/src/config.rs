@@ -27,6 +27,8 @@ const BYTES_MAX: u64 = 64 << 10;
 /// All patterns of a user's file: the service compares each start of the user with them, which costs at most so many bytes times those of a path.
 const PATTERNS_BYTES_MAX: usize = 8 << 10;
 const PATTERN_CHARS_SHOWN: usize = 40;
+/// Mistakes that are told: a file may have one in each line.
+const MISTAKES_MAX: usize = 100;
 
 /// The keys, as files and `prepage config` name them.
 pub const KEYS: [&str; 8] =
@@ -224,6 +226,7 @@ impl Config {
         // What the machine's are may cost, the administrator has said.
         let mut patterns_bytes_left =
             if path == Path::new(OF_MACHINE) { usize::MAX } else { PATTERNS_BYTES_MAX };
+        let mut is_too_wrong = false;
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -235,10 +238,15 @@ impl Config {
             };
             match said {
                 Ok(key) => self.origins[key] = Some(Origin::File(path.into(), number)),
-                Err(text) => {
+                Err(text) if self.mistakes.len() < MISTAKES_MAX => {
                     self.mistakes.push(Mistake { path: path.into(), line: Some(number), text });
                 }
+                Err(_) => is_too_wrong = true,
             }
+        }
+        if is_too_wrong {
+            let text = format!("has more mistakes than these {MISTAKES_MAX}");
+            self.mistakes.push(Mistake { path: path.into(), line: None, text });
         }
         if is_cut {
             let line = Some(1 + text.lines().count());
@@ -439,6 +447,16 @@ mod tests {
         assert!(told[1].starts_with("/0:2: ") && told[2].contains("no such key: `foo`; there are enabled"));
         assert!(!config.learn, "what comes after a mistake counts");
         assert_eq!(config.store_bytes_max, Config::default().store_bytes_max);
+    }
+
+    /// The service keeps what a user's file says.
+    #[test]
+    fn of_a_file_full_of_mistakes_the_first_are_told() {
+        let mut config = Config::default();
+        config.parse(Path::new("/x"), "x\n".repeat(BYTES_MAX as usize / 2).as_bytes());
+        let (last, told) = config.mistakes.split_last().unwrap();
+        assert_eq!(told.len(), MISTAKES_MAX);
+        assert_eq!(last.to_string(), "/x: has more mistakes than these 100");
     }
 
     #[test]

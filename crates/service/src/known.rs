@@ -15,6 +15,9 @@ use prepage_sys::rights::Rights;
 use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
 
+/// What one takes whatever is in it: itself, and its places in the maps that it is found by.
+const OWN_BYTES: u64 = 1024;
+
 /// A profile in memory, shared by the threads that fetch.
 ///
 /// Lock order: none, no two locks are held at once, and none over a system call. What has no lock and is not atomic never changes.
@@ -32,7 +35,7 @@ pub struct Known {
     pub planned: Arc<Profile>,
     /// The profile's history and starts, and nothing else of it.
     pub past: Profile,
-    /// About what it takes in memory.
+    /// About what it takes in memory, with its user's groups: others may share them, or have other ones.
     pub bytes: u64,
     /// Until when no start fetches it.
     left_alone_until: Mutex<Option<Instant>>,
@@ -53,7 +56,7 @@ impl Known {
         let Choice { device, figures, planned, .. } = choice;
         // What is fetched needs neither.
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
-        let bytes = bytes_of(&planned) + bytes_of(&past);
+        let bytes = OWN_BYTES + bytes_of(&planned) + bytes_of(&past) + size_of_val(&*rights.groups) as u64;
         let planned = Arc::new(planned);
         let (has_changed, used_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
@@ -178,6 +181,17 @@ mod tests {
         assert!(known.planned.sources.is_empty() && known.planned.starts.is_empty());
         let content = known.planned.files.len() * many;
         assert!(known.bytes as usize >= many * size_of::<ColdStart>() + content, "{}", known.bytes);
+    }
+
+    /// A user has as many groups as the user has numbers of groups to give away (subgid(5)).
+    #[test]
+    fn a_small_profile_of_a_user_with_many_groups_is_counted_with_them() {
+        let bytes = |groups: u32| {
+            let rights = Rights { groups: (0..groups).collect::<Vec<_>>().into(), ..Rights::of_everybody() };
+            Known::new(&Profile::default(), rights).bytes
+        };
+        assert!(bytes(0) as usize >= size_of::<Known>() + 2 * size_of::<Profile>(), "{}", bytes(0));
+        assert_eq!(bytes(1 << 16) - bytes(0), 4 << 16);
     }
 
     #[test]

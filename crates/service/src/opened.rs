@@ -472,7 +472,7 @@ mod tests {
             std::fs::read(path).unwrap();
             opened.opens.push(Open { time_ns, path: path.clone(), is_directory: false });
         }
-        let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
+        let rights = Rights { uid: 0, gid: 0, groups: [].into() };
         let seen = opened.observation(Sightings::default(), &rights).unwrap();
         let seen = seen.files.iter().map(|file| {
             (PathBuf::from(&file.path), file.coverage, file.pages.iter().map(|used| used.range.len()).sum())
@@ -506,7 +506,7 @@ mod tests {
         };
         let mut opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
         opened.opens.push(Open { time_ns: 1, path, is_directory: false });
-        let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };
+        let rights = Rights { uid: 0, gid: 0, groups: [].into() };
         let mut sightings = Sightings::default();
         for page in [5, 2] {
             read(page);

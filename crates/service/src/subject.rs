@@ -47,7 +47,7 @@ impl Subject {
             Self::Boot => Rights::of_everybody(),
             Self::Session(uid) => {
                 let gid = home(uid).map_or(Rights::of_everybody().gid, |(_, gid)| gid);
-                Rights { uid, gid, groups: Vec::new() }
+                Rights { uid, gid, groups: [].into() }
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use crate::given::check;
 use crate::process_status::ProcessStatus;
@@ -22,14 +23,14 @@ pub struct Rights {
     pub uid: u32,
     /// The first group.
     pub gid: u32,
-    /// The other groups.
-    pub groups: Vec<u32>,
+    /// The other groups: 65,536 at most, which whoever keeps the same rights many times shares.
+    pub groups: Arc<[u32]>,
 }
 
 impl Rights {
     /// What everybody may do, and nobody in particular.
     pub fn of_everybody() -> Self {
-        Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
+        Self { uid: NOBODY, gid: NOBODY, groups: [].into() }
     }
 
     /// Those of whoever process `pid` runs for. Mostly it opens files by them; one with ids of several, as a set-user-ID program has, has those
@@ -50,7 +51,7 @@ impl Rights {
             let four = numbers(name).filter(|ids| ids.len() == 4)?;
             Some(four.into_iter().find(|id| *id != 0).unwrap_or(0))
         };
-        Some(Self { uid: of_four("Uid")?, gid: of_four("Gid")?, groups: numbers("Groups")? })
+        Some(Self { uid: of_four("Uid")?, gid: of_four("Gid")?, groups: numbers("Groups")?.into() })
     }
 
     /// Gives these rights to the calling thread, and no others, until the answer is dropped.
@@ -104,13 +105,13 @@ fn set_group(gid: u32) -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsgid, gid) as u32 }
 }
 
-fn groups() -> io::Result<Vec<u32>> {
+fn groups() -> io::Result<Arc<[u32]>> {
     Ok(rustix::process::getgroups()?.into_iter().map(|group| group.as_raw()).collect())
 }
 
 /// Of this thread alone: libc's own function sets those of all threads.
 fn set_groups(groups: &[u32]) -> io::Result<()> {
-    if self::groups()? == groups {
+    if *self::groups()? == *groups {
         return Ok(());
     }
     // SAFETY: the array lives until the call returns, and its length is given.
@@ -149,7 +150,7 @@ mod tests {
             [&all, &own, &shared, &roots].map(|path| may(path))
         };
         assert_eq!(seen(&Rights::of_everybody()), [true, false, false, false]);
-        let user = Rights { uid: 7001, gid: 7001, groups: vec![7002] };
+        let user = Rights { uid: 7001, gid: 7001, groups: [7002].into() };
         assert_eq!(seen(&user), [true, true, true, false]);
         assert_eq!([&all, &own, &shared, &roots].map(|path| may(path)), [true; 4], "and back");
         // Another thread never lost them.
@@ -163,7 +164,7 @@ mod tests {
             let status = format!("Name:\tx\nUid:\t{uids}\nGid:\t{gids}\nFDSize:\t64\nGroups:\t9 10 \n");
             Rights::parse(&ProcessStatus::from(status))
         };
-        let expected = |uid, gid| Some(Rights { uid, gid, groups: vec![9, 10] });
+        let expected = |uid, gid| Some(Rights { uid, gid, groups: [9, 10].into() });
         assert_eq!(of("4 4 4 4", "8 8 8 8"), expected(4, 8));
         assert_eq!(of("0 0 0 0", "0 0 0 0"), expected(0, 0));
         assert_eq!(of("4 0 0 0", "8 8 8 8"), expected(4, 8), "a program that runs as root for user 4");
