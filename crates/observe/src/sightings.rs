@@ -34,6 +34,9 @@ pub const PAGES_MAX: usize = 1 << 19;
 /// Names noted at most.
 pub const NAMES_MAX: usize = 1 << 16;
 
+/// Bytes of all paths that are noted, of files and of names.
+const PATHS_BYTES_MAX: usize = 16 << 20;
+
 /// A file, as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
@@ -85,6 +88,8 @@ pub struct Sightings {
     processes: HashSet<u32>,
     /// A file that only observed starts use.
     agent: Option<PathBuf>,
+    /// Bytes of paths that may still be noted.
+    paths_bytes_left: usize,
     is_full: bool,
 }
 
@@ -107,6 +112,7 @@ impl Default for Sightings {
             loads: Loads::default(),
             processes: HashSet::new(),
             agent: None,
+            paths_bytes_left: PATHS_BYTES_MAX,
             is_full: false,
         }
     }
@@ -118,10 +124,14 @@ impl Sightings {
         Self { agent, ..Self::default() }
     }
 
-    /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, and the agent.
+    /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, the agent, and what there is no room for.
     pub fn place(&mut self, path: &Path, inode: Option<Inode>) -> Option<FileIndex> {
         let is_noted = is_on_a_device(path) && self.agent.as_deref() != Some(path);
-        is_noted.then(|| self.at(Seen { path: path.into(), inode }))
+        if !is_noted {
+            return None;
+        }
+        let seen = Seen { path: path.into(), inode };
+        (self.places.contains_key(&seen) || self.takes_room(path)).then(|| self.at(seen))
     }
 
     /// Whether the page `page` of the file at `place` is noted.
@@ -179,7 +189,8 @@ impl Sightings {
 
     /// Notes that the file `path` was opened.
     pub fn opened(&mut self, path: &Path) {
-        if self.opened.len() < NAMES_MAX && is_on_a_device(path) {
+        let is_noted = self.opened.len() < NAMES_MAX && is_on_a_device(path) && !self.opened.contains(path);
+        if is_noted && self.takes_room(path) {
             self.opened.insert(path.into());
         }
     }
@@ -214,14 +225,13 @@ impl Sightings {
     /// Notes that at `time_ns` the kernel was asked for `path`, or for the entries of the directory `path`.
     pub fn lookup(&mut self, time_ns: u64, path: &Path, list: bool) {
         let Some(path) = path.to_str().filter(|path| is_on_a_device(Path::new(path))) else { return };
-        let is_full = self.names.len() == NAMES_MAX;
-        match self.names.get_mut(path) {
-            Some(name) => {
-                name.time_ns = name.time_ns.min(time_ns);
-                name.list |= list;
-            }
-            None if is_full => self.is_full = true,
-            None => drop(self.names.insert(path.into(), Name { time_ns, list })),
+        if let Some(name) = self.names.get_mut(path) {
+            name.time_ns = name.time_ns.min(time_ns);
+            name.list |= list;
+        } else if self.names.len() == NAMES_MAX {
+            self.is_full = true;
+        } else if self.takes_room(Path::new(path)) {
+            self.names.insert(path.into(), Name { time_ns, list });
         }
     }
 
@@ -236,7 +246,7 @@ impl Sightings {
         self.pages
     }
 
-    /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`].
+    /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`]; paths have 16 MiB at most, too.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
@@ -319,6 +329,14 @@ impl Sightings {
             names_coverage: Coverage::Partial,
             unseen,
         }
+    }
+
+    /// Whether there is room for one more `path`.
+    fn takes_room(&mut self, path: &Path) -> bool {
+        let left = self.paths_bytes_left.checked_sub(path.as_os_str().len());
+        self.is_full |= left.is_none();
+        self.paths_bytes_left = left.unwrap_or(0);
+        left.is_some()
     }
 
     fn at(&mut self, seen: Seen) -> FileIndex {
@@ -509,6 +527,26 @@ mod tests {
         let run = Began { file_ns: 5 * SECOND, boot_ns: 100 * SECOND }.until(110 * SECOND);
         assert!(run.contains(&(5 * SECOND)) && run.contains(&(15 * SECOND)));
         assert!(!run.contains(&(4 * SECOND)) && !run.contains(&(1_700_000_000 * SECOND)));
+    }
+
+    /// A directory may be 4,000 bytes deep, and have many files.
+    #[test]
+    fn paths_take_so_many_bytes_and_what_was_noted_before_stays() {
+        let mut sightings = Sightings { paths_bytes_left: 3000, ..Sightings::default() };
+        let path = |at: u32| PathBuf::from(format!("/{}{at}", "d".repeat(998)));
+        sightings.lookup(1, &path(0), false);
+        assert!(sightings.place(&path(1), None).is_some());
+        sightings.opened(&path(2));
+        assert!(!sightings.is_full());
+        for _ in 0..2 {
+            sightings.lookup(2, &path(3), false);
+            sightings.opened(&path(4));
+            assert_eq!(sightings.place(&path(5), None), None);
+            assert!(sightings.place(&path(1), None).is_some());
+            assert!(sightings.is_full());
+        }
+        let noted = (sightings.names.len(), sightings.files.len(), sightings.opened.len());
+        assert_eq!(noted, (1, 1, 1));
     }
 
     /// Java looks for /tmp/.java_pid1234.

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use prepage_sys::processor_time::of_this_process;
 use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -18,6 +19,8 @@ pub struct Until {
     /// Whether one of `stops` was seen to be readable.
     stopped: AtomicBool,
     deadline: Instant,
+    /// Processor time of whoever waits, where that is limited.
+    spent_max: Option<Duration>,
     /// When the process was first seen to have ended, on the clock of [`now_ns`].
     ended_ns: OnceLock<u64>,
 }
@@ -31,6 +34,7 @@ impl Until {
             stops: Vec::new(),
             stopped: AtomicBool::new(false),
             deadline,
+            spent_max: None,
             ended_ns: OnceLock::new(),
         }
     }
@@ -48,6 +52,12 @@ impl Until {
     pub fn or_readable(mut self, stop: OwnedFd) -> Self {
         self.stops.push(stop);
         self
+    }
+
+    /// Or until this process has had so much processor time; that is seen between two waits.
+    #[must_use]
+    pub fn or_spent(self, most: Duration) -> Self {
+        Self { spent_max: Some(most), ..self }
     }
 
     /// Waits for it.
@@ -70,8 +80,8 @@ impl Until {
         self.ended_ns.get().copied()
     }
 
-    /// Whether what was given to [`Self::or_readable`] was seen to be readable by somebody who waited here: then the start was
-    /// cut short.
+    /// Whether what was given to [`Self::or_readable`] was seen to be readable, or the time of [`Self::or_spent`] to be spent, by somebody who waited here:
+    /// then the start was cut short.
     pub fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -91,10 +101,11 @@ impl Until {
         if ready.first() == Some(&true) {
             self.ended_ns.get_or_init(now_ns);
         }
-        if ready.iter().skip(1).any(|is_ready| *is_ready) {
+        let is_spent = self.spent_max.is_some_and(|most| of_this_process() >= most);
+        if is_spent || ready.iter().skip(1).any(|is_ready| *is_ready) {
             self.stopped.store(true, Ordering::Relaxed);
         }
-        ready.contains(&true) || self.remaining().is_zero()
+        is_spent || ready.contains(&true) || self.remaining().is_zero()
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -133,6 +144,12 @@ mod tests {
         assert!(until.was_stopped() && until.ended_ns().is_none());
         drop(child.stdin.take());
         child.wait().unwrap();
+        let own = || Until::ended_or(std::process::id(), Duration::from_secs(3600)).unwrap();
+        let until = own().or_spent(of_this_process() + Duration::from_millis(20));
+        assert!(!until.wait_for(Duration::ZERO) && !until.was_stopped());
+        // It computes.
+        while !until.wait_for(Duration::ZERO) {}
+        assert!(until.was_stopped() && until.ended_ns().is_none());
         let until = Until::ended_or(std::process::id(), Duration::ZERO).unwrap();
         until.wait();
         assert!(!until.was_stopped());

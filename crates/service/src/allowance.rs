@@ -8,6 +8,9 @@ const RATE: u64 = 2000;
 /// What comes in during this time is held at most, and is there at the beginning: some twenty programs for each processor.
 const HELD: Duration = Duration::from_secs(3600);
 
+/// One piece of work takes one in this of what is held, where it can be ended: others leave time for it.
+const PIECES: u64 = 4;
+
 /// Time that may be spent. It fills with time, up to a limit, and may be overdrawn by work whose length is not known before.
 #[derive(Debug)]
 pub struct Allowance {
@@ -36,6 +39,11 @@ impl Allowance {
     pub fn has_plenty(&mut self, now: Duration) -> bool {
         self.fill(now);
         self.left_ns > self.held_ns() / 2
+    }
+
+    /// What one piece of work may take.
+    pub fn of_a_piece(&self) -> Duration {
+        Duration::from_nanos(self.held_ns().unsigned_abs() / PIECES)
     }
 
     /// So much was spent until `now`.
@@ -70,6 +78,7 @@ mod tests {
     fn what_can_wait_leaves_half_to_what_cannot() {
         let mut allowance = Allowance::new(2, Duration::ZERO);
         assert!(allowance.has_plenty(Duration::ZERO), "3.6 s");
+        assert_eq!(allowance.of_a_piece(), Duration::from_millis(900));
         allowance.spend(1_800_000_000, Duration::ZERO);
         assert!(!allowance.has_plenty(Duration::ZERO) && allowance.has_some(Duration::ZERO));
         assert!(allowance.has_plenty(Duration::from_secs(1)));

@@ -361,11 +361,13 @@ impl Permit {
         let names = learner.take_expected(pid);
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
         let names = names.or_else(|| learner.lookups.as_ref().map(follow));
-        let mut opens = StartOpens::follow(process, watch, names);
+        let spent_max = learner.allowance().of_a_piece();
+        let mut opens = StartOpens::follow(process, watch, names, spent_max);
         let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
         let key = &process.context.key;
         let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
-        let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
+        let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
+        let mut observation = observer.follow_with(&until, &mut opens);
         let is_whole = learner.is_whole(&observation);
         let is_for_all = is_for_all(process);
         if is_for_all {

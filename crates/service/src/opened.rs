@@ -30,6 +30,8 @@ use crate::watch::Watch;
 
 /// Files and directories that are remembered.
 const OPENED_MAX: usize = 1 << 16;
+/// Bytes of their paths.
+const PATHS_BYTES_MAX: usize = 4 << 20;
 /// Opens that were taken from the kernel and not noted yet: four times what it keeps itself.
 const TAKEN_MAX: usize = 1 << 16;
 /// Opens that are noted before the kernel is asked for more.
@@ -73,7 +75,9 @@ pub struct Opened {
     opens: Vec<Open>,
     /// Opens that did not count.
     others: usize,
-    /// By file system: a directory on it.
+    /// Bytes of paths that may still be remembered.
+    paths_bytes_left: usize,
+    /// By file system: a directory on it. While it is open nobody can unmount the file system: none is between two looks.
     places: HashMap<u64, Option<File>>,
     /// Whether what a process opens counts, where that stays so.
     counts: HashMap<u32, bool>,
@@ -122,6 +126,7 @@ impl Opened {
             taken: Vec::new(),
             opens: Vec::new(),
             others: 0,
+            paths_bytes_left: PATHS_BYTES_MAX,
             places: HashMap::new(),
             counts: HashMap::new(),
             is_lost: false,
@@ -156,7 +161,6 @@ impl Opened {
         if !is_start && poll(&mut changed, Some(&Timespec::default())).is_ok_and(|changed| changed > 0) {
             // Without /proc nothing is new.
             let _ = self.watch.look_at_mounts();
-            self.places.retain(|_, place| place.is_some());
         }
         self.take();
         // One after another, though all are looked at now. To note thousands takes a while.
@@ -169,6 +173,7 @@ impl Opened {
             }
             self.take();
         }
+        self.places.clear();
     }
 
     /// Takes from the kernel what was opened: it keeps 16,384 of them (fs.fanotify.max_queued_events).
@@ -191,7 +196,7 @@ impl Opened {
             self.others += 1;
             return;
         }
-        if self.seen.len() >= OPENED_MAX {
+        if self.seen.len() >= OPENED_MAX || self.paths_bytes_left == 0 {
             self.is_lost = true;
             return;
         }
@@ -206,6 +211,7 @@ impl Opened {
         };
         self.seen.insert(file);
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
+        self.paths_bytes_left = self.paths_bytes_left.saturating_sub(path.as_os_str().len());
         let is_directory = match rustix::fs::fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode))
         {
             Ok(FileType::RegularFile) => false,
@@ -432,6 +438,60 @@ mod tests {
         assert_eq!((opened.taken.len(), opened.is_lost), (2, true));
         opened.look(&mut Sightings::default());
         assert!(opened.taken.len() <= 2 && opened.opens.len() + opened.others >= 2, "they are noted");
+    }
+
+    /// A directory may be 4,000 bytes deep, and have many files.
+    #[test]
+    fn the_paths_of_what_was_opened_take_so_many_bytes_and_what_is_beyond_is_told_as_lost() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let names: Vec<PathBuf> = (0..4).map(|number| directory.path().join(number.to_string())).collect();
+        names.iter().for_each(|name| std::fs::write(name, "text").unwrap());
+        let mut opened = Opened::watch(Whose::Start(std::process::id())).unwrap();
+        let cat = |opened: &mut Opened, names: &[PathBuf]| {
+            let mut child = Command::new("cat").args(names).arg("-").stdin(Stdio::piped()).spawn().unwrap();
+            // It is known whose opens they are.
+            assert!(opened.is_counted(child.id()));
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            opened.look(&mut Sightings::default());
+            let is_noted = |name: &&PathBuf| opened.opens.iter().any(|open| open.path == **name);
+            (names.iter().filter(is_noted).count(), opened.is_lost())
+        };
+        assert_eq!(cat(&mut opened, &names[..2]), (2, false));
+        opened.paths_bytes_left = 1;
+        assert_eq!(cat(&mut opened, &names[2..]), (1, true));
+    }
+
+    /// A start may be observed for half a minute, a boot for five.
+    #[test]
+    fn who_watches_opens_keeps_nobody_from_unmounting_what_was_opened() {
+        if !has(Need::Root) || !has(Need::LoopDevice) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let [image, point] = ["image", "mounted"].map(|name| directory.path().join(name));
+        File::create(&image).unwrap().set_len(8 << 20).unwrap();
+        std::fs::create_dir(&point).unwrap();
+        let quiet = |command: &mut Command| assert!(command.status().unwrap().success(), "{command:?}");
+        quiet(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+        quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
+        let mut opened = Opened::watch(Whose::Everybody).unwrap();
+        let file = point.join("file");
+        quiet(Command::new("cp").args([Path::new("/etc/passwd"), &file]));
+        quiet(Command::new("cat").arg(&file).stdout(Stdio::null()));
+        let until = Instant::now() + Duration::from_secs(60);
+        while !opened.opens.iter().any(|open| open.path == file) && Instant::now() < until {
+            opened.look(&mut Sightings::default());
+        }
+        let is_seen = opened.opens.iter().any(|open| open.path == file);
+        let unmounted = Command::new("umount").arg(&point).status().unwrap();
+        if !unmounted.success() {
+            quiet(Command::new("umount").arg("--lazy").arg(&point));
+        }
+        assert!(is_seen && unmounted.success(), "{is_seen}, {unmounted}");
     }
 
     /// A compiler's driver may have started it.

@@ -22,6 +22,10 @@ const LOOKUPS_MAX: usize = 1 << 17;
 /// Names that are kept: what the kernel may keep of all programs is less.
 const NAMES_MAX: usize = 1 << 14;
 
+/// Bytes of their paths, and of those of working directories, with what each takes beside.
+const BYTES_MAX: usize = 4 << 20;
+const ENTRY_BYTES: usize = 64;
+
 /// The names of a start that is observed.
 #[derive(Debug)]
 pub struct StartNames {
@@ -33,6 +37,8 @@ pub struct StartNames {
     first: Option<PathBuf>,
     /// When each was looked up first.
     names: HashMap<PathBuf, u64>,
+    /// What names and directories take.
+    bytes: usize,
     looked_up: usize,
     is_whole: bool,
     /// Whether it was followed before it could look up names of its own.
@@ -46,8 +52,22 @@ impl StartNames {
         let followed = lookups.follow(pid).ok();
         let is_whole = followed.is_some();
         let is_early = moment.is_loading(pid);
-        let (directories, names) = (HashMap::from([(pid, first.clone())]), HashMap::new());
-        Self { followed, directories, first, names, looked_up: 0, is_whole, is_early }
+        let mut names = Self { followed, is_whole, is_early, ..Self::of_nobody(first.clone()) };
+        names.enter(pid, first);
+        names
+    }
+
+    fn of_nobody(first: Option<PathBuf>) -> Self {
+        Self {
+            followed: None,
+            directories: HashMap::new(),
+            first,
+            names: HashMap::new(),
+            bytes: 0,
+            looked_up: 0,
+            is_whole: true,
+            is_early: false,
+        }
     }
 
     /// Takes what was looked up since the last look.
@@ -55,24 +75,27 @@ impl StartNames {
         let Some(followed) = &self.followed else { return };
         let all = followed.take();
         self.looked_up += all.len();
-        let is_too_much = self.looked_up > LOOKUPS_MAX;
-        self.is_whole &= !followed.is_lost() && !is_too_much;
-        if is_too_much {
-            self.followed = None;
-        }
+        self.is_whole &= !followed.is_lost();
         all.into_iter().for_each(|one| self.see(one));
+        if self.looked_up > LOOKUPS_MAX || self.bytes > BYTES_MAX {
+            (self.followed, self.is_whole) = (None, false);
+        }
     }
 
     fn see(&mut self, looked_up: LookedUp) {
         let LookedUp { time_ns, pid, relative_to, path, result } = looked_up;
+        if self.bytes > BYTES_MAX {
+            self.is_whole = false;
+            return;
+        }
+        if !self.directories.contains_key(&pid) {
+            self.enter(pid, directory_of(pid).or_else(|| self.first.clone()));
+        }
         let path = PathBuf::from(OsString::from_vec(path));
-        let first = &self.first;
-        let directory =
-            self.directories.entry(pid).or_insert_with(|| directory_of(pid).or_else(|| first.clone()));
-        let path = match (relative_to, directory.as_ref()) {
+        let path = match (relative_to, self.directories.get(&pid).and_then(Option::as_ref)) {
             (RelativeTo::EntersDescriptor, _) => {
                 if result >= 0 {
-                    *directory = directory_of(pid);
+                    self.enter(pid, directory_of(pid));
                 }
                 return;
             }
@@ -82,13 +105,25 @@ impl StartNames {
             (RelativeTo::Descriptor | RelativeTo::WorkingDirectory | RelativeTo::Enters, _) => return,
         };
         if relative_to == RelativeTo::Enters && result >= 0 {
-            *directory = Some(path.clone());
+            self.enter(pid, Some(path.clone()));
         }
-        if self.names.len() < NAMES_MAX || self.names.contains_key(&path) {
-            self.names.entry(path).or_insert(time_ns);
+        if self.names.contains_key(&path) {
+            return;
+        }
+        if self.names.len() < NAMES_MAX {
+            self.bytes += ENTRY_BYTES + path.as_os_str().len();
+            self.names.insert(path, time_ns);
         } else {
             self.is_whole = false;
         }
+    }
+
+    /// The working directory of process `pid` is this one from now on.
+    fn enter(&mut self, pid: u32, directory: Option<PathBuf>) {
+        let bytes_of =
+            |one: &Option<PathBuf>| ENTRY_BYTES + one.as_ref().map_or(0, |path| path.as_os_str().len());
+        self.bytes += bytes_of(&directory);
+        self.bytes -= self.directories.insert(pid, directory).as_ref().map_or(0, bytes_of);
     }
 
     /// Adds to `sightings` what whoever has `rights` can look up as well: a program with rights of its own may have looked elsewhere.
@@ -122,4 +157,36 @@ fn directory_of(pid: u32) -> Option<PathBuf> {
 pub fn may_look_up(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path).map_err(|error| error.kind());
     matches!(found, Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory may be 4,000 bytes deep; a start may have thousands of processes there, and look up thousands of names.
+    #[test]
+    fn names_and_directories_take_so_many_bytes_and_what_is_beyond_is_told_as_lost() {
+        const MANY: u32 = 1 << 12;
+        // No processes have these numbers.
+        const NOBODY: u32 = 1 << 30;
+        let deep = PathBuf::from("/deep".repeat(800));
+        let look_up = |names: &mut StartNames, pid: u32, path: String| {
+            let relative_to = RelativeTo::WorkingDirectory;
+            names.see(LookedUp { time_ns: 1, pid, relative_to, path: path.into(), result: 0 });
+        };
+        let names_of = |pid_of: fn(u32) -> u32, path_of: fn(u32) -> String| {
+            let mut names = StartNames::of_nobody(Some(deep.clone()));
+            look_up(&mut names, NOBODY, "first".into());
+            assert!(names.is_whole());
+            (0..MANY).for_each(|at| look_up(&mut names, pid_of(at), path_of(at)));
+            let directories = names.directories.values().flatten();
+            let bytes: usize = names.names.keys().chain(directories).map(|path| path.as_os_str().len()).sum();
+            assert!(bytes < BYTES_MAX + 2 * deep.as_os_str().len(), "{bytes} bytes");
+            assert!(names.names.contains_key(&deep.join("first")));
+            names.is_whole()
+        };
+        assert!(!names_of(|_| NOBODY, |at| at.to_string()));
+        assert!(!names_of(|at| NOBODY + at, |_| "first".into()));
+        assert!(names_of(|_| NOBODY, |at| format!("/{at}")), "short ones fit");
+    }
 }

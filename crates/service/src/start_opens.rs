@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
@@ -13,6 +14,7 @@ use prepage_observe::Follower;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::page_flags::PageFlags;
+use prepage_sys::processor_time::of_this_process;
 use prepage_sys::rights::Rights;
 
 use crate::opened::{Open, Opened, pages_of};
@@ -35,13 +37,16 @@ pub struct StartOpens {
     /// What it looks up, where the kernel tells.
     names: Option<StartNames>,
     rights: Rights,
+    /// Processor time of this process after which no more is looked at.
+    spent_max: Duration,
     coverage: Coverage,
     names_coverage: Coverage,
 }
 
 impl StartOpens {
-    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with its rights.
-    pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>) -> Self {
+    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with its rights, until this process
+    /// has had processor time `spent_max`.
+    pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>, spent_max: Duration) -> Self {
         let (pid, rights) = (process.context.pid, process.rights.clone());
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
@@ -49,7 +54,7 @@ impl StartOpens {
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
-        Self { opened, names, rights, coverage, names_coverage }
+        Self { opened, names, rights, spent_max, coverage, names_coverage }
     }
 }
 
@@ -64,7 +69,9 @@ impl Follower for StartOpens {
         }
         if !is_over {
             self.opened = Some(opened);
-        } else if !note_opens(&opened, &self.rights, sightings).is_ok_and(|is_all_there| is_all_there) {
+        } else if !note_opens(&opened, &self.rights, self.spent_max, sightings)
+            .is_ok_and(|is_all_there| is_all_there)
+        {
             self.coverage = Coverage::Partial;
         }
     }
@@ -89,19 +96,31 @@ impl StartOpens {
 }
 
 /// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
-/// whether these are still in memory.
-fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<bool> {
+/// whether all were looked at, and are still in memory.
+fn note_opens(
+    opened: &Opened,
+    rights: &Rights,
+    spent_max: Duration,
+    sightings: &mut Sightings,
+) -> std::io::Result<bool> {
+    let is_spent = || of_this_process() >= spent_max;
     let flags = PageFlags::open()?;
     let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
     let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
     {
         let _assumed = rights.assume()?;
         for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+            if is_spent() {
+                return Ok(false);
+            }
             sightings.lookup(open.time_ns, &open.path, open.is_directory);
         }
     }
     let (mut looked_at, mut gone) = (0, 0);
     for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
+        if is_spent() {
+            return Ok(false);
+        }
         let file = {
             let _assumed = rights.assume()?;
             open_to_read(path)
