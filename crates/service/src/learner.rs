@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::{Coverage, Observation};
-use prepage_core::profile::role::is_private;
+use prepage_core::profile::role::{given, is_at, is_private};
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey, public};
@@ -41,8 +41,23 @@ const HANGS_AFTER: Duration = Duration::from_secs(30);
 /// Starts that may come to be observed and are followed until that is known, for this long at most: an exec waits for a cold disk.
 const EXPECTED_MAX: usize = 4;
 const EXPECTED: Duration = Duration::from_secs(3);
-/// Calls with a text in them that are remembered.
-const TEXTS_MAX: usize = 1 << 14;
+/// Calls with a text in them that are remembered, and as many with words of somebody's.
+const CALLS_MAX: usize = 1 << 14;
+/// Where root installs programs, and what git runs for a subcommand.
+const INSTALLED: [&str; 8] = [
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/usr/bin",
+    "/usr/sbin",
+    "/bin",
+    "/sbin",
+    "/usr/lib/git-core",
+    "/usr/libexec/git-core",
+];
+/// Accounts from this one on are people's.
+const PEOPLE: u32 = 1000;
+/// An ending of a name that is longer is a name itself, as in roles.
+const ENDING_BYTES_MAX: usize = 5;
 /// An observation that has missed something is followed by so many more of the same program at most, until one has seen all.
 const AGAIN_MAX: u8 = 2;
 /// Programs of which that is remembered.
@@ -64,6 +79,8 @@ pub struct Learner {
     observed: Mutex<Observed>,
     /// Checksums of calls that a program's text stands in, and of whose they were.
     texts: Mutex<HashSet<u64>>,
+    /// Checksums of calls with words in them that may be anybody's, and on whose account each was made first.
+    firsts: Mutex<HashMap<u64, u32>>,
     /// Readable, by who ends the service, once all observations are to end.
     stop: OwnedFd,
     /// Readable once this process has ended: observations outlive it where it is killed.
@@ -150,6 +167,7 @@ impl Learner {
             observed_ns: AtomicU64::new(0),
             observed: Mutex::default(),
             texts: Mutex::default(),
+            firsts: Mutex::default(),
             unfinished: Mutex::default(),
             stop,
             service,
@@ -308,13 +326,34 @@ impl Learner {
         if !is_private(&key.role) {
             return true;
         }
-        let mut hasher = DefaultHasher::new();
-        (uid, &key.program, &key.role).hash(&mut hasher);
         let mut texts = self.texts.lock().anyway();
-        if texts.len() >= TEXTS_MAX {
+        if texts.len() >= CALLS_MAX {
             texts.clear();
         }
-        !texts.insert(hasher.finish())
+        !texts.insert(checksum(&(uid, key)))
+    }
+
+    /// The layer that what a start shows goes into: the machine's where it may be told to all users, and where words of the call that stand in the role are no
+    /// user's secret. What a user has learned apart goes on so: it is what the user's starts are served from.
+    fn layer_of(&self, process: &Process) -> Layer {
+        let key = &process.context.key;
+        let is_told = || {
+            is_called_by_root(process)
+                || !has_words_of_its_own(process)
+                || self.library.is_for_all(key)
+                || self.has_come_from_another(key, process.starter)
+        };
+        let is_for_all = is_for_all(process) && is_told() && !self.library.is_own(key, process.rights.uid);
+        if is_for_all { Layer::Machine } else { Layer::User }
+    }
+
+    /// Whether a call that is made on the account of user `starter` was made on that of another before.
+    fn has_come_from_another(&self, key: &ProgramKey, starter: u32) -> bool {
+        let mut firsts = self.firsts.lock().anyway();
+        if firsts.len() >= CALLS_MAX {
+            firsts.clear();
+        }
+        *firsts.entry(checksum(key)).or_insert(starter) != starter
     }
 
     /// Leave to observe a start of user `uid`, if not too many are observed.
@@ -369,8 +408,8 @@ impl Permit {
         let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
         let mut observation = observer.follow_with(&until, &mut opens);
         let is_whole = learner.is_whole(&observation);
-        let is_for_all = is_for_all(process);
-        if is_for_all {
+        let layer = learner.layer_of(process);
+        if layer == Layer::Machine {
             keep_what_is_of_root(&mut observation, &mut Owners::of(process));
         }
         if observation.files.is_empty() {
@@ -378,11 +417,11 @@ impl Permit {
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        let written = if is_for_all {
-            learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
+        let written = if layer == Layer::Machine {
+            learner.library.update(key, |stores| persist(stores, key, layer, &shown))
         } else {
             learner.counters.private.count();
-            learner.library.update_of_user(process, |stores| persist(stores, key, Layer::User, &shown))
+            learner.library.update_of_user(process, |stores| persist(stores, key, layer, &shown))
         };
         learner.note_whether_whole(key, is_whole);
         match written {
@@ -400,6 +439,47 @@ fn is_for_all(process: &Process) -> bool {
     !is_private(&process.context.key.role)
         && is_for_all(process.program())
         && process.places.iter().all(|place| is_for_all(place))
+}
+
+/// Whether root has called the program so: as root, or in a unit that the machine's first process runs for an account that is nobody's.
+fn is_called_by_root(process: &Process) -> bool {
+    const FIRST: u32 = 1;
+    let uid = process.rights.uid;
+    uid == 0 || uid < PEOPLE && process.parents.first() == Some(&FIRST)
+}
+
+/// Whether words of the call stand in the role that are not the names of files which root has installed: they may say what its user works on.
+fn has_words_of_its_own(process: &Process) -> bool {
+    let mut owners = Owners { by_root: false, directories: HashMap::new() };
+    let directories = process.program().parent().into_iter().chain(INSTALLED.map(Path::new));
+    let directories: Vec<&Path> = directories.collect();
+    let mut is_installed = |name: &str| {
+        let is_there = |directory: &&Path| {
+            let path = directory.join(name);
+            path.is_file() && owners.is_of_root(&path)
+        };
+        !name.contains('/') && directories.iter().any(is_there)
+    };
+    let role = &process.context.key.role;
+    let program = role.split(' ').next().unwrap_or_default();
+    given(role).any(|word| {
+        // A shell that is a login's has a dash in front of its name.
+        let name = if word == program { word.trim_start_matches('-') } else { word };
+        if is_installed(name) || is_installed(&format!("{program}-{word}")) {
+            return false;
+        }
+        // The file has been found to be for all.
+        let Some((name, _)) = word.rsplit_once('@') else { return true };
+        let is_it = |place: &PathBuf| place.to_str().is_some_and(|path| is_at(word, path));
+        let place = process.places.iter().find(|place| is_it(place));
+        place.is_none_or(|place| place.file_name() != Some(name.as_ref()) && !is_installed(name))
+    })
+}
+
+fn checksum(call: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    call.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Who decides what lies where, for one start. A start looks up many names in few directories.
@@ -442,26 +522,29 @@ impl Owners {
 }
 
 /// Leaves of what a start used what would be there for all others: no user has all of them read files that the user chose, and nobody
-/// learns from names what a user has, or looks for. What root has started may go on as a user, as sshd(8) does.
+/// learns from names what a user has, or looks for. What root has started may go on as a user, as sshd(8) and su(1) do.
 fn keep_what_is_of_root(observation: &mut Observation, owners: &mut Owners) {
     observation.files.retain(|file| owners.is_of_root(Path::new(&file.path)));
     observation.names.retain(|name| owners.is_of_root(Path::new(&name.path)));
-    if !owners.by_root {
-        keep_no_text(observation);
-    }
+    keep_no_text(observation);
 }
 
 /// Leaves out names of nothing that the user may have typed, or given to the program in some other way. What stays are other places, and other
-/// endings, in which a program looks for what it finds: no word in them is new.
+/// endings, in which a program looks for what it finds: no word in them is new, but endings as short as kinds of files.
 fn keep_no_text(observation: &mut Observation) {
     let paths = observation.files.iter().map(|file| &file.path);
     let names = observation.names.iter().map(|name| &name.path).filter(|name| is_there(Path::new(name)));
-    let words: HashSet<String> = paths
-        .chain(names)
-        .flat_map(|path| path.split('/'))
-        .map(|part| without_endings(part).into())
-        .collect();
-    let is_known = |part: &OsStr| part.to_str().is_some_and(|part| words.contains(without_endings(part)));
+    let words: HashSet<String> =
+        paths.chain(names).flat_map(|path| path.split('/')).flat_map(words_of).map(str::to_owned).collect();
+    let is_ending =
+        |word: &str| word.len() <= ENDING_BYTES_MAX && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_known = |part: &OsStr| {
+        part.to_str().is_some_and(|part| {
+            let mut parts = words_of(part);
+            let is_first_known = parts.next().is_some_and(|first| words.contains(first));
+            is_first_known && parts.all(|word| is_ending(word) || words.contains(word))
+        })
+    };
     observation.names.retain(|name| {
         let mut missing = Path::new(&name.path).ancestors().take_while(|path| !is_there(path));
         missing.all(|path| path.file_name().is_some_and(is_known))
@@ -472,10 +555,12 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// `libc` of `libc.so.6`, and `.profile` of itself.
-fn without_endings(name: &str) -> &str {
-    let end = name.char_indices().skip(1).find(|(_, letter)| *letter == '.');
-    end.map_or(name, |(at, _)| &name[..at])
+/// `libc`, `so` and `6` of `libc.so.6`, and `.profile` of itself.
+fn words_of(name: &str) -> impl Iterator<Item = &str> {
+    let first_bytes = name.chars().next().map_or(0, char::len_utf8);
+    let end = name[first_bytes..].find('.').map_or(name.len(), |at| first_bytes + at);
+    let endings = name.get(end + 1..).into_iter().flat_map(|endings| endings.split('.'));
+    std::iter::once(&name[..end]).chain(endings)
 }
 
 #[cfg(test)]
@@ -483,6 +568,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use prepage_core::profile::observation::ObservedName;
+    use prepage_prefetch::start::StartContext;
+    use prepage_sys::rights::Rights;
 
     use super::*;
 
@@ -568,8 +655,14 @@ mod tests {
             let name = |path: &str| ObservedName { path: path.into(), list: false };
             let there = ["/usr/bin/env", "/etc/passwd", "/usr/share"];
             let tried = ["/usr/local/bin/env", "/usr/share/env.so.1", "/usr/share/bin/env"];
-            let typed =
-                ["/project-x-offer", "/usr/bin/project-x", "/usr/no-such-directory/env", "/etc/.env.swp"];
+            let typed = [
+                "/project-x-offer",
+                "/usr/bin/project-x",
+                "/usr/no-such-directory/env",
+                "/etc/.env.swp",
+                "/usr/bin/env3.9-secret",
+                "/usr/bin/env.secrets",
+            ];
             let mut observation = Observation {
                 unix_s: 1,
                 files: Vec::new(),
@@ -585,7 +678,65 @@ mod tests {
             );
             observation.names.len() - there.len() - tried.len()
         };
-        assert_eq!((kept(false), kept(true)), (0, 4));
+        // What root has started may go on as a user.
+        assert_eq!((kept(false), kept(true)), (0, 0));
+    }
+
+    /// Everybody may read the machine's profiles.
+    #[test]
+    fn words_that_a_user_gives_a_program_stay_with_the_user_until_another_gives_them_too() {
+        if !prepage_testing::has(prepage_testing::Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let library = Arc::new(Library::open(Some(vec![directory.path().into()])).unwrap());
+        let (stop, _stopper) = rustix::pipe::pipe().unwrap();
+        let learner = Learner::new(library, Arc::default(), stop, None).unwrap();
+        let installed = tempfile::tempdir_in("/usr/share").unwrap();
+        std::fs::set_permissions(installed.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["git", "git-log", "busybox", "env", "build.sh"] {
+            std::fs::write(installed.path().join(name), "").unwrap();
+        }
+        let [program, script] = ["env", "build.sh"].map(|name| installed.path().join(name));
+        let place = |name: &str| (name == "build.sh").then(|| script.to_str().unwrap().to_owned());
+        let process = |uid: u32, starter: u32, call: &[&str]| {
+            let role = prepage_core::profile::role::role(call, &place);
+            let key = ProgramKey { program: program.to_str().unwrap().into(), role };
+            let (argv, executable) = (Vec::new(), Some(program.clone()));
+            let context = StartContext { pid: 1, uid, argv, executable, key, began_ns: 0 };
+            let rights = Rights { uid, ..Rights::of_everybody() };
+            let (places, search, home, parents) = (vec![script.clone()], Vec::new(), None, vec![1]);
+            let moment = Moment::after_exec();
+            Process { context, rights, starter, places, search, home, parents, moment }
+        };
+        let of = |uid: u32, call: &[&str]| learner.layer_of(&process(uid, uid, call));
+        for call in [
+            &["env"][..],
+            &["-env", "-v", "a.txt"],
+            // What root has installed.
+            &["git", "log", "x"],
+            &["busybox", "env"],
+            &["sh", "-e", "build.sh", "x"],
+        ] {
+            assert_eq!(of(1001, call), Layer::Machine, "{call:?}");
+        }
+        for call in [
+            &["git", "project-x-offer"][..],
+            &["git", "../bin/env"],
+            &["npm", "run", "project-x"],
+            &["env", "--project-x=1"],
+            &["project-x"],
+            &["python3", "-m", "project_x"],
+            &["java", "-cp", "/project/x", "-version"],
+            &["sh", "project-x@0badcafe"],
+        ] {
+            assert_eq!((of(1001, call), of(1001, call)), (Layer::User, Layer::User), "{call:?}");
+            // Of the same user's, in a user namespace.
+            assert_eq!(learner.layer_of(&process(100_000, 1001, call)), Layer::User, "{call:?}");
+            assert_eq!(of(1002, call), Layer::Machine, "{call:?}");
+        }
+        // What root has set up.
+        assert_eq!((of(0, &["git", "a"]), of(999, &["git", "b"])), (Layer::Machine, Layer::Machine));
     }
 
     #[test]

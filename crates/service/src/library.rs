@@ -299,14 +299,24 @@ impl Library {
         Some(known)
     }
 
-    /// What the roles of `program` that the machine knows have in common; nothing where it knows none.
-    pub fn guess(&self, program: &str) -> Option<Profile> {
+    /// Whether all users have a profile of `key`.
+    pub fn is_for_all(&self, key: &ProgramKey) -> bool {
         let machine = self.lock().machine.clone();
-        let roles: Vec<Profile> = machine
-            .by_program
-            .get(program)?
-            .iter()
-            .rev()
+        machine.find(key).or_else(|| self.fetch_of_all(key, &machine)).is_some()
+    }
+
+    /// Whether user `uid` has a profile of `key` beside those of all, as far as it is in memory.
+    pub fn is_own(&self, key: &ProgramKey, uid: u32) -> bool {
+        self.lock().users.get(&uid).is_some_and(|own| own.find(key).is_some())
+    }
+
+    /// What the roles of `program` that user `uid` and the machine know have in common; nothing where they know none.
+    pub fn guess(&self, program: &str, uid: u32) -> Option<Profile> {
+        let (machine, own) = self.shelves_of(uid);
+        let shelves = own.iter().chain([&machine]);
+        let roles: Vec<Profile> = shelves
+            .filter_map(|shelf| shelf.by_program.get(program))
+            .flat_map(|roles| roles.iter().rev())
             .take(RELATIVES_MAX)
             .map(|known| (*known.planned).clone())
             .collect();

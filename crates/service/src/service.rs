@@ -691,7 +691,7 @@ impl Service {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    let guess = || self.library.guess(&key.program);
+                    let guess = || self.library.guess(&key.program, uid);
                     self.fetches.fetch_guess(&key.program, guess, &start)
                 } else {
                     Done::Unknown

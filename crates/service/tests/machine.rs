@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use prepage_core::launches::Launches;
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
 use prepage_testing::{Need, has, unless_caches_dropped};
 use rustix::process::Signal;
 
@@ -253,7 +253,7 @@ fn what_a_program_that_nobody_knows_reads_is_learned_too() {
     let (read, large) = (place.path("read"), place.path("large"));
     fs::write(&read, b"a line\n".repeat(1000)).unwrap();
     fs::write(&large, vec![b'\n'; 17 << 20]).unwrap();
-    let looks = "cd /usr; test -e none; (test -e /no/such/name)";
+    let looks = "cd /usr; test -e read; (test -e /usr/lib/large); test -e /usr/typed";
     let script = format!("sleep 0.5; read -r line <read; read -r line <large; {looks}; sleep 60");
     let service = Prepaged::start(&place, &[]);
     service.wait_until("it is learned", || {
@@ -275,7 +275,9 @@ fn what_a_program_that_nobody_knows_reads_is_learned_too() {
         return prepage_testing::skip(Need::Root, why);
     }
     // Whoever starts it next waits for the directories in which nothing is found.
-    assert!(["/usr/none", "/no/such/name"].iter().all(|path| named.contains(path)), "{named:?}");
+    assert!(["/usr/read", "/usr/lib/large"].iter().all(|path| named.contains(path)), "{named:?}");
+    // Root may go on as a user, and everybody may read this.
+    assert!(!named.contains(&"/usr/typed"), "{named:?}");
 }
 
 /// The shell reads files, and has the kernel send them out of memory before anybody has looked which of their pages were used.
@@ -386,6 +388,44 @@ fn of_a_users_start_the_machine_learns_what_is_roots() {
     let files: Vec<_> = profile.unwrap().files.into_iter().map(|file| file.path).collect();
     assert!(files.iter().any(|file| *file == program.to_str().unwrap()), "{files:?}");
     assert!(!files.iter().any(|file| *file == chosen.to_str().unwrap()), "{files:?}");
+}
+
+/// Everybody may read the machine's profiles.
+#[test]
+fn what_a_user_has_typed_is_learned_for_that_user_and_for_all_once_another_types_it() {
+    const USERS: [u32; 2] = [54321, 54322];
+    let Some(place) = Place::new() else { return };
+    let directory = tempfile::tempdir_in("/usr/share").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("program");
+    assert!(Command::new("cp").args([Path::new("/bin/sh"), &program]).status().unwrap().success());
+    let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
+    let learned_of = |uid: u32| {
+        let home = place.path(&uid.to_string());
+        fs::create_dir(&home).unwrap();
+        std::os::unix::fs::chown(&home, Some(uid), None).unwrap();
+        let learned = service.count("learned");
+        service.wait_until("it is learned", || {
+            let before = service.count("observed");
+            let mut command = Command::new(&program);
+            command.args(["-c", "read line", "--project-x"]).env("HOME", &home).uid(uid);
+            let _running = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+            service.wait_until("it is observed", || service.count("observed") > before);
+            service.count("learned") > learned
+        });
+        // As `prepage run` of this user looks for it.
+        let paths = StartContextPaths {
+            home: Some(home),
+            layers: Some(vec![place.layer()]),
+            ..StartContextPaths::default()
+        };
+        let key =
+            ProgramKey { program: program.to_str().unwrap().into(), role: "program --project-x -c".into() };
+        Stores::for_uid(uid, &paths).unwrap().find(&key).unwrap().expect("it is there").layer
+    };
+    assert_eq!(learned_of(USERS[0]), Layer::User);
+    assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    assert_eq!(learned_of(USERS[1]), Layer::Machine);
 }
 
 /// The unit says that a service that ends so is not to be started again.

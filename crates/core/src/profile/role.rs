@@ -234,6 +234,20 @@ pub fn is_private(role: &str) -> bool {
     role.split(' ').any(|word| word.starts_with('#'))
 }
 
+/// The words of a role that stand in it as they were given: the name by which the program was called, subcommands, long options, and names that
+/// nothing was found by; among them checksums of places ([`Locate`]). Letters of options and kinds of files are too short to tell anything.
+///
+/// ```
+/// use prepage_core::profile::role::given;
+/// assert!(given("git log --oneline -C *.txt").eq(["git", "log", "--oneline"]));
+/// assert!(given("sh -e build@1f0c2b7a").eq(["sh", "build@1f0c2b7a"]));
+/// ```
+pub fn given(role: &str) -> impl Iterator<Item = &str> {
+    let is_letter = |word: &str| word.strip_prefix('-').is_some_and(|rest| rest.chars().count() <= 1);
+    let is_kind = |word: &str| word.strip_prefix("*.").is_some_and(is_file_kind);
+    role.split(' ').filter(move |word| !word.is_empty() && !is_letter(word) && !is_kind(word))
+}
+
 /// Whether a role tells its program by the place `path` ([`Locate`]).
 ///
 /// ```
@@ -333,10 +347,14 @@ fn option_kind(arg: &str) -> Option<&str> {
 /// What kind of file an operand names: the ending of its name. `None` where it has none that looks like one.
 fn file_kind(arg: &str) -> Option<&str> {
     let (stem, kind) = arg.rsplit('/').next()?.rsplit_once('.')?;
-    let is_kind = (1..=FILE_KIND_BYTES_MAX).contains(&kind.len())
-        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
-        && kind.bytes().any(|byte| byte.is_ascii_alphabetic());
-    (is_kind && !stem.is_empty()).then_some(kind)
+    (is_file_kind(kind) && !stem.is_empty()).then_some(kind)
+}
+
+/// Whether the ending of a file's name looks like a kind of files.
+fn is_file_kind(ending: &str) -> bool {
+    (1..=FILE_KIND_BYTES_MAX).contains(&ending.len())
+        && ending.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+        && ending.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
 #[cfg(test)]
