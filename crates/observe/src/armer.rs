@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
-use prepage_sys::mounts::parse_mounts;
+use prepage_sys::mounts::{Mount, parse_mounts};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_trace::space::mappings;
@@ -100,6 +100,11 @@ pub struct Armer {
     forked: Vec<Forked>,
     /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
     in_memory: HashMap<u64, bool>,
+    /// Whether those that this process sees are in there.
+    knows_own_mounts: bool,
+    /// Mappings of file systems of which that is not known, of processes that were visited: to ask takes as long as there are mounts, and a process
+    /// that is visited stands still.
+    unknown: Vec<(u32, Vec<Mapped>)>,
     /// Processes visited at their exec of which that, or perf's report of the exec, is still to come: either may be first.
     half_entered: HashSet<u32>,
 }
@@ -127,6 +132,8 @@ impl Armer {
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)),
             forked: Vec::new(),
             in_memory: HashMap::new(),
+            knows_own_mounts: false,
+            unknown: Vec::new(),
             half_entered: HashSet::new(),
         }
     }
@@ -182,6 +189,7 @@ impl Armer {
     /// no agent enters.
     pub fn visit_at_exec(&mut self, pid: u32) {
         if self.no_arming.is_none() {
+            self.know_own_mounts();
             // Where it may not be, it is visited afterwards.
             self.visits.extend(Visit::at_exec(pid).map(|visit| (visit, Visited::AtExec)));
         }
@@ -199,6 +207,7 @@ impl Armer {
             return;
         }
         self.ranges.now().executed(pid, time_ns);
+        self.unknown.retain(|(unknown, _)| *unknown != pid);
         if let Some((visit, why)) = self.visits.iter_mut().find(|(visit, _)| visit.pid() == pid) {
             if visit.is_at_exec() {
                 self.half_entered.insert(pid);
@@ -230,6 +239,9 @@ impl Armer {
             .into_iter()
             .partition(|child| child.since.elapsed() >= FORKED_WAIT);
         self.forked = young;
+        if !due.is_empty() {
+            self.know_own_mounts();
+        }
         for child in due {
             let visit = if shares_memory(child.pid, child.parent) {
                 Err(VisitError::Busy)
@@ -420,6 +432,7 @@ impl Armer {
     /// Visits process `pid`, which is known `since` then to have executed its program.
     fn visit(&mut self, pid: u32, since: Instant) {
         let why = Visited::Executed(since);
+        self.know_own_mounts();
         let begun = match Visit::begin(pid) {
             Ok(visit) => {
                 self.visits.push((visit, why));
@@ -434,6 +447,7 @@ impl Armer {
     pub fn end_visits(&mut self) {
         for (mut visit, why) in std::mem::take(&mut self.visits) {
             let pid = visit.pid();
+            let mut unknown = Vec::new();
             let ended = visit.end(|touches| {
                 match &why {
                     Visited::AtExec => {
@@ -446,25 +460,45 @@ impl Armer {
                     Visited::Executed(_) => {}
                 }
                 self.spaces.entry(pid).or_default().push(touches);
-                let mapped = self.arm_all(pid);
-                // Page tables are looked at before.
-                if self.knows_times {
-                    let present = PageMap::of(pid).and_then(|map| map.present());
-                    let mut ranges = self.ranges.now();
-                    for (mapped, _) in &mapped {
-                        match &present {
-                            Ok(present) => ranges.mapped_before(mapped, present, false),
-                            Err(_) => ranges.forget(pid, mapped),
-                        }
-                    }
-                }
+                let (read_ns, all) = (now_ns(), mappings(pid).unwrap_or_default());
+                let is_known = |mapped: &&Mapped| self.is_known_whether_in_memory(mapped);
+                let (known, others): (Vec<&Mapped>, _) = all.iter().partition(is_known);
+                unknown = others.into_iter().cloned().collect();
+                self.arm_visited(pid, known);
+                self.read_last.insert(pid, (read_ns, all));
             });
+            if !unknown.is_empty() {
+                self.unknown.push((pid, unknown));
+            }
             match ended {
                 None => self.visits.push((visit, why)),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     self.visit_again(pid, error, why).unwrap_or_else(|error| self.refused(&error));
                 }
+            }
+        }
+        if !self.is_visiting() {
+            for (pid, mapped) in std::mem::take(&mut self.unknown) {
+                self.arm_visited(pid, mapped.iter().collect());
+            }
+        }
+    }
+
+    /// Arms those `mapped` by process `pid`, which is visited or was, that are of files.
+    fn arm_visited(&mut self, pid: u32, mut mapped: Vec<&Mapped>) {
+        mapped.retain(|mapped| self.is_of_a_file(pid, mapped));
+        let armed = self.arm_each(pid, &mapped);
+        // Page tables are looked at before.
+        if !self.knows_times || armed.is_empty() {
+            return;
+        }
+        let present = PageMap::of(pid).and_then(|map| map.present());
+        let mut ranges = self.ranges.now();
+        for (mapped, _) in &armed {
+            match &present {
+                Ok(present) => ranges.mapped_before(mapped, present, false),
+                Err(_) => ranges.forget(pid, mapped),
             }
         }
     }
@@ -538,6 +572,25 @@ impl Armer {
             .is_some_and(|(device, _)| is_name_of_a_file(&mapped.path) && !self.is_in_memory(pid, device))
     }
 
+    /// Whether [`Self::is_of_a_file`] has to ask for no mounts.
+    fn is_known_whether_in_memory(&self, mapped: &Mapped) -> bool {
+        let is_known = |(device, _): (u64, u64)| device >> 20 != 0 || self.in_memory.contains_key(&device);
+        !is_name_of_a_file(&mapped.path) || mapped.inode.is_none_or(is_known)
+    }
+
+    /// Reads the mounts that this process sees, once. To be called before a process stands still.
+    fn know_own_mounts(&mut self) {
+        if !std::mem::replace(&mut self.knows_own_mounts, true) {
+            self.know(&mounts_of("self"));
+        }
+    }
+
+    fn know(&mut self, mounts: &[Mount]) {
+        for mount in mounts {
+            self.in_memory.insert(mount.device, matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs"));
+        }
+    }
+
     /// Whether `device` is a tmpfs or a hugetlbfs that process `pid` sees.
     fn is_in_memory(&mut self, pid: u32, device: u64) -> bool {
         if device >> 20 != 0 {
@@ -546,19 +599,13 @@ impl Armer {
         if let Some(&is_in_memory) = self.in_memory.get(&device) {
             return is_in_memory;
         }
-        let mounts_of = |process: &str| {
-            let mountinfo = proc_file::read(format!("/proc/{process}/mountinfo"));
-            parse_mounts(&mountinfo.unwrap_or_default())
-        };
         let mut mounts = mounts_of(&pid.to_string());
         // A process that has ended has no mounts any more. This one sees most of them too, but what it does not see may be in memory.
         let has_ended = mounts.is_empty();
         if has_ended {
             mounts = mounts_of("self");
         }
-        for mount in mounts {
-            self.in_memory.insert(mount.device, matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs"));
-        }
+        self.know(&mounts);
         match has_ended {
             true => self.in_memory.get(&device).copied().unwrap_or(false),
             false => *self.in_memory.entry(device).or_insert(false),
@@ -610,6 +657,11 @@ pub(crate) enum By {
     Agent,
     /// This process, or the agent with the one for the start.
     Observer,
+}
+
+/// The mounts that a process sees; none where it has ended.
+fn mounts_of(process: &str) -> Vec<Mount> {
+    parse_mounts(&proc_file::read(format!("/proc/{process}/mountinfo")).unwrap_or_default())
 }
 
 /// Addresses in the program and in the ld.so of process `pid`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use prepage_core::Permissions;
 use prepage_sys::mounts::mounts;
 use prepage_sys::process_stat::ProcessStat;
+use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -171,6 +172,59 @@ fn file_systems_of_a_process_that_has_ended_are_those_that_this_process_sees() {
     }
     assert!(!armer.is_in_memory(std::process::id(), UNSEEN));
     assert_eq!(armer.in_memory.get(&UNSEEN), Some(&false));
+}
+
+/// To read ten thousand mounts takes tens of milliseconds.
+#[test]
+fn which_file_systems_are_in_memory_is_known_before_a_process_stands_still() {
+    let child = sleeping();
+    let mut armer = Armer::new(None, Ok(()));
+    armer.visit(child.id(), Instant::now());
+    let is_begun = !armer.visits.is_empty();
+    armer.end_all_visits();
+    ended(child);
+    assert!(is_begun, "{:?}", armer.ranges.now().refusals());
+    let mounts = mounts().unwrap();
+    let is_known = |mount: &&Mount| armer.in_memory.contains_key(&mount.device);
+    assert_eq!(mounts.iter().find(|mount| !is_known(mount)), None);
+}
+
+/// Its mounts are read once it goes on.
+#[test]
+fn what_a_visited_process_has_mapped_of_file_systems_that_it_alone_sees_is_armed_but_what_is_in_memory() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    for (mount, is_armed) in [
+        ("-t overlay none -o lowerdir=lower,upperdir=upper,workdir=work merged", true),
+        ("-t tmpfs none merged", false),
+    ] {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let script = format!(
+            "mkdir lower upper work merged && mount {mount} && cp /bin/sleep merged/program && exec merged/program 100"
+        );
+        let mut command = Command::new("unshare");
+        let child = command.args(["--mount", "sh", "-ec", &script]).current_dir(&directory).spawn().unwrap();
+        let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+        let of_program = || {
+            let of_program = |mapped: &Mapped| mapped.path.ends_with("/merged/program");
+            mappings(pid).ok()?.into_iter().find(of_program)
+        };
+        while of_program().is_none() {
+            assert!(ProcessStat::of(pid).unwrap().state != b'Z' && Instant::now() < until, "{mount}");
+            std::thread::sleep(PAUSE);
+        }
+        reaches(pid, b'S');
+        let mut armer = Armer::new(None, Ok(()));
+        armer.ranges.now().executed(pid, 1);
+        armer.visit(pid, Instant::now());
+        armer.end_all_visits();
+        let mapped = of_program().unwrap();
+        ended(child);
+        assert_eq!(armer.in_memory.get(&mapped.inode.unwrap().0), Some(&!is_armed), "{mount}");
+        assert_eq!(armer.ranges.now().contains(pid, mapped.start, now_ns()), is_armed, "{mount}");
+        assert!(armer.unknown.is_empty());
+    }
 }
 
 /// What no descriptor can come for is not kept for it.
