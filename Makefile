@@ -19,8 +19,8 @@ SKIPS := $(TESTED)/skips
 # cargo test, some programs of tests beside others; what fails among others is run once more, alone, and listed.
 SUITE := $(TESTED)/suite
 
-# The VM's own tests of its locks and atomics. To compile what is tested with optimization takes longer than it saves: the schedulers
-# are.
+# The VM's own tests of its locks and atomics. To compile the VM with optimization takes longer than it saves; its schedulers are compiled
+# so.
 SCHEDULED := cargo test --locked -p prepage-vm --lib --config 'profile.dev.package.prepage-vm.opt-level=0'
 
 export PREPAGE := $(CURDIR)/build/prepage

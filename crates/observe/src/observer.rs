@@ -8,6 +8,7 @@ use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
 use prepage_sys::agent::{Last, may_arm};
+use prepage_sys::arm::let_go_of_given_up;
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
 use prepage_sys::scheduling;
@@ -283,6 +284,7 @@ impl Observer {
     }
 
     fn look(&mut self, last: bool) {
+        let_go_of_given_up();
         let (sightings, last_touch_ns) = (&mut self.sightings, &mut self.last_touch_ns);
         let told = self.inside.as_mut().map_or_else(Vec::new, |inside| inside.read(last));
         let executed = match &mut self.pages {

@@ -245,7 +245,7 @@ impl Config {
             }
         }
         if is_too_wrong {
-            let text = format!("has more mistakes than these {MISTAKES_MAX}");
+            let text = format!("has more mistakes than the {MISTAKES_MAX} that are told");
             self.mistakes.push(Mistake { path: path.into(), line: None, text });
         }
         if is_cut {
@@ -456,7 +456,7 @@ mod tests {
         config.parse(Path::new("/x"), "x\n".repeat(BYTES_MAX as usize / 2).as_bytes());
         let (last, told) = config.mistakes.split_last().unwrap();
         assert_eq!(told.len(), MISTAKES_MAX);
-        assert_eq!(last.to_string(), "/x: has more mistakes than these 100");
+        assert_eq!(last.to_string(), "/x: has more mistakes than the 100 that are told");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,8 @@ const INSTALLED: [&str; 8] = [
     "/usr/lib/git-core",
     "/usr/libexec/git-core",
 ];
-/// Accounts from this one on are people's.
-const PEOPLE: u32 = 1000;
+/// Accounts of no people: those of the system, those that systemd makes for a service as it starts, and nobody's.
+const OF_NOBODY: [RangeInclusive<u32>; 3] = [0..=999, 61_184..=65_519, 65_534..=65_534];
 /// An ending of a name that is longer is a name itself, as in roles.
 const ENDING_BYTES_MAX: usize = 5;
 /// An observation that has missed something is followed by so many more of the same program at most, until one has seen all.
@@ -445,7 +446,8 @@ fn is_for_all(process: &Process) -> bool {
 fn is_called_by_root(process: &Process) -> bool {
     const FIRST: u32 = 1;
     let uid = process.rights.uid;
-    uid == 0 || uid < PEOPLE && process.parents.first() == Some(&FIRST)
+    let is_of_nobody = OF_NOBODY.iter().any(|range| range.contains(&uid));
+    uid == 0 || is_of_nobody && process.parents.first() == Some(&FIRST)
 }
 
 /// Whether words of the call stand in the role that are not the names of files which root has installed: they may say what its user works on.
@@ -542,7 +544,9 @@ fn keep_no_text(observation: &mut Observation) {
         part.to_str().is_some_and(|part| {
             let mut parts = words_of(part);
             let is_first_known = parts.next().is_some_and(|first| words.contains(first));
-            is_first_known && parts.all(|word| is_ending(word) || words.contains(word))
+            // A text in pieces is none of endings.
+            let mut new = parts.filter(|word| !words.contains(*word));
+            is_first_known && new.next().is_none_or(is_ending) && new.next().is_none()
         })
     };
     observation.names.retain(|name| {

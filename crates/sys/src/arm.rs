@@ -11,6 +11,7 @@
 //!  seize ─ interrupt ─► stop ─► [signals blocked] userfaultfd ─ pidfd_getfd ─ close ─► registers, mask restored ─► detach
 //! ```
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,8 +34,8 @@ pub use crate::visit_error::VisitError;
 /// A process asked to stop that may not have done so yet.
 ///
 /// The thread that began a visit must be the one that ends or drops it. Dropped before it could end, it waits 10 ms for the process to
-/// stop, and lets it go. One that has not stopped by then, as it waits for something that nothing interrupts, is let go by the end of the
-/// thread.
+/// stop, and lets it go. One that has not stopped by then, as it waits for something that nothing interrupts, is for the thread to
+/// [let go](let_go_of_given_up), or for its end.
 #[derive(Debug)]
 pub struct Visit {
     pid: u32,
@@ -144,7 +145,7 @@ impl Visit {
                 Stop::Syscall | Stop::Event => {
                     let ended = self.at_stop(arm);
                     if matches!(ended, Err(VisitError::Gone)) {
-                        self.take_note();
+                        take_note(self.pid);
                     }
                     return Some(ended);
                 }
@@ -154,7 +155,7 @@ impl Visit {
                 Stop::Group => return Some(self.leave(0, VisitError::Busy)),
             };
             if went_on.is_err() {
-                self.take_note();
+                take_note(self.pid);
                 return Some(Err(VisitError::Gone));
             }
         }
@@ -162,14 +163,9 @@ impl Visit {
 
     fn leave<T>(&self, signal: i32, why: VisitError) -> Result<T, VisitError> {
         if ptrace::detach_with(self.pid, signal).is_err() {
-            self.take_note();
+            take_note(self.pid);
         }
         Err(why)
-    }
-
-    /// Somebody has killed the process while it stood still. Its parent hears of that only once we have.
-    fn take_note(&self) {
-        let _ = ptrace::stop_of(self.pid, true);
     }
 
     fn at_stop<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Result<T, VisitError> {
@@ -285,22 +281,46 @@ impl Drop for Visit {
         }
         const PATIENCE: Duration = Duration::from_millis(10);
         const PAUSE: Duration = Duration::from_micros(50);
-        // A process is let go only when it stands still. It fails only for one that has ended.
         let _ = ptrace::interrupt(self.pid);
         let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            let signal = match ptrace::stop_of(self.pid, false) {
-                Ok(None) => {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                Ok(Some(Stop::Signal(signal))) => signal,
-                Ok(Some(_)) | Err(_) => 0,
-            };
-            let _ = self.leave::<()>(signal, VisitError::Gone);
-            return;
+        while !let_go_if_stopped(self.pid) {
+            if Instant::now() > until {
+                return GIVEN_UP.with_borrow_mut(|given_up| given_up.push(self.pid));
+            }
+            std::thread::sleep(PAUSE);
         }
     }
+}
+
+thread_local! {
+    /// Processes whose visits this thread has given up, and that have not stopped yet.
+    static GIVEN_UP: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets go those processes that have stopped by now of which this thread has given up the visits. Returns whether there are others.
+pub fn let_go_of_given_up() -> bool {
+    GIVEN_UP.with_borrow_mut(|given_up| {
+        given_up.retain(|&pid| !let_go_if_stopped(pid));
+        !given_up.is_empty()
+    })
+}
+
+/// A process is let go only when it stands still. Yes also of one that has ended, or is not traced any more.
+fn let_go_if_stopped(pid: u32) -> bool {
+    let signal = match ptrace::stop_of(pid, false) {
+        Ok(None) => return false,
+        Ok(Some(Stop::Signal(signal))) => signal,
+        Ok(Some(_)) | Err(_) => 0,
+    };
+    if ptrace::detach_with(pid, signal).is_err() {
+        take_note(pid);
+    }
+    true
+}
+
+/// Somebody has killed the process while it stood still. Its parent hears of that only once we have.
+fn take_note(pid: u32) {
+    let _ = ptrace::stop_of(pid, true);
 }
 
 /// Whether `pid` traces this process, or the one that has started it, whose memory and locks this one may have ([`crate::apart`]).
@@ -335,7 +355,12 @@ fn state(status: &ProcessStatus) -> Option<char> {
 /// Whether the process has no rights that a user who may start it has not, and may make every system call.
 fn is_free(pid: u32, status: &ProcessStatus) -> Result<(), VisitError> {
     if !has_rights_of_one(status) || is_hidden(pid, status) {
-        return Err(VisitError::Refused(io::ErrorKind::PermissionDenied.into()));
+        // One that is just ending is hidden, too.
+        let is_there = |status: &ProcessStatus| !has_ended(status) && status.field("VmSize").is_some();
+        return Err(match ProcessStatus::of(pid).ok().filter(is_there) {
+            Some(_) => VisitError::Refused(io::ErrorKind::PermissionDenied.into()),
+            None => VisitError::Gone,
+        });
     }
     if filters_in(status) == inherited_filters() { Ok(()) } else { Err(VisitError::Sandboxed) }
 }

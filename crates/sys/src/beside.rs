@@ -8,10 +8,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 
+use crate::arm::let_go_of_given_up;
 use crate::fork::{fork_orphan, fork_unannounced};
 use crate::given::{check, number};
 
@@ -97,7 +98,13 @@ fn wait_for_end_of_parent(parent: Pid) {
     // Else the number is somebody else's.
     if getppid() == Some(parent) {
         let mut ready = [PollFd::new(&end, PollFlags::IN)];
-        while poll(&mut ready, None) == Err(Errno::INTR) {}
+        // The parent may wait for one of them.
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let mut is_over = false;
+        while !is_over && let_go_of_given_up() {
+            is_over = matches!(poll(&mut ready, Some(&PAUSE)), Ok(1..));
+        }
+        while !is_over && poll(&mut ready, None) == Err(Errno::INTR) {}
     }
 }
 

@@ -44,7 +44,7 @@ fn visited(mut child: Child, visits: &mut Visits) -> String {
 fn started(source: &str) -> Option<Child> {
     let program = built(&["-O1"], source)?;
     // Its directory may go.
-    let mut child = Command::new(&*program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(&*program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = [0; 6];
     child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
     assert_eq!(&said, b"ready\n");
@@ -118,7 +118,7 @@ int main(void) {
     fclose(maps);
     static char block = 1;
     ready();
-    work(20000);
+    work(300000);
     if (!start || prctl(59, 1, start, end - start, &block))
         return 9;
     for (volatile long i = 0; i < 300000000; i++);
@@ -201,15 +201,23 @@ fn a_program_that_waits_for_its_child_of_vfork_is_left_alone() {
 int main(void) {
     ready();
     if (!vfork()) {
-        usleep(300000);
+        char byte;
+        read(0, &byte, 1);
         _exit(0);
     }
     return 7;
 }
 "#;
-    let Some(child) = started(&format!("{HEAD}{source}")) else { return };
-    std::thread::sleep(Duration::from_millis(50));
+    let Some(mut child) = started(&format!("{HEAD}{source}")) else { return };
+    let is_waiting = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        status.contains("State:\tD")
+    };
+    while !is_waiting() {
+        std::thread::yield_now();
+    }
     assert!(matches!(Visit::begin(child.id()), Err(VisitError::Busy)));
+    drop(child.stdin.take());
     assert_eq!(visited(child, &mut Visits::default()), "exit status: 7");
 }
 

@@ -16,11 +16,11 @@ use crate::vm::{Vm, VmCore};
 
 /// The objects that exist, and those that lists name, by their numbers.
 ///
-/// Lock legend: one lock for all, held for a look or to take a list; never taken by faults.
+/// Lock legend: (a) atomic; one lock for all else, held for a look or to take a list; never taken by faults.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     named: Mutex<HashMap<u32, Named>>,
-    /// With so many names it is time to look for those that no failure needs any more. Changed with `named` held.
+    /// (a) With so many names it is time to look for those that no failure needs any more. Changed with `named` held.
     look_at: AtomicUsize,
 }
 

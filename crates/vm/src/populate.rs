@@ -133,7 +133,9 @@ impl Map {
             }
             if copied == 0 {
                 let page = PageIndex(self.core.window.start().0 + at / PAGE_SIZE);
-                let most = READ_AT_PAGES.min(self.core.vm.pool.core().frames.most_at_once());
+                // Where that was in vain once, it is this page.
+                let most = if tries > 1 { 1 } else { READ_AT_PAGES };
+                let most = most.min(self.core.vm.pool.core().frames.most_at_once());
                 let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(most);
                 self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
                     // A later page may be the one that failed.

@@ -45,19 +45,22 @@ pub(crate) struct Written {
 struct Came {
     written: Vec<PageRange>,
     refused: Vec<PageIndex>,
+    /// How many pages failed since one was written.
+    failed_in_row: u32,
     /// The first error.
     outcome: Result<(), FlushError>,
 }
 
 impl Default for Came {
     fn default() -> Self {
-        Self { written: Vec::new(), refused: Vec::new(), outcome: Ok(()) }
+        Self { written: Vec::new(), refused: Vec::new(), failed_in_row: 0, outcome: Ok(()) }
     }
 }
 
 impl Came {
     fn fail(&mut self, page: PageIndex, error: FlushError) {
         self.refused.push(page);
+        self.failed_in_row += 1;
         if self.outcome.is_ok() {
             self.outcome = Err(error);
         }
@@ -362,8 +365,15 @@ impl ObjectCore {
 
     /// Writes the pages `part`, whose bytes are `bytes`; where that fails, by halves.
     fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8], came: &mut Came) {
+        // It is not this page or that: the file takes nothing any more. Each try may take as long as a dead server is waited for.
+        if came.failed_in_row > 1 {
+            return came.refused.extend(part.iter());
+        }
         match (self.write(dirty, part, bytes), halves(part)) {
-            (Ok(()), _) => came.written.push(part),
+            (Ok(()), _) => {
+                came.failed_in_row = 0;
+                came.written.push(part);
+            }
             (Err(error), None) => came.fail(part.start(), error),
             (Err(_), Some((first, rest))) => {
                 let (first_bytes, rest_bytes) = bytes.split_at(first.bytes() as usize);

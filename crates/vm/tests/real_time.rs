@@ -90,7 +90,7 @@ fn who_waits_for_a_read_sleeps() {
 fn who_waits_for_threads_that_have_lost_the_processor_sleeps() {
     const ROUNDS: u32 = 300;
     /// A round takes a second if the kernel has to take the processor away from who waits.
-    const ENOUGH: Duration = Duration::from_secs(10);
+    const ENOUGH: Duration = Duration::from_secs(60);
     stay_here();
     let vm = Vm::new(VmOptions::default()).unwrap();
     let file = support::file(PAGES * PAGE_SIZE);

@@ -38,7 +38,7 @@ pub fn write(file: &TraceFile, filter: &Filter, out: &mut dyn Write) -> Result<V
     })?;
     faults.sort_by_key(|fault| fault.start_ns);
     let (objects, threads, stacks) = (names.objects.all(), names.threads.all(), names.stacks.all());
-    let places = stacks.iter().flat_map(|stack| stack.places.iter().copied());
+    let places = stacks.iter().flat_map(|stack| places_of_calls(&stack.places));
     let symbols = Symbols::of(&objects, places.chain(faults.iter().map(Fault::code_place)));
 
     let facts = file.facts();
