@@ -228,7 +228,7 @@ mod tests {
     /// Parts of a trace are read side by side, and each reading numbers files and threads as it meets them.
     #[test]
     fn faults_are_drawn_on_their_own_files_and_threads_in_every_reading() {
-        const FAULTS: u64 = 400_000;
+        const FAULTS: u64 = 300_000;
         // First those of one half of the files and threads, then those of the other.
         let of = |at: u64| at / (FAULTS / 2) * 8 + at % 8;
         let trace = Trace {
@@ -247,7 +247,7 @@ mod tests {
         let path = dir.path().join("t.parquet");
         write_trace(&path, &trace).expect("written");
         let file = TraceFile::open(&path).expect("a trace");
-        for _ in 0..3 {
+        for _ in 0..2 {
             let report = Report::read(&file, &html::options(Filter::default())).expect("read");
             let packed = Points::read(&file, &report, FAULTS).expect("read").packed(&report);
             let mut columns = Vec::new();
