@@ -15,10 +15,11 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey, public};
+use prepage_profiles::{Layer, ProgramKey, StoreError, public};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::processor_time::of_this_process;
+use prepage_sys::root::{self, Root};
 use prepage_sys::sync::Anyway;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -362,21 +363,34 @@ impl Permit {
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
         let names = names.or_else(|| learner.lookups.as_ref().map(follow));
         let mut opens = StartOpens::follow(process, watch, names);
-        let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
+        let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
+        let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
         let key = &process.context.key;
         let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
         let mut observation = observer.follow_with(&until.or_readable(stop).or_readable(service), &mut opens);
         let is_whole = learner.is_whole(&observation);
-        let is_for_all = is_for_all(process);
-        if is_for_all {
-            keep_what_is_of_root(&mut observation, &mut Owners::of(process));
-        }
+        let is_for_all = {
+            let _entered = process.root.as_ref().map(Root::enter);
+            let is_for_all = is_for_all(process);
+            if is_for_all {
+                keep_what_is_of_root(&mut observation, &mut Owners::of(process));
+            }
+            is_for_all
+        };
         if observation.files.is_empty() {
             learner.note_in_vain(key);
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        let written = if is_for_all {
+        let written = if process.root.is_some() {
+            // There is nobody in a container whose own it could be.
+            match is_for_all {
+                true => learner
+                    .library
+                    .update_of_containers(key, |stores| persist(stores, key, Layer::User, &shown)),
+                false => Err(StoreError::Nowhere),
+            }
+        } else if is_for_all {
             learner.library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
         } else {
             learner.counters.private.count();
@@ -402,30 +416,37 @@ fn is_for_all(process: &Process) -> bool {
 
 /// Who decides what lies where, for one start. A start looks up many names in few directories.
 struct Owners {
-    /// Whether root has started it.
+    /// Whether root has started it. Root in a container may be anybody.
     by_root: bool,
+    /// Who is root: in a container whoever owns its root directory.
+    root_uid: u32,
     /// Whether root alone decides what a directory is.
     directories: HashMap<PathBuf, bool>,
 }
 
 impl Owners {
     fn of(process: &Process) -> Self {
-        Self { by_root: process.rights.uid == 0, directories: HashMap::new() }
+        let root = process.root.as_ref();
+        Self {
+            by_root: root.is_none() && process.rights.uid == 0,
+            root_uid: root.map_or(0, |root| root.owner()),
+            directories: HashMap::new(),
+        }
     }
 
     /// Whether root alone decides what lies at `path`; of what root has started, whether it is root's, wherever root has put it.
     fn is_of_root(&mut self, path: &Path) -> bool {
-        let found = std::fs::symlink_metadata(path);
+        let found = root::symlink_metadata(path);
         let is_link = found.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
-        let followed = if is_link { std::fs::metadata(path) } else { found };
+        let followed = if is_link { root::metadata(path) } else { found };
         if self.by_root && followed.as_ref().is_ok_and(|file| file.uid() == 0) {
             return true;
         }
         let (Some(directory), Some(_), false) = (path.parent(), path.file_name(), is_link) else {
-            return public::is_of_root(path);
+            return public::is_of(self.root_uid, path);
         };
         let is_of_root_here = match followed {
-            Ok(file) => file.uid() == 0 && file.mode() & 0o022 == 0,
+            Ok(file) => file.uid() == self.root_uid && file.mode() & 0o022 == 0,
             Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         };
         is_of_root_here && self.is_directory_of_root(directory)
@@ -434,7 +455,7 @@ impl Owners {
     fn is_directory_of_root(&mut self, directory: &Path) -> bool {
         match self.directories.get(directory) {
             Some(is_of_root) => *is_of_root,
-            None => *self.directories.entry(directory.into()).or_insert(public::is_of_root(directory)),
+            None => *self.directories.entry(directory.into()).or_insert(public::is_of(self.root_uid, directory)),
         }
     }
 }
@@ -467,7 +488,7 @@ fn keep_no_text(observation: &mut Observation) {
 }
 
 fn is_there(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
+    root::symlink_metadata(path).is_ok()
 }
 
 /// `libc` of `libc.so.6`, and `.profile` of itself.
@@ -553,7 +574,7 @@ mod tests {
             "/bin/sh",
             "/tmp/none",
         ];
-        let mut owners = Owners { by_root: false, directories: HashMap::new() };
+        let mut owners = Owners { by_root: false, root_uid: 0, directories: HashMap::new() };
         for path in usual.map(PathBuf::from).into_iter().chain(names.map(below)) {
             assert_eq!(owners.is_of_root(&path), public::is_of_root(&path), "{}", path.display());
         }
@@ -577,7 +598,7 @@ mod tests {
                 names_coverage: Coverage::Exact,
                 unseen: Vec::new(),
             };
-            keep_what_is_of_root(&mut observation, &mut Owners { by_root, directories: HashMap::new() });
+            keep_what_is_of_root(&mut observation, &mut Owners { by_root, root_uid: 0, directories: HashMap::new() });
             assert!(
                 observation.names.starts_with(&there.into_iter().chain(tried).map(name).collect::<Vec<_>>())
             );

@@ -18,6 +18,7 @@ use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::random::random;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::Root;
 use prepage_sys::signals::Signals;
 use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
@@ -45,8 +46,9 @@ use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
+use crate::place::{is_of_container, path_of};
 use crate::process::{
-    LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
+    Elsewhere, LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
 };
 use crate::socket::Socket;
 use crate::streaks::{Caller, Need, Streaks};
@@ -514,16 +516,23 @@ impl Service {
     fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
-        let program = Path::new(&known.key.program);
+        let program = path_of(&known.key.program);
+        // A container's files are those below its root, and its users none of this machine.
+        let is_in_container = is_of_container(&known.key.program);
+        let root = if is_in_container { Root::of_process(pid).ok().map(Arc::new) } else { None };
+        if root.is_some() != is_in_container || root.as_ref().is_some_and(|root| root.is_own()) {
+            return;
+        }
         let called = known.key.role.split(' ').next().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
             && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
-            && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
+            && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            let may_follow = self.may_follow(&known, uid, starter);
+            let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let start = Start { uid, pid, seen_at: moment.at, executed_at: moment.at, parents: &parents };
+            let (at, root) = (moment.at, root.as_ref());
+            let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
             let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
             self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
@@ -613,8 +622,14 @@ impl Service {
                 let mut need = Need::Something;
                 match why {
                     LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
-                    LeftAlone::Elsewhere => {
+                    LeftAlone::Elsewhere(why) => {
                         self.counters.elsewhere.count();
+                        match why {
+                            Elsewhere::OnAnotherMount => &self.counters.elsewhere_mount,
+                            Elsewhere::Hidden => &self.counters.elsewhere_hidden,
+                            Elsewhere::NotTold => &self.counters.elsewhere_missed,
+                        }
+                        .count();
                         if let (Some(file), Some(uid)) = (file, user_of(pid)) {
                             let is_known = self.library.is_known(&file);
                             self.files.begin_rest_elsewhere(file, uid, is_known);
@@ -637,7 +652,10 @@ impl Service {
             process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
             process.moment = moment;
         }
-        let (key, uid) = (&process.context.key, process.context.uid);
+        let (key, uid, root) = (&process.context.key, process.context.uid, process.root.clone());
+        if root.is_some() {
+            self.counters.in_containers.count();
+        }
         let name = key.role.split(' ').next().unwrap_or_default();
         let part_of = self.tree.of(pid, &process.parents);
         let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
@@ -645,12 +663,12 @@ impl Service {
             && is_served
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(&process).ok() } else { None };
-        // What the user wants is known from here on.
-        let predicts = self.library.predicts(uid);
-        if !predicts {
+        // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
+        let predicts = root.is_none() && self.library.predicts(uid);
+        if !predicts && root.is_none() {
             self.idle.iter().for_each(|idle| idle.forget(uid));
         }
-        if !self.measures(uid) {
+        if root.is_none() && !self.measures(uid) {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
@@ -671,7 +689,8 @@ impl Service {
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
-        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents };
+        let (starter, root) = (process.starter, root.as_ref());
+        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
@@ -679,8 +698,10 @@ impl Service {
                     self.library.note(file.clone(), &key.program);
                 }
                 self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                may_follow =
-                    part_of.is_none() && moment.is_some() && self.may_follow(known, uid, process.starter);
+                may_follow = part_of.is_none()
+                    && root.is_none()
+                    && moment.is_some()
+                    && self.may_follow(known, uid, process.starter);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
@@ -714,7 +735,8 @@ impl Service {
         };
         let is_known = found.as_ref().is_some_and(|known| !known.has_changed());
         let is_affordable = self.may_observe() && (!is_known || self.learner.has_plenty());
-        let is_observed = part_of.is_none() && is_due && is_affordable && self.library.learns_of(uid);
+        let learns = root.is_some() || self.library.learns_of(uid);
+        let is_observed = part_of.is_none() && is_due && is_affordable && learns;
         if let Some(file) = &file
             && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
         {

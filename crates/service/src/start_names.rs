@@ -13,6 +13,7 @@ use std::sync::Arc;
 use prepage_observe::sightings::Sightings;
 use prepage_sys::lookups::{Followed, LookedUp, Lookups, RelativeTo};
 use prepage_sys::rights::Rights;
+use prepage_sys::root::{self, Root};
 
 use crate::moment::Moment;
 
@@ -91,15 +92,27 @@ impl StartNames {
         }
     }
 
-    /// Adds to `sightings` what whoever has `rights` can look up as well: a program with rights of its own may have looked elsewhere.
+    /// Adds to `sightings` what whoever has `rights` can look up as well, below `root` where there is one: a program with rights of its own may have
+    /// looked elsewhere.
     ///
     /// # Errors
     /// Where the rights cannot be taken on.
-    pub fn note(&self, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+    pub fn note(
+        &self,
+        rights: &Rights,
+        root: Option<&Arc<Root>>,
+        sightings: &mut Sightings,
+    ) -> std::io::Result<()> {
+        let _entered = root.map(Root::enter);
         let _assumed = rights.assume()?;
         let names = self.names.iter().filter(|(path, _)| may_look_up(path));
         names.for_each(|(path, time_ns)| sightings.lookup(*time_ns, path, false));
         Ok(())
+    }
+
+    /// What was looked up, and when first.
+    pub fn all(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.names.iter().map(|(path, time_ns)| (path.as_path(), *time_ns))
     }
 
     /// Whether the start was followed from its beginning.
@@ -113,13 +126,15 @@ impl StartNames {
     }
 }
 
-/// Where process `pid` is; `None` where it is gone.
+/// Where process `pid` is, as it has it itself; `None` where it is gone.
 fn directory_of(pid: u32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/cwd")).ok().filter(|path| path.is_absolute())
+    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
+    let below = link("cwd")?.strip_prefix(link("root")?).ok()?.to_owned();
+    Some(Path::new("/").join(below))
 }
 
 /// Whether the calling thread may look `path` up, whether or not it is there.
 pub fn may_look_up(path: &Path) -> bool {
-    let found = std::fs::symlink_metadata(path).map_err(|error| error.kind());
+    let found = root::symlink_metadata(path).map_err(|error| error.kind());
     matches!(found, Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
 }

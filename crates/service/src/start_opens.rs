@@ -4,16 +4,21 @@
 //! that anybody has used. Of a small file these are mostly all pages, and a program that opens a small file mostly reads all of it. Of a large file nothing
 //! counts: who used which part of it is not known.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use prepage_core::profile::observation::Coverage;
 use prepage_core::{PageIndex, PageRange};
 use prepage_observe::Follower;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::{self, Root};
+use rustix::fs::OFlags;
 
 use crate::opened::{Open, Opened, pages_of};
 use crate::process::Process;
@@ -35,21 +40,24 @@ pub struct StartOpens {
     /// What it looks up, where the kernel tells.
     names: Option<StartNames>,
     rights: Rights,
+    /// The root below which it looks names up, in a container.
+    root: Option<Arc<Root>>,
     coverage: Coverage,
     names_coverage: Coverage,
 }
 
 impl StartOpens {
-    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with its rights.
+    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with
+    /// [the rights to read for it](Process::rights_to_read), below its root.
     pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>) -> Self {
-        let (pid, rights) = (process.context.pid, process.rights.clone());
+        let (pid, rights, root) = (process.context.pid, process.rights_to_read(), process.root.clone());
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
         let is_early = process.moment.is_loading(pid);
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
-        Self { opened, names, rights, coverage, names_coverage }
+        Self { opened, names, rights, root, coverage, names_coverage }
     }
 }
 
@@ -64,7 +72,7 @@ impl Follower for StartOpens {
         }
         if !is_over {
             self.opened = Some(opened);
-        } else if !note_opens(&opened, &self.rights, sightings).is_ok_and(|is_all_there| is_all_there) {
+        } else if !self.note_opens(&opened, sightings).is_ok_and(|is_all_there| is_all_there) {
             self.coverage = Coverage::Partial;
         }
     }
@@ -82,42 +90,68 @@ impl StartOpens {
     fn look_at_names(&mut self, last: bool, sightings: &mut Sightings) {
         let Some(names) = &mut self.names else { return };
         names.look();
-        if last && names.note(&self.rights, sightings).is_err() || !names.is_whole() {
+        let names = &*names;
+        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), sightings).is_ok();
+        if !is_noted || !names.is_whole() {
             self.names_coverage = Coverage::Partial;
         }
     }
-}
 
-/// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
-/// whether these are still in memory.
-fn note_opens(opened: &Opened, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<bool> {
-    let flags = PageFlags::open()?;
-    let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
-    let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
-    {
-        let _assumed = rights.assume()?;
-        for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
-            sightings.lookup(open.time_ns, &open.path, open.is_directory);
-        }
-    }
-    let (mut looked_at, mut gone) = (0, 0);
-    for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
-        let file = {
-            let _assumed = rights.assume()?;
-            open_to_read(path)
+    /// Notes as names what was opened, as far as the rights may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
+    /// whether these are still in memory.
+    fn note_opens(&self, opened: &Opened, sightings: &mut Sightings) -> std::io::Result<bool> {
+        let flags = PageFlags::open()?;
+        let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
+        let opens = {
+            let _entered = self.root.as_ref().map(Root::enter);
+            let _assumed = self.rights.assume()?;
+            match (&self.root, &self.names) {
+                (None, _) => {
+                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+                        sightings.lookup(open.time_ns, &open.path, open.is_directory);
+                    }
+                    opened.opens().to_vec()
+                }
+                (Some(_), Some(names)) => named_below(opened.opens(), names),
+                // Their paths are those of the machine, and nothing tells others.
+                (Some(_), None) => return Ok(false),
+            }
         };
-        let Ok(file) = file else { continue };
-        let Ok(identity) = identity_of(&file) else { continue };
-        if identity.size_bytes <= READ_BYTES_MAX {
-            let (used, others) =
-                pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
-            looked_at += 1;
-            gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
-            for page in used {
-                let inode = (identity.device, identity.inode);
-                sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+        let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
+        let (mut looked_at, mut gone) = (0, 0);
+        for Open { time_ns, path, .. } in opens.iter().filter(is_read) {
+            let file = {
+                let _entered = self.root.as_ref().map(Root::enter);
+                let _assumed = self.rights.assume()?;
+                open_to_read(path)
+            };
+            let Ok(file) = file else { continue };
+            let Ok(identity) = identity_of(&file) else { continue };
+            if identity.size_bytes <= READ_BYTES_MAX {
+                let (used, others) =
+                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+                looked_at += 1;
+                gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
+                for page in used {
+                    let inode = (identity.device, identity.inode);
+                    sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+                }
             }
         }
+        Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
     }
-    Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
+}
+
+/// What was opened, by its names below the root that was entered. The kernel tells of the file below an overlay, by a name that containers do not have: which
+/// of the names that were looked up is this file's, its number tells.
+fn named_below(opens: &[Open], names: &StartNames) -> Vec<Open> {
+    let by_number: HashMap<_, _> = opens.iter().map(|open| (open.file.number(), open)).collect();
+    let opened = |(path, time_ns): (&Path, u64)| {
+        let place = root::open(path, OFlags::PATH).ok()?;
+        let numbers = FileHandle::numbers_of(place.as_fd()).ok()?;
+        let open = numbers.iter().find_map(|number| by_number.get(number))?;
+        let path = root::canonicalize(path).ok()?;
+        Some(Open { time_ns, path, ..(*open).clone() })
+    };
+    names.all().filter_map(opened).collect()
 }
