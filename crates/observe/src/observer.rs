@@ -246,7 +246,9 @@ impl Observer {
             }
             let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
             if let Some(next_ns) = next_early_ns.filter(is_due) {
-                follower.so_far(&observation(&self.sightings, self.rights.as_ref(), self.root.as_ref()).cut_short());
+                follower.so_far(
+                    &observation(&self.sightings, self.rights.as_ref(), self.root.as_ref()).cut_short(),
+                );
                 next_early_ns = Some(2 * next_ns);
             }
         }

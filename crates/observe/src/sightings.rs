@@ -488,9 +488,12 @@ fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>, processes: &HashS
 }
 
 fn is_empty_directory(path: &Path) -> bool {
-    let Ok(directory) = root::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK) else { return false };
+    let Ok(directory) = root::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK) else {
+        return false;
+    };
     rustix::fs::Dir::new(directory).is_ok_and(|entries| {
-        let name = |entry: rustix::io::Result<rustix::fs::DirEntry>| entry.map(|entry| entry.file_name().to_owned());
+        let name =
+            |entry: rustix::io::Result<rustix::fs::DirEntry>| entry.map(|entry| entry.file_name().to_owned());
         entries.map(name).all(|name| name.is_ok_and(|name| [c".", c".."].contains(&&*name)))
     })
 }

@@ -42,6 +42,8 @@ const FETCH_MAX: Duration = Duration::from_secs(30);
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A look whether files are in memory that takes longer than this hangs.
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
+/// A name below a container's root that takes longer to look up is not in memory: the start is a cold one.
+const COLD_NAME: Duration = Duration::from_micros(500);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// The control groups of a budget, and how many tasks they leave, may be so old.
@@ -285,6 +287,10 @@ impl Fetches {
             if is_cold || turn == Turn::Prefetch && root.is_none() {
                 let is_warm = !is_cold && engine.is_warm();
                 return if is_warm { Residency::All } else { Residency::Most };
+            }
+            // A new container's names are in nobody's memory, and to wait for all that are looked at takes longer than what is left of the start.
+            if root.is_some() && !engine.open_sample_at_once(COLD_NAME) {
+                return Residency::Most;
             }
             engine.open_sample();
             // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out: in an overlay it says so to no other.

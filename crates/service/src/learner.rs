@@ -222,6 +222,9 @@ impl Learner {
     pub fn expect(&self, pid: u32, moment: Moment) {
         let Some(lookups) = &self.lookups else { return };
         let mut expected = self.expected.lock().anyway();
+        if expected.get(&pid).is_some_and(|(_, names)| !names.has_stayed(pid)) {
+            expected.remove(&pid);
+        }
         if expected.len() < EXPECTED_MAX && self.may_observe() {
             expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, moment, lookups)));
         }
@@ -359,7 +362,7 @@ impl Permit {
         ) else {
             return;
         };
-        let names = learner.take_expected(pid);
+        let names = learner.take_expected(pid).filter(|names| names.has_stayed(pid));
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
         let names = names.or_else(|| learner.lookups.as_ref().map(follow));
         let mut opens = StartOpens::follow(process, watch, names);
@@ -455,7 +458,9 @@ impl Owners {
     fn is_directory_of_root(&mut self, directory: &Path) -> bool {
         match self.directories.get(directory) {
             Some(is_of_root) => *is_of_root,
-            None => *self.directories.entry(directory.into()).or_insert(public::is_of(self.root_uid, directory)),
+            None => {
+                *self.directories.entry(directory.into()).or_insert(public::is_of(self.root_uid, directory))
+            }
         }
     }
 }
@@ -598,7 +603,10 @@ mod tests {
                 names_coverage: Coverage::Exact,
                 unseen: Vec::new(),
             };
-            keep_what_is_of_root(&mut observation, &mut Owners { by_root, root_uid: 0, directories: HashMap::new() });
+            keep_what_is_of_root(
+                &mut observation,
+                &mut Owners { by_root, root_uid: 0, directories: HashMap::new() },
+            );
             assert!(
                 observation.names.starts_with(&there.into_iter().chain(tried).map(name).collect::<Vec<_>>())
             );

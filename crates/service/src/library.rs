@@ -21,7 +21,7 @@ use prepage_sys::sync::Anyway;
 use crate::askers::{Askers, Unanswered};
 use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::Known;
-use crate::place::is_of_container;
+use crate::place::{file_of, is_of_container};
 use crate::process::Process;
 use crate::shelf::{Shelf, version};
 
@@ -132,8 +132,11 @@ impl Library {
             state.container_stores()
         };
         if let Some(stores) = containers {
-            let shelf =
-                Shelf::load(&stores, &OF_USER, &everybody, OF_CONTAINERS_BYTES_MAX, OF_A_USER_READ);
+            let shelf = Shelf::load(&stores, &OF_USER, &everybody, OF_CONTAINERS_BYTES_MAX, OF_A_USER_READ);
+            // Of these programs the key says which file each is in.
+            for program in shelf.by_program.keys() {
+                file_of(program).into_iter().for_each(|file| self.note(file, program));
+            }
             self.lock().containers = Arc::new(shelf);
         }
     }
@@ -145,8 +148,7 @@ impl Library {
             let versions = [&state.machine, &state.containers].map(|shelf| shelf.version.clone());
             (state.machine_stores.clone(), state.container_stores(), versions)
         };
-        let of_containers =
-            containers.map_or(before[1].clone(), |containers| version(&containers, &OF_USER));
+        let of_containers = containers.map_or(before[1].clone(), |containers| version(&containers, &OF_USER));
         let has_changed = [version(&stores, &OF_ALL), of_containers] != before;
         if has_changed {
             self.reload();

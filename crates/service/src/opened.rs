@@ -472,7 +472,7 @@ mod tests {
         for (time_ns, path) in (1..).zip(&paths) {
             // Written, they are used once.
             std::fs::read(path).unwrap();
-            let file = FileHandle::of(&path).unwrap();
+            let file = FileHandle::of(path).unwrap();
             opened.opens.push(Open { time_ns, path: path.clone(), file, is_directory: false });
         }
         let rights = Rights { uid: 0, gid: 0, groups: Vec::new() };

@@ -49,12 +49,11 @@ impl Place {
         }
         let root = Root::of_process(pid).map_err(|_| LeftAlone::Elsewhere(Elsewhere::Hidden))?;
         let executed = fs::metadata(&executable).map_err(gone)?;
-        let is_executed =
-            |found: &Metadata| (found.dev(), found.ino()) == (executed.dev(), executed.ino());
+        let is_executed = |found: &Metadata| (found.dev(), found.ino()) == (executed.dev(), executed.ino());
         if root.is_own() {
-            let is_here = Askers::of_machine().ask(&program).is_ok_and(|_asking| {
-                fs::symlink_metadata(&program).is_ok_and(|found| is_executed(&found))
-            });
+            let is_here = Askers::of_machine()
+                .ask(&program)
+                .is_ok_and(|_asking| fs::symlink_metadata(&program).is_ok_and(|found| is_executed(&found)));
             return match is_here {
                 true => Ok(Self { root: None, program }),
                 false => Err(LeftAlone::Elsewhere(Elsewhere::OnAnotherMount)),
@@ -95,14 +94,32 @@ impl Place {
     }
 }
 
+/// The root directory of process `pid` by device and inode, where that is not the machine's.
+pub fn root_of(pid: u32) -> Option<(u64, u64)> {
+    let id = |path: String| fs::metadata(path).ok().map(|root| (root.dev(), root.ino()));
+    id(format!("/proc/{pid}/root")).filter(|root| id("/".into()) != Some(*root))
+}
+
 /// Whether profiles that are filed under `program` are of containers.
 pub fn is_of_container(program: &str) -> bool {
     program.starts_with(PREFIX)
 }
 
+/// The file that profiles filed under `program` are of, where that is a container's.
+pub fn file_of(program: &str) -> Option<FileHandle> {
+    let mut parts = program.strip_prefix(PREFIX)?.split_once('/')?.0.split('-');
+    let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+    let (file_system, kind) = (number()?, i32::try_from(number()?).ok()?);
+    let digits = parts.next()?;
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+    Some(FileHandle { file_system, kind, bytes: bytes.into() })
+}
+
 /// The path of the program, as its process has it, that profiles filed under `program` are of.
 pub fn path_of(program: &str) -> &Path {
-    let path = if is_of_container(program) { program.find('/').map_or("", |at| &program[at..]) } else { program };
+    let path =
+        if is_of_container(program) { program.find('/').map_or("", |at| &program[at..]) } else { program };
     Path::new(path)
 }
 
@@ -124,6 +141,16 @@ mod tests {
         assert_eq!(key, "container:0000000000000007-1-a500/usr/bin/x");
         assert!(key != key_below(&file(1), "/usr/bin/x") && is_of_container(&key));
         assert!(!is_of_container("/usr/bin/x"));
+        assert_eq!((file_of(&key), file_of("/usr/bin/x")), (Some(file(0xa5)), None));
+        for odd in [
+            "container:",
+            "container:7-1/x",
+            "container:7-1-a/x",
+            "container:7-fffffffff-a5/x",
+            "container:x-1-a5/x",
+        ] {
+            assert_eq!(file_of(odd), None, "{odd}");
+        }
         assert_eq!([path_of(&key), path_of("/usr/bin/x")], [Path::new("/usr/bin/x"); 2]);
     }
 }

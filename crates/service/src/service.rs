@@ -46,13 +46,14 @@ use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
-use crate::place::{is_of_container, path_of};
+use crate::place::{is_of_container, path_of, root_of};
 use crate::process::{
-    Elsewhere, LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
+    Elsewhere, LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of,
+    user_of,
 };
 use crate::socket::Socket;
 use crate::streaks::{Caller, Need, Streaks};
-use crate::tree::{Kind, Tree, WINDOW_MAX};
+use crate::tree::{Below, Kind, Tree, WINDOW_MAX};
 use crate::watch::Watch;
 
 /// The signals that end it, and the one that has it read profiles and configuration again.
@@ -135,6 +136,11 @@ impl Drop for Looking {
     fn drop(&mut self) {
         self.0.is_looking.store(false, Ordering::Relaxed);
     }
+}
+
+/// The root of a process whose names are looked up below `root`, where that is not the machine's.
+fn below_root(root: Option<&Root>) -> Below {
+    Below::Root(root.map(Root::id))
 }
 
 /// What is left to do for a start once its pages are on their way.
@@ -420,8 +426,8 @@ impl Service {
         let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
         let is_elsewhere = || is_elsewhere(pid) == Some(true);
         if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
-            if self.tree.of(pid, &[]).is_none() {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            if self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
             return match resting {
@@ -439,15 +445,15 @@ impl Service {
         if let Some(covers) =
             Caller::of_user(uid, pid).and_then(|caller| self.streaks.passes_over(file, caller))
         {
-            if covers && self.tree.of(pid, &[]).is_none() {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            if covers && self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
             return None;
         }
         if is_stranger {
             let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
-            if self.tree.of(pid, &[parent]).is_some() {
+            if self.tree.of(pid, Below::AnyRoot, &[parent]).is_some() {
                 self.counters.passed.count();
                 return None;
             }
@@ -478,7 +484,7 @@ impl Service {
             Begun::Awaited
                 if is_known
                     && self.library.may_have_one_role(file)
-                    && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) =>
+                    && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
@@ -490,7 +496,8 @@ impl Service {
                 let service = self.clone();
                 let expect = move || {
                     let stat = ProcessStat::of(pid);
-                    if service.tree.of(pid, &recent_parents(stat.as_ref().ok())).is_none() {
+                    let below = Below::Root(root_of(pid));
+                    if service.tree.of(pid, below, &recent_parents(stat.as_ref().ok())).is_none() {
                         service.learner.expect(pid, moment);
                     }
                 };
@@ -531,9 +538,9 @@ impl Service {
         if is_wanted {
             let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let (at, root) = (moment.at, root.as_ref());
+            let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
             let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
-            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
+            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, below, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
             self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
             if self.learner.owes(&known.key) && self.may_observe() {
@@ -621,7 +628,9 @@ impl Service {
             Err(why) => {
                 let mut need = Need::Something;
                 match why {
-                    LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
+                    LeftAlone::Prepage => {
+                        self.tree.begin(pid, Below::AnyRoot, Kind::ByPrefix, PREFIX_WINDOW);
+                    }
                     LeftAlone::Elsewhere(why) => {
                         self.counters.elsewhere.count();
                         match why {
@@ -657,7 +666,8 @@ impl Service {
             self.counters.in_containers.count();
         }
         let name = key.role.split(' ').next().unwrap_or_default();
-        let part_of = self.tree.of(pid, &process.parents);
+        let below_this = below_root(root.as_deref());
+        let part_of = self.tree.of(pid, below_this, &process.parents);
         let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && is_served
@@ -678,7 +688,7 @@ impl Service {
             // What it starts is part of its start, as it is where nothing is left alone.
             let covers = is_served && part_of.is_none();
             if covers {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
             }
             if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
                 self.files.begin_rest(file, uid, true);
@@ -697,14 +707,14 @@ impl Service {
                 if let Some(file) = &file {
                     self.library.note(file.clone(), &key.program);
                 }
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
                 may_follow = part_of.is_none()
                     && root.is_none()
                     && moment.is_some()
                     && self.may_follow(known, uid, process.starter);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
-                    self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
+                    self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
                 }
                 done
             }
@@ -779,7 +789,7 @@ impl Service {
         let pid = process.context.pid;
         let Some(permit) = self.learner.permit(process.starter) else { return };
         // What a shell or a build starts later is a start of its own.
-        self.tree.begin(pid, Kind::Covered, START_WINDOW);
+        self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
         permit.learn(process, &self.watch);
     }
 

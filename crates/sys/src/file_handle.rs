@@ -82,11 +82,12 @@ impl FileHandle {
     pub fn numbers_of(place: BorrowedFd<'_>) -> io::Result<Vec<Number>> {
         let (kind, bytes) = handle(Path::new(&format!("/proc/self/fd/{}", place.as_raw_fd())))?;
         let below = below_overlay(kind, &bytes).map(|(kind, bytes)| (kind, bytes.into()));
-        Ok(below.into_iter().chain([(kind, bytes.clone())]).collect())
+        Ok(below.into_iter().chain([(kind, bytes)]).collect())
     }
 
     fn is_numbered(&self, kind: i32, bytes: &[u8]) -> bool {
-        (kind, bytes) == (self.kind, &self.bytes) || below_overlay(kind, bytes) == Some((self.kind, &self.bytes))
+        (kind, bytes) == (self.kind, &self.bytes)
+            || below_overlay(kind, bytes) == Some((self.kind, &self.bytes))
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
         let file = FileHandle { file_system: 1, kind: 1, bytes: number.into() };
         assert!(file.is_numbered(0xf8, &handle) && file.is_numbered(1, &number));
         assert!(!file.is_numbered(1, &handle) && !file.is_numbered(2, &number));
-        let other = FileHandle { bytes: [0; 8].into(), ..file.clone() };
+        let other = FileHandle { bytes: [0; 8].into(), ..file };
         assert!(!other.is_numbered(0xf8, &handle));
         for len in 0..handle.len() {
             assert!(!file.is_numbered(0xf8, &handle[..len]), "{len}");
