@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::PageIndex;
@@ -11,6 +12,7 @@ use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::arm::let_go_of_given_up;
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::Root;
 use prepage_sys::scheduling;
 use prepage_trace::now_ns;
 
@@ -60,6 +62,8 @@ pub struct ObserveOptions {
     /// The rights with which the files and names that were seen are opened again; without them, those of the calling thread. A
     /// service that runs as root gives the rights of the process: a user could put a link in a file's place.
     pub rights: Option<Rights>,
+    /// The root below which the process looks names up, where that is not this process's own.
+    pub root: Option<Arc<Root>>,
 }
 
 /// Nothing of a start can be observed.
@@ -124,6 +128,7 @@ pub struct Observer {
     silence: Silence,
     unseen: Vec<String>,
     rights: Option<Rights>,
+    root: Option<Arc<Root>>,
     gives_way: bool,
     has_given_way: bool,
     /// Whether perf is still to be asked for: the program need not wait for the thread that does.
@@ -198,6 +203,7 @@ impl Observer {
             silence: Silence::of(pid),
             unseen,
             rights,
+            root: options.root.clone(),
             gives_way: options.gives_way,
             has_given_way: false,
             is_to_be_primed,
@@ -241,7 +247,9 @@ impl Observer {
             }
             let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
             if let Some(next_ns) = next_early_ns.filter(is_due) {
-                follower.so_far(&observation(&self.sightings, self.rights.as_ref()).cut_short());
+                follower.so_far(
+                    &observation(&self.sightings, self.rights.as_ref(), self.root.as_ref()).cut_short(),
+                );
                 next_early_ns = Some(2 * next_ns);
             }
         }
@@ -379,7 +387,7 @@ impl Observer {
         // What a program does later, with files that it will not be given again, is no part of its start.
         self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET.as_nanos() as u64));
         let is_full = self.sightings.is_full();
-        let mut observation = observation(&self.sightings, self.rights.as_ref());
+        let mut observation = observation(&self.sightings, self.rights.as_ref(), self.root.as_ref());
         observation.coverage = if is_full { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen
@@ -415,8 +423,9 @@ impl Observer {
     }
 }
 
-/// What was seen, looked at again with `rights`. Without them nothing is looked at.
-fn observation(sightings: &Sightings, rights: Option<&Rights>) -> Observation {
+/// What was seen, looked at again with `rights`, and below `root` where there is one. Without the rights nothing is looked at.
+fn observation(sightings: &Sightings, rights: Option<&Rights>, root: Option<&Arc<Root>>) -> Observation {
+    let _entered = root.map(Root::enter);
     match rights.map(Rights::assume) {
         Some(Err(_)) => Sightings::default().observation(),
         _assumed => sightings.observation(),
@@ -461,7 +470,7 @@ mod tests {
             sightings.touch(time_ns, place, PageIndex(0));
         }
         let seen = |rights| {
-            observation(&sightings, rights)
+            observation(&sightings, rights, None)
                 .files
                 .into_iter()
                 .map(|file| file.path.into())

@@ -14,7 +14,9 @@ use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, Ob
 use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::file_system::{BTRFS, OVERLAYFS, kind_of, without_device};
+use prepage_sys::root;
 use rustc_hash::FxHashMap;
+use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::loads::{Loads, loader_cache};
@@ -350,7 +352,7 @@ impl Sightings {
     fn paths_of_inodes(&self) -> HashMap<Inode, PathBuf> {
         let mapped = self.files.iter().map(|uses| &uses.of.path).filter(|path| !path.as_os_str().is_empty());
         let with_inode = |path: &PathBuf| {
-            let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+            let metadata = root::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
             Some(((metadata.dev(), metadata.ino()), path.clone()))
         };
         mapped.chain(&self.opened).filter_map(with_inode).collect()
@@ -390,7 +392,7 @@ fn observed(
     run: &RangeInclusive<i64>,
     unseen: &mut Vec<String>,
 ) -> Option<ObservedFile> {
-    let path = path.canonicalize().ok()?;
+    let path = root::canonicalize(path).ok()?;
     // Before it is opened: opening a pipe lets go whoever waits at its other end.
     identity_at(&path).ok()?;
     let file = open_to_read(&path).ok()?;
@@ -488,19 +490,30 @@ fn nanoseconds(clock: ClockId) -> i64 {
 /// in each run. So have files that are named after one of its `processes`.
 fn is_of_this_run_only(path: &Path, run: &RangeInclusive<i64>, processes: &HashSet<u32>) -> bool {
     let changed_ns = |path: &Path| {
-        let metadata = std::fs::symlink_metadata(path).ok()?;
+        let metadata = root::symlink_metadata(path).ok()?;
         let ns = |s: i64, ns: i64| s * 1_000_000_000 + ns;
         Some((ns(metadata.ctime(), metadata.ctime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec())))
     };
     match (changed_ns(path), path.parent().and_then(changed_ns)) {
-        (Some((changed, _)), _) if path.is_dir() => {
-            run.contains(&changed) && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+        (Some((changed, _)), _) if root::metadata(path).is_ok_and(|found| found.is_dir()) => {
+            run.contains(&changed) && is_empty_directory(path)
         }
         (Some((changed, _)), _) => run.contains(&changed),
         (None, _) if names_one_of(processes, path) => true,
         (None, Some((_, parent_modified))) => run.contains(&parent_modified),
         (None, None) => false,
     }
+}
+
+fn is_empty_directory(path: &Path) -> bool {
+    let Ok(directory) = root::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK) else {
+        return false;
+    };
+    rustix::fs::Dir::new(directory).is_ok_and(|entries| {
+        let name =
+            |entry: rustix::io::Result<rustix::fs::DirEntry>| entry.map(|entry| entry.file_name().to_owned());
+        entries.map(name).all(|name| name.is_ok_and(|name| [c".", c".."].contains(&&*name)))
+    })
 }
 
 /// Whether the last component of `path` has the number of one of the `processes` in it. In containers these have small numbers, as versions do.

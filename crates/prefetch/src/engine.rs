@@ -20,7 +20,7 @@ mod state;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
 use prepage_core::profile::{Profile, ProfiledFile};
@@ -348,6 +348,15 @@ impl Engine {
     /// Opens the files of the sample by which [`Self::is_warm`] and [`Self::residency`] judge, and reads nothing of them.
     pub fn open_sample(&self) {
         self.state.sample().for_each(|read| _ = self.state.file(read.file));
+    }
+
+    /// The same until to open one takes longer than `patience`, for the device had to be waited for. Returns whether none did.
+    pub fn open_sample_at_once(&self, patience: Duration) -> bool {
+        self.state.sample().all(|read| {
+            let began = Instant::now();
+            let _ = self.state.file(read.file);
+            began.elapsed() < patience
+        })
     }
 
     /// Opens all files. Returns those of the profile that are no longer what was learned, by index.

@@ -3,6 +3,8 @@
 //! The usual case costs one statx: inode, size, mtime and ctime are all as they were, so nothing about the file changed
 //! (the device's number may have). Where one differs (installed again, copied into an image, another mount) the content
 //! decides: the build-id of an ELF file, else size and checksum of the first and last page.
+//!
+//! Names are looked up below the root that the thread has entered, if any ([`prepage_sys::root`]).
 
 use std::fs::File;
 use std::io;
@@ -12,8 +14,9 @@ use std::path::Path;
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::file::checksum;
 use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
+use prepage_sys::root;
 use prepage_trace::build_id;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, Statx, StatxFlags};
 
 use crate::bytes::Bytes;
 
@@ -41,7 +44,7 @@ pub enum Skipped {
 /// hold resolved paths.
 pub fn identity_at(path: &Path) -> Result<FileIdentity, Skipped> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    regular(&rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).map_err(skipped)?)
+    regular(&root::statx(path, flags, StatxFlags::BASIC_STATS).map_err(skipped)?)
 }
 
 /// Identity of an open file.
@@ -52,9 +55,8 @@ pub fn identity_of(file: &File) -> Result<FileIdentity, Skipped> {
 
 /// Opens a file to read from, without waiting for whatever may stand in its place. See [`identity_of`] for what it is.
 pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(skipped)?;
-    Ok(File::from(fd))
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    Ok(File::from(root::open(path, flags).map_err(skipped)?))
 }
 
 /// Opens a directory that somebody else may have put there, to list it or to ask where it lies: nothing else that stands at its name.
@@ -62,8 +64,8 @@ pub fn open_to_read(path: &Path) -> Result<File, Skipped> {
 /// # Errors
 /// As open(2).
 pub fn open_directory(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    Ok(File::from(root::open(path, flags)?))
 }
 
 /// Opens the file of a profile, if it still is that file.

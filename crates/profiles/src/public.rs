@@ -1,4 +1,5 @@
-//! What of a profile is for others to have: for exports, and for the layers that all users read.
+//! What of a profile is for others to have: for exports, and for the layers that all users read. Names are looked up below the root that the
+//! thread has entered, if any ([`prepage_sys::root`]).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::role::{is_at, is_private};
+use prepage_sys::root;
 
 /// Why [`public`] leaves nothing of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,15 +82,20 @@ pub fn is_for_all(path: &Path) -> bool {
 /// Whether root alone decides what lies at `path`: it and the directories on the way, those that are there, belong to root, and nobody
 /// else may write to them.
 pub fn is_of_root(path: &Path) -> bool {
-    let is_of_root = |one: &Path| match fs::metadata(one) {
-        Ok(metadata) => metadata.uid() == 0 && metadata.mode() & 0o022 == 0,
+    is_of(0, path)
+}
+
+/// The same of user `uid`, who is root in a container.
+pub fn is_of(uid: u32, path: &Path) -> bool {
+    let is_of_root = |one: &Path| match root::metadata(one) {
+        Ok(metadata) => metadata.uid() == uid && metadata.mode() & 0o022 == 0,
         Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
     };
     // From the top, so that only root's links are followed.
     let on_the_way: Vec<&Path> = path.ancestors().collect();
     on_the_way.into_iter().rev().all(|one| {
         // Where it leads counts, too.
-        is_of_root(one) && one.canonicalize().map_or(true, |real| real.ancestors().all(is_of_root))
+        is_of_root(one) && root::canonicalize(one).map_or(true, |real| real.ancestors().all(is_of_root))
     })
 }
 
@@ -99,7 +106,7 @@ fn is_below(path: &Path, homes: &[String]) -> bool {
 /// Where `path` leads, as far as it is there; `None` where `..` follows on what is not there, and so may lead anywhere.
 fn real(path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|there| {
-        let (real, missing) = (there.canonicalize().ok()?, path.strip_prefix(there).ok()?);
+        let (real, missing) = (root::canonicalize(there).ok()?, path.strip_prefix(there).ok()?);
         let is_plain = missing.components().all(|part| matches!(part, Component::Normal(_)));
         is_plain.then(|| real.join(missing))
     })
@@ -116,7 +123,7 @@ fn may_be_reached_by_all(path: &Path) -> bool {
 }
 
 fn allows(path: &Path, bits: u32) -> bool {
-    match fs::metadata(path) {
+    match root::metadata(path) {
         Ok(metadata) => metadata.mode() & bits == bits,
         // Below a file there is nothing either.
         Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),

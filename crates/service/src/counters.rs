@@ -40,8 +40,16 @@ counters! {
     unknown,
     /// Starts that the configuration, the environment or their own prefix leaves alone.
     left_alone,
-    /// Starts in another mount namespace or below another root.
+    /// Starts in containers that were looked at: below another root than the service's.
+    in_containers,
+    /// Starts in another mount namespace or below another root that were left alone.
     elsewhere,
+    /// Of them, those whose program lies on another mount than their root, or has no name there.
+    elsewhere_mount,
+    /// Of them, those whose root cannot be opened.
+    elsewhere_hidden,
+    /// Of them, those in containers whose exec was missed.
+    elsewhere_missed,
     /// Starts passed over because too many came at once, or because prefetches hold too many files open.
     crowded,
     /// Bytes asked for.

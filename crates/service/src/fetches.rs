@@ -13,6 +13,7 @@ use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
@@ -24,6 +25,7 @@ use crate::crew::{Crew, Priority};
 use crate::fair_crew::FairCrew;
 use crate::holdings::{Holding, Holdings};
 use crate::known::Known;
+use crate::roots::Roots;
 
 /// Threads of a device, those of one prefetch and half of another's, and the work that waits for them.
 const READERS: usize = 64;
@@ -40,6 +42,8 @@ const FETCH_MAX: Duration = Duration::from_secs(30);
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A look whether files are in memory that takes longer than this hangs.
 const LOOK_HANGS_AFTER: Duration = Duration::from_secs(3);
+/// A name below a container's root that takes longer to look up is not in memory: the start is a cold one.
+const COLD_NAME: Duration = Duration::from_micros(500);
 /// A file system that does not answer is not asked again for this long.
 const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// The control groups of a budget, and how many tasks they leave, may be so old.
@@ -81,10 +85,12 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Arc<FairCrew>>>,
     prefetches: Mutex<Prefetches>,
-    /// Prefetches that have ended, by the user whose rights they had: they hold files open.
+    /// Prefetches that have ended, by the user who may have chosen what they hold open: whose rights they had, or whose container it is.
     over: Mutex<HashMap<u32, Vec<(Engine, Holding)>>>,
     /// What those under way and those that have ended hold.
     holdings: Arc<Holdings>,
+    /// Below which roots is looked.
+    roots: Roots,
     /// What was done last for each user, program and role: no user is told what was done for another.
     recent: Mutex<HashMap<(u32, String, String), Recent>>,
     /// What is done for a program has come to be known, in `recent`.
@@ -108,6 +114,10 @@ pub struct Start<'a> {
     pub executed_at: Instant,
     /// The parent of the process, the parent's parent and so on, as far as its start may be part of theirs.
     pub parents: &'a dyn Fn() -> Vec<u32>,
+    /// The root below which files are opened, where it is in a container.
+    pub root: Option<&'a Arc<Root>>,
+    /// On whose account it is.
+    pub starter: u32,
 }
 
 /// What was done for a program in a role.
@@ -149,6 +159,9 @@ struct UnderWay {
     engine: Engine,
     holding: Holding,
     known: Arc<Known>,
+    /// The root below which, and on whose account.
+    root: Option<Arc<Root>>,
+    owner: u32,
     /// What is fetched of it.
     planned: Arc<Profile>,
     account: Arc<Account>,
@@ -169,7 +182,8 @@ impl Fetches {
         let (readers, prefetches, recent) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (over, budget, groups) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (holdings, is_done) = (Arc::new(Holdings::of_process()), Condvar::new());
-        Self { counters, readers, prefetches, over, holdings, recent, is_done, budget, groups }
+        let roots = Roots::default();
+        Self { counters, readers, prefetches, over, holdings, roots, recent, is_done, budget, groups }
     }
 
     /// Makes the budget of the next prefetches, where there is none or one that is not new: it is there at once then.
@@ -195,7 +209,7 @@ impl Fetches {
     /// since. One that is to be held out, and cold, is not fetched. Returns what was done for this process, also where that was in an earlier call, or is in
     /// another one: that is waited for.
     pub fn fetch(&self, known: &Arc<Known>, start: &Start<'_>, turn: Turn) -> Done {
-        if known.is_left_alone() {
+        if known.is_left_alone() || start.root.is_some_and(|root| self.roots.is_left_out(root.id())) {
             return Done::LeftAlone;
         }
         let name = name_of(start.uid, &known.key);
@@ -247,7 +261,8 @@ impl Fetches {
     }
 
     fn fetch_now(&self, known: &Arc<Known>, priority: Priority, start: &Start<'_>, turn: Turn) -> Done {
-        let Start { uid, pid, seen_at, .. } = *start;
+        let Start { uid, pid, seen_at, root, .. } = *start;
+        let owner = if root.is_some() { start.starter } else { known.rights.uid };
         let mut planned = known.planned.clone();
         // A start that is held out has nothing on its way.
         let on_their_way = if turn == Turn::Prefetch { self.on_their_way(start) } else { Vec::new() };
@@ -265,20 +280,31 @@ impl Fetches {
         engine.keep_within(budget);
         let is_cut_short = engine.planned_bytes() < wanted_bytes;
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
+        let entered = root.map(Root::enter);
         let look = || {
-            if turn == Turn::Prefetch {
-                // A start of which something is on its way is a cold one, however little is left of it.
-                let is_warm = on_their_way.is_empty() && engine.is_warm();
+            // A start of which something is on its way is a cold one, however little is left of it.
+            let is_cold = turn == Turn::Prefetch && !on_their_way.is_empty();
+            if is_cold || turn == Turn::Prefetch && root.is_none() {
+                let is_warm = !is_cold && engine.is_warm();
                 return if is_warm { Residency::All } else { Residency::Most };
             }
+            // A new container's names are in nobody's memory, and to wait for all that are looked at takes longer than what is left of the start.
+            if root.is_some() && !engine.open_sample_at_once(COLD_NAME) {
+                return Residency::Most;
+            }
             engine.open_sample();
-            // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out.
-            drop(assumed);
-            engine.residency()
+            // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out: in an overlay it says so to no other.
+            drop((assumed, entered));
+            match engine.residency() {
+                Residency::Little if turn == Turn::Prefetch => Residency::Most,
+                residency => residency,
+            }
         };
-        let looked = match ask_for(known) {
-            Ok(()) => known.look_at(look),
-            Err(Unanswered) => {
+        let asked = if root.is_some() { Ok(()) } else { ask_for(known) };
+        let looked = match (asked, root) {
+            (Ok(()), None) => known.look_at(look),
+            (Ok(()), Some(root)) => self.roots.look_at(root.id(), &known.key, look),
+            (Err(Unanswered), _) => {
                 self.counters.hung.count();
                 return Done::LeftAlone;
             }
@@ -302,11 +328,13 @@ impl Fetches {
             (Err(since), _) => {
                 if since.elapsed() > LOOK_HANGS_AFTER {
                     self.counters.hung.count();
+                    root.into_iter().for_each(|root| self.roots.leave_out(root.id()));
                 }
                 return Done::LeftAlone;
             }
         }
-        let Some(holding) = self.holdings.take(uid, known.planned.files.len(), known.bytes) else {
+        let holder = if root.is_some() { owner } else { uid };
+        let Some(holding) = self.holdings.take(holder, known.planned.files.len(), known.bytes) else {
             self.counters.crowded.count();
             return Done::LeftAlone;
         };
@@ -315,6 +343,8 @@ impl Fetches {
             engine: engine.clone(),
             holding,
             known: known.clone(),
+            root: root.cloned(),
+            owner,
             planned,
             account: account.clone(),
             pid,
@@ -333,22 +363,25 @@ impl Fetches {
             // What the process executes next may come before all threads have their work.
             prefetches.under_way.push(under_way);
         }
-        let crew = self.readers_of(known.device);
+        // Each container's overlay is a device of its own, and most of them lie on one disk.
+        let crew = self.readers_of(if root.is_some() { 0 } else { known.device });
         let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
-            let (rights, account) = (known.rights.clone(), account.clone());
+            let (rights, account, root) = (known.rights.clone(), account.clone(), root.cloned());
+            let is_of_machine = known.rights == Rights::of_everybody() && root.is_none();
             let work = move || {
+                let _entered = root.as_ref().map(Root::enter);
                 // Without these rights nothing is opened.
                 if let Ok(_assumed) = rights.assume() {
                     work();
                 }
                 account.note_end();
             };
-            let is_lent = if known.rights == Rights::of_everybody() {
+            let is_lent = if is_of_machine {
                 crew.of_nobody().lend(priority, Box::new(work))
             } else {
                 let work = move |_at_work| work();
-                crew.lend(known.rights.uid, priority, Box::new(work))
+                crew.lend(owner, priority, Box::new(work))
             };
             is_whole &= is_lent;
             is_lent
@@ -437,8 +470,8 @@ impl Fetches {
         readers.entry(device).or_insert_with(|| Arc::new(FairCrew::of(crew(), READERS_OF_A_USER))).clone()
     }
 
-    /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users by whose
-    /// rights files are to be [closed](Self::close).
+    /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users on whose
+    /// account files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
         let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
         // What is dropped frees the files of prefetches.
@@ -459,19 +492,22 @@ impl Fetches {
             (ended, under_way.is_empty())
         };
         let mut over = self.over.lock().anyway();
-        for UnderWay { engine, holding, known, .. } in ended {
+        for UnderWay { engine, holding, known, root, owner, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &engine);
             if engine.is_at_work() {
-                known.leave_alone(LEFT_ALONE);
+                match &root {
+                    Some(root) => self.roots.leave_out(root.id()),
+                    None => known.leave_alone(LEFT_ALONE),
+                }
                 self.counters.hung.count();
             }
-            over.entry(known.rights.uid).or_default().push((engine, holding));
+            over.entry(owner).or_default().push((engine, holding));
         }
         (is_quiet, over.keys().copied().collect())
     }
 
-    /// Closes the files of prefetches by user `uid`'s rights that have ended. May wait for ever: a program that answers for a file system
+    /// Closes the files of prefetches on user `uid`'s account that have ended. May wait for ever: a program that answers for a file system
     /// is asked at each.
     pub fn close(&self, uid: u32) {
         let ended = self.over.lock().anyway().remove(&uid);

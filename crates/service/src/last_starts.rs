@@ -10,6 +10,7 @@ use prepage_sys::sync::Anyway;
 
 use crate::account::Account;
 use crate::fetches::Done;
+use crate::place::is_of_container;
 
 /// Older starts are forgotten.
 const STARTS_MAX: usize = 64;
@@ -90,9 +91,10 @@ impl LastStarts {
         self.0.lock().anyway().retain(|start| start.uid != uid);
     }
 
-    /// Those of user `uid`; of all users for root.
+    /// Those of user `uid`; of all users and containers for root. Who has the user's number in a container may be another.
     pub fn of(&self, uid: u32) -> Vec<LastStart> {
-        self.0.lock().anyway().iter().filter(|start| uid == 0 || start.uid == uid).cloned().collect()
+        let is_own = |start: &&LastStart| start.uid == uid && !is_of_container(&start.key.program);
+        self.0.lock().anyway().iter().filter(|start| uid == 0 || is_own(start)).cloned().collect()
     }
 }
 
@@ -126,6 +128,9 @@ mod tests {
         starts.note(LastStart::new(7, 1, again, &shell, Done::Recent, None));
         let both = [(Done::Fetched, true), (Done::Recent, false), (Done::Recent, false)];
         assert_eq!(of(7), both, "a program that executes itself again has started twice");
+        let contained = ProgramKey { program: "container:1-1-00/bin/x".into(), ..shell.clone() };
+        starts.note(LastStart::new(7, 9, then, &contained, Done::Warm, None));
+        assert_eq!((of(7).len(), starts.of(0).iter().filter(|one| one.key == contained).count()), (3, 1));
         (0..2 * STARTS_MAX as u32)
             .for_each(|pid| starts.note(LastStart::new(7, pid, then, &shell, Done::Warm, None)));
         assert_eq!(starts.of(0).len(), STARTS_MAX);

@@ -16,10 +16,11 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::{given, is_at, is_private};
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey, public};
+use prepage_profiles::{Layer, ProgramKey, StoreError, public};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::processor_time::of_this_process;
+use prepage_sys::root::{self, Root};
 use prepage_sys::sync::Anyway;
 use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -59,6 +60,7 @@ const INSTALLED: [&str; 8] = [
 const OF_NOBODY: [RangeInclusive<u32>; 3] = [0..=999, 61_184..=65_519, 65_534..=65_534];
 /// An ending of a name that is longer is a name itself, as in roles.
 const ENDING_BYTES_MAX: usize = 5;
+const ENDINGS_MAX: usize = 2;
 /// An observation that has missed something is followed by so many more of the same program at most, until one has seen all.
 const AGAIN_MAX: u8 = 2;
 /// Programs of which that is remembered.
@@ -240,6 +242,9 @@ impl Learner {
     pub fn expect(&self, pid: u32, moment: Moment) {
         let Some(lookups) = &self.lookups else { return };
         let mut expected = self.expected.lock().anyway();
+        if expected.get(&pid).is_some_and(|(_, names)| !names.has_stayed(pid)) {
+            expected.remove(&pid);
+        }
         if expected.len() < EXPECTED_MAX && self.may_observe() {
             expected.entry(pid).or_insert_with(|| (Instant::now(), StartNames::follow(pid, moment, lookups)));
         }
@@ -398,31 +403,48 @@ impl Permit {
         ) else {
             return;
         };
-        let names = learner.take_expected(pid);
+        let names = learner.take_expected(pid).filter(|names| names.has_stayed(pid));
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
         let names = names.or_else(|| learner.lookups.as_ref().map(follow));
         let spent_max = learner.allowance().of_a_piece();
         let mut opens = StartOpens::follow(process, watch, names, spent_max);
-        let options = ObserveOptions { rights: Some(process.rights.clone()), ..ObserveOptions::default() };
+        let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
+        let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
         let key = &process.context.key;
         let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
         let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
         let mut observation = observer.follow_with(&until, &mut opens);
         let is_whole = learner.is_whole(&observation);
-        let layer = learner.layer_of(process);
-        if layer == Layer::Machine {
-            keep_what_is_of_root(&mut observation, &mut Owners::of(process));
-        }
+        let layer = {
+            let _entered = process.root.as_ref().map(Root::enter);
+            let layer = match process.root {
+                None => Some(learner.layer_of(process)),
+                // There is nobody in a container whose own it could be.
+                Some(_) => is_for_all(process).then_some(Layer::Machine),
+            };
+            if layer == Some(Layer::Machine) {
+                keep_what_is_of_root(&mut observation, &mut Owners::of(process));
+            }
+            layer
+        };
         if observation.files.is_empty() {
             learner.note_in_vain(key);
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        let written = if layer == Layer::Machine {
-            learner.library.update(key, |stores| persist(stores, key, layer, &shown))
-        } else {
-            learner.counters.private.count();
-            learner.library.update_of_user(process, |stores| persist(stores, key, layer, &shown))
+        let library = &learner.library;
+        let written = match (layer, &process.root) {
+            (None, _) => Err(StoreError::Nowhere),
+            (Some(_), Some(_)) => {
+                library.update_of_containers(key, |stores| persist(stores, key, Layer::User, &shown))
+            }
+            (Some(Layer::Machine), None) => {
+                library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
+            }
+            (Some(layer), None) => {
+                learner.counters.private.count();
+                library.update_of_user(process, |stores| persist(stores, key, layer, &shown))
+            }
         };
         learner.note_whether_whole(key, is_whole);
         match written {
@@ -452,7 +474,7 @@ fn is_called_by_root(process: &Process) -> bool {
 
 /// Whether words of the call stand in the role that are not the names of files which root has installed: they may say what its user works on.
 fn has_words_of_its_own(process: &Process) -> bool {
-    let mut owners = Owners { by_root: false, directories: HashMap::new() };
+    let mut owners = Owners { by_root: false, root_uid: 0, directories: HashMap::new() };
     let directories = process.program().parent().into_iter().chain(INSTALLED.map(Path::new));
     let directories: Vec<&Path> = directories.collect();
     let mut is_installed = |name: &str| {
@@ -486,30 +508,37 @@ fn checksum(call: &impl Hash) -> u64 {
 
 /// Who decides what lies where, for one start. A start looks up many names in few directories.
 struct Owners {
-    /// Whether root has started it.
+    /// Whether root has started it. Root in a container may be anybody.
     by_root: bool,
+    /// Who is root: in a container whoever owns its root directory.
+    root_uid: u32,
     /// Whether root alone decides what a directory is.
     directories: HashMap<PathBuf, bool>,
 }
 
 impl Owners {
     fn of(process: &Process) -> Self {
-        Self { by_root: process.rights.uid == 0, directories: HashMap::new() }
+        let root = process.root.as_ref();
+        Self {
+            by_root: root.is_none() && process.rights.uid == 0,
+            root_uid: root.map_or(0, |root| root.owner()),
+            directories: HashMap::new(),
+        }
     }
 
     /// Whether root alone decides what lies at `path`; of what root has started, whether it is root's, wherever root has put it.
     fn is_of_root(&mut self, path: &Path) -> bool {
-        let found = std::fs::symlink_metadata(path);
+        let found = root::symlink_metadata(path);
         let is_link = found.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
-        let followed = if is_link { std::fs::metadata(path) } else { found };
+        let followed = if is_link { root::metadata(path) } else { found };
         if self.by_root && followed.as_ref().is_ok_and(|file| file.uid() == 0) {
             return true;
         }
         let (Some(directory), Some(_), false) = (path.parent(), path.file_name(), is_link) else {
-            return public::is_of_root(path);
+            return public::is_of(self.root_uid, path);
         };
         let is_of_root_here = match followed {
-            Ok(file) => file.uid() == 0 && file.mode() & 0o022 == 0,
+            Ok(file) => file.uid() == self.root_uid && file.mode() & 0o022 == 0,
             Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         };
         is_of_root_here && self.is_directory_of_root(directory)
@@ -518,7 +547,9 @@ impl Owners {
     fn is_directory_of_root(&mut self, directory: &Path) -> bool {
         match self.directories.get(directory) {
             Some(is_of_root) => *is_of_root,
-            None => *self.directories.entry(directory.into()).or_insert(public::is_of_root(directory)),
+            None => {
+                *self.directories.entry(directory.into()).or_insert(public::is_of(self.root_uid, directory))
+            }
         }
     }
 }
@@ -544,9 +575,9 @@ fn keep_no_text(observation: &mut Observation) {
         part.to_str().is_some_and(|part| {
             let mut parts = words_of(part);
             let is_first_known = parts.next().is_some_and(|first| words.contains(first));
-            // A text in pieces is none of endings.
-            let mut new = parts.filter(|word| !words.contains(*word));
-            is_first_known && new.next().is_none_or(is_ending) && new.next().is_none()
+            // More endings than `.so.1` has may be a text in pieces.
+            let new: Vec<&str> = parts.filter(|word| !words.contains(*word)).collect();
+            is_first_known && new.len() <= ENDINGS_MAX && new.into_iter().all(is_ending)
         })
     };
     observation.names.retain(|name| {
@@ -556,7 +587,7 @@ fn keep_no_text(observation: &mut Observation) {
 }
 
 fn is_there(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
+    root::symlink_metadata(path).is_ok()
 }
 
 /// `libc`, `so` and `6` of `libc.so.6`, and `.profile` of itself.
@@ -646,7 +677,7 @@ mod tests {
             "/bin/sh",
             "/tmp/none",
         ];
-        let mut owners = Owners { by_root: false, directories: HashMap::new() };
+        let mut owners = Owners { by_root: false, root_uid: 0, directories: HashMap::new() };
         for path in usual.map(PathBuf::from).into_iter().chain(names.map(below)) {
             assert_eq!(owners.is_of_root(&path), public::is_of_root(&path), "{}", path.display());
         }
@@ -666,6 +697,7 @@ mod tests {
                 "/etc/.env.swp",
                 "/usr/bin/env3.9-secret",
                 "/usr/bin/env.secrets",
+                "/usr/bin/env.proje.ctx.offer",
             ];
             let mut observation = Observation {
                 unix_s: 1,
@@ -676,7 +708,10 @@ mod tests {
                 names_coverage: Coverage::Exact,
                 unseen: Vec::new(),
             };
-            keep_what_is_of_root(&mut observation, &mut Owners { by_root, directories: HashMap::new() });
+            keep_what_is_of_root(
+                &mut observation,
+                &mut Owners { by_root, root_uid: 0, directories: HashMap::new() },
+            );
             assert!(
                 observation.names.starts_with(&there.into_iter().chain(tried).map(name).collect::<Vec<_>>())
             );
@@ -710,8 +745,8 @@ mod tests {
             let context = StartContext { pid: 1, uid, argv, executable, key, began_ns: 0 };
             let rights = Rights { uid, ..Rights::of_everybody() };
             let (places, search, home, parents) = (vec![script.clone()], Vec::new(), None, vec![1]);
-            let moment = Moment::after_exec();
-            Process { context, rights, starter, places, search, home, parents, moment }
+            let (moment, program, root) = (Moment::after_exec(), program.clone(), None);
+            Process { context, rights, root, program, starter, places, search, home, parents, moment }
         };
         let of = |uid: u32, call: &[&str]| learner.layer_of(&process(uid, uid, call));
         for call in [

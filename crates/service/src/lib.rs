@@ -14,6 +14,12 @@
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
 //! it is told of execs and answers none, holds no file or mount in use, and whatever hangs in it hangs alone.
 //!
+//! Containers need no watch of their own. The kernel tells of an exec in an overlay on the file system below, by the handle of the file below,
+//! in whatever mount namespace it is done; all containers of an image have that file in common, and so a profile (`place`). What the profile
+//! names is opened below the root of the process that starts: without another mount on the way, without a link that leads out, and with the rights of
+//! everybody. Containers' profiles are kept apart from those of the machine and of users (`containers` below the machine's), and nothing of either
+//! is read or written for them. ADR 21 has the reasons.
+//!
 //! | module        | noun                                                                     |
 //! |---------------|--------------------------------------------------------------------------|
 //! | [`service`]   | all of it, running                                                       |
@@ -27,10 +33,12 @@
 //! | `files`       | what is known of an executed file without a look at its process          |
 //! | `streaks`     | programs that need nothing again and again, however they are called      |
 //! | `process`     | a process that has executed a program                                    |
+//! | `place`       | where it looks names up: here, or below the root of a container          |
 //! | `library`, `shelf`, `known` | the profiles held in memory; those of one user, or of all; and one of them |
 //! | `homes`       | where users' own profiles and configuration lie                          |
 //! | `fetches`     | the prefetches under way                                                 |
 //! | `account`     | when one of them began and ended, and what it came to                    |
+//! | `roots`       | which containers are asked, and which of them do not answer              |
 //! | `beyond`      | what of a profile others do not bring in already                         |
 //! | `holdings`    | what they hold until they have ended                                     |
 //! | `last_starts` | what was done for the last starts                                        |
@@ -115,10 +123,12 @@ mod owner;
 mod pace;
 mod pages;
 pub mod period;
+mod place;
 mod process;
 mod quiet;
 mod reading;
 mod replay;
+mod roots;
 mod round;
 mod searches;
 pub mod service;

@@ -21,6 +21,7 @@ use prepage_sys::sync::Anyway;
 use crate::askers::{Askers, Unanswered};
 use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::Known;
+use crate::place::{file_of, is_of_container};
 use crate::process::Process;
 use crate::shelf::{Shelf, version};
 
@@ -34,6 +35,12 @@ const OF_A_USER_READ: ReadMax = ReadMax { files: 4096, bytes: 4 * OF_A_USER_BYTE
 const USERS_MAX: usize = 4;
 /// How old what is known of a user may get: whether the directory has changed is asked with the user's rights, for a start.
 const USER_AGE_MAX: Duration = Duration::from_secs(10);
+/// What those of containers may take in memory, and which part of what the machine's may take on the disk: whoever is root in a container decides
+/// how many there are.
+const OF_CONTAINERS_BYTES_MAX: u64 = 2 << 20;
+const OF_CONTAINERS_SHARE: u64 = 4;
+/// Where those of containers lie below the machine's.
+const CONTAINERS: &str = "containers";
 /// Known executables: handles are small, and hostile users have many files.
 const HANDLES_MAX: usize = 8192;
 /// The layers that all users' starts are served from, in this order.
@@ -55,11 +62,25 @@ struct State {
     /// Where the machine's profiles are, and what they may take, as the configuration said last.
     machine_stores: Stores,
     machine: Arc<Shelf>,
+    /// Those of containers, for all of them.
+    containers: Arc<Shelf>,
     users: HashMap<u32, Arc<Shelf>>,
     handles: HashMap<FileHandle, String>,
 }
 
 impl State {
+    /// The profiles for all users that `program` may be among.
+    fn of_all(&self, program: &str) -> &Arc<Shelf> {
+        if is_of_container(program) { &self.containers } else { &self.machine }
+    }
+
+    /// Where those of containers are written: in a store of its own, whose profiles root alone may read.
+    fn container_stores(&self) -> Option<Stores> {
+        let directory = self.machine_stores.directory(Layer::Machine).ok()?.join(CONTAINERS);
+        let bytes_max = self.machine_stores.bytes_max(Layer::Machine)?;
+        Some(Stores::at(directory).keeping(bytes_max / OF_CONTAINERS_SHARE))
+    }
+
     /// Forgets a user's profiles where there are others of as many users as may be beside user `uid`: first of those who have none, as users
     /// that only run a service.
     fn make_room(&mut self, uid: u32) {
@@ -83,8 +104,8 @@ impl Library {
         let paths = StartContextPaths { layers: layers.clone(), ..StartContextPaths::default() };
         let machine_stores = Stores::for_uid(0, &paths)?;
         machine_stores.directory(Layer::Machine)?;
-        let (machine, users, handles) = Default::default();
-        let state = Mutex::new(State { machine_stores, machine, users, handles });
+        let (machine, containers, users, handles) = Default::default();
+        let state = Mutex::new(State { machine_stores, machine, containers, users, handles });
         let library = Self { layers, state };
         library.reload();
         Ok(library)
@@ -105,14 +126,30 @@ impl Library {
         let stores = self.machine_stores().keeping(config.store_bytes_max);
         let mut shelf = Shelf::load(&stores, &OF_ALL, &everybody, BYTES_MAX, ReadMax::ALL);
         shelf.config = config;
-        let mut state = self.lock();
-        (state.machine, state.machine_stores) = (Arc::new(shelf), stores);
+        let containers = {
+            let mut state = self.lock();
+            (state.machine, state.machine_stores) = (Arc::new(shelf), stores);
+            state.container_stores()
+        };
+        if let Some(stores) = containers {
+            let shelf = Shelf::load(&stores, &OF_USER, &everybody, OF_CONTAINERS_BYTES_MAX, OF_A_USER_READ);
+            // Of these programs the key says which file each is in.
+            for program in shelf.by_program.keys() {
+                file_of(program).into_iter().for_each(|file| self.note(file, program));
+            }
+            self.lock().containers = Arc::new(shelf);
+        }
     }
 
     /// Reads the machine's profiles again where they have changed. Returns whether they had.
     pub fn refresh(&self) -> bool {
-        let before = self.lock().machine.version.clone();
-        let has_changed = version(&self.machine_stores(), &OF_ALL) != before;
+        let (stores, containers, before) = {
+            let state = self.lock();
+            let versions = [&state.machine, &state.containers].map(|shelf| shelf.version.clone());
+            (state.machine_stores.clone(), state.container_stores(), versions)
+        };
+        let of_containers = containers.map_or(before[1].clone(), |containers| version(&containers, &OF_USER));
+        let has_changed = [version(&stores, &OF_ALL), of_containers] != before;
         if has_changed {
             self.reload();
         }
@@ -132,6 +169,27 @@ impl Library {
         let after = version(&stores, &OF_ALL);
         let mut state = self.lock();
         state.machine = Arc::new(state.machine.with(known, BYTES_MAX).changed(&before, after));
+        Ok(())
+    }
+
+    /// The same of a container's program, in the store of containers' profiles.
+    pub fn update_of_containers(
+        &self,
+        key: &ProgramKey,
+        write: impl FnOnce(&Stores) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let stores = self.lock().container_stores().ok_or(StoreError::Nowhere)?;
+        let before = version(&stores, &OF_USER);
+        write(&stores)?;
+        let path = stores.path_of(key, Layer::User);
+        let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::User, &path)) else {
+            return Ok(());
+        };
+        let known = Arc::new(Known::new(&profile, Rights::of_everybody()));
+        let after = version(&stores, &OF_USER);
+        let mut state = self.lock();
+        let shelf = state.containers.with(known, OF_CONTAINERS_BYTES_MAX).changed(&before, after);
+        state.containers = Arc::new(shelf);
         Ok(())
     }
 
@@ -251,6 +309,10 @@ impl Library {
     /// [`Unwanted`].
     pub fn find(&self, process: &Process) -> Result<Option<Arc<Known>>, Unwanted> {
         let (pid, key) = (process.context.pid, &process.context.key);
+        // A container's user is no user of this machine, whatever number the user has.
+        if process.root.is_some() {
+            return Ok(self.find_of_container(key).inspect(|known| known.mark_as_used()));
+        }
         let name = key.role.split(' ').next().unwrap_or_default();
         // What the user wants cannot be read then.
         if let Some(own) = self.of_user(process).map_err(|Unanswered| Unwanted)? {
@@ -287,6 +349,21 @@ impl Library {
         Some(known)
     }
 
+    /// The profile of a container's program.
+    fn find_of_container(&self, key: &ProgramKey) -> Option<Arc<Known>> {
+        let (containers, stores) = {
+            let state = self.lock();
+            (state.containers.clone(), state.container_stores())
+        };
+        containers.find(key).or_else(|| {
+            let stores = stores.filter(|_| containers.is_cut)?;
+            let known = read(&stores, key, &Rights::of_everybody(), OF_A_USER_READ.bytes)?;
+            let mut state = self.lock();
+            state.containers = Arc::new(state.containers.with(known.clone(), OF_CONTAINERS_BYTES_MAX));
+            Some(known)
+        })
+    }
+
     /// The same of one for all users that did not fit into `machine`.
     fn fetch_of_all(&self, key: &ProgramKey, machine: &Shelf) -> Option<Arc<Known>> {
         if !machine.is_cut {
@@ -310,13 +387,15 @@ impl Library {
         self.lock().users.get(&uid).is_some_and(|own| own.find(key).is_some())
     }
 
-    /// What the roles of `program` that user `uid` and the machine know have in common; nothing where they know none.
-    pub fn guess(&self, program: &str, uid: u32) -> Option<Profile> {
-        let (machine, own) = self.shelves_of(uid);
-        let shelves = own.iter().chain([&machine]);
-        let roles: Vec<Profile> = shelves
-            .filter_map(|shelf| shelf.by_program.get(program))
-            .flat_map(|roles| roles.iter().rev())
+    /// What the roles of `program` that the machine knows have in common, of a container's program those of containers; nothing where there are
+    /// none.
+    pub fn guess(&self, program: &str) -> Option<Profile> {
+        let shelf = self.lock().of_all(program).clone();
+        let roles: Vec<Profile> = shelf
+            .by_program
+            .get(program)?
+            .iter()
+            .rev()
             .take(RELATIVES_MAX)
             .map(|known| (*known.planned).clone())
             .collect();
@@ -332,7 +411,7 @@ impl Library {
         fn roles_of<'a>(shelf: Option<&'a Arc<Shelf>>, program: &str) -> &'a [Arc<Known>] {
             shelf.and_then(|shelf| shelf.by_program.get(program)).map_or(&[], Vec::as_slice)
         }
-        match (roles_of(state.users.get(&uid), program), roles_of(Some(&state.machine), program)) {
+        match (roles_of(state.users.get(&uid), program), roles_of(Some(state.of_all(program)), program)) {
             ([own], []) => Some(own.clone()),
             ([], [only]) => Some(only.clone()),
             ([own], [only]) if own.key == only.key => Some(own.clone()),
@@ -343,7 +422,7 @@ impl Library {
     /// Whether [`Self::only_role`] may have an answer for some user.
     pub fn may_have_one_role(&self, file: &FileHandle) -> bool {
         let state = self.lock();
-        let roles = |program| state.machine.by_program.get(program).map_or(0, Vec::len);
+        let roles = |program: &String| state.of_all(program).by_program.get(program).map_or(0, Vec::len);
         state.handles.get(file).is_some_and(|program| roles(program) <= 1)
     }
 
@@ -415,12 +494,13 @@ impl Library {
         shelves.flat_map(by_use).collect()
     }
 
-    /// How many profiles of the machine are in memory, how many of users, and about what they take.
-    pub fn size(&self) -> (usize, usize, u64) {
+    /// How many profiles of the machine, of users and of containers are in memory, and about what they take.
+    pub fn size(&self) -> ([usize; 3], u64) {
         let state = self.lock();
         let users = state.users.values().map(|shelf| shelf.by_key.len()).sum();
-        let bytes = state.machine.bytes + state.users.values().map(|shelf| shelf.bytes).sum::<u64>();
-        (state.machine.by_key.len(), users, bytes)
+        let shelves = [&state.machine, &state.containers].into_iter().chain(state.users.values());
+        let bytes = shelves.map(|shelf| shelf.bytes).sum();
+        ([state.machine.by_key.len(), users, state.containers.by_key.len()], bytes)
     }
 }
 

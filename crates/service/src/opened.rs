@@ -60,6 +60,8 @@ pub struct Open {
     pub time_ns: u64,
     /// Where it lies.
     pub path: PathBuf,
+    /// Which file it is.
+    pub file: FileHandle,
     /// Whether it is a directory.
     pub is_directory: bool,
 }
@@ -209,7 +211,7 @@ impl Opened {
                 return;
             }
         };
-        self.seen.insert(file);
+        self.seen.insert(file.clone());
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())) else { return };
         self.paths_bytes_left = self.paths_bytes_left.saturating_sub(path.as_os_str().len());
         let is_directory = match rustix::fs::fstat(&opened).map(|stat| FileType::from_raw_mode(stat.st_mode))
@@ -221,7 +223,7 @@ impl Opened {
         if is_directory && !matches!(self.whose, Whose::Start(_)) {
             sightings.lookup(time_ns, &path, true);
         }
-        self.opens.push(Open { time_ns, path, is_directory });
+        self.opens.push(Open { time_ns, path, file, is_directory });
     }
 
     /// Whether a process is another's than prepage's own, and of the user or the start that is meant. One that is gone counts for all alone.
@@ -530,7 +532,8 @@ mod tests {
         for (time_ns, path) in (1..).zip(&paths) {
             // Written, they are used once.
             std::fs::read(path).unwrap();
-            opened.opens.push(Open { time_ns, path: path.clone(), is_directory: false });
+            let file = FileHandle::of(path).unwrap();
+            opened.opens.push(Open { time_ns, path: path.clone(), file, is_directory: false });
         }
         let rights = Rights { uid: 0, gid: 0, groups: [].into() };
         let seen = opened.observation(Sightings::default(), &rights).unwrap();
@@ -565,7 +568,8 @@ mod tests {
                 .unwrap();
         };
         let mut opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
-        opened.opens.push(Open { time_ns: 1, path, is_directory: false });
+        let file = FileHandle::of(&path).unwrap();
+        opened.opens.push(Open { time_ns: 1, path, file, is_directory: false });
         let rights = Rights { uid: 0, gid: 0, groups: [].into() };
         let mut sightings = Sightings::default();
         for page in [5, 2] {

@@ -6,10 +6,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::profile::role::{called, role, role_of_script};
-use prepage_observe::elsewhere::is_elsewhere;
 use prepage_prefetch::config::is_off;
 use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
@@ -20,12 +20,14 @@ use prepage_sys::proc_file;
 use prepage_sys::process_stat::{NAME_BYTES_MAX, ProcessStat};
 use prepage_sys::processes::processes;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::{self, Root};
 use prepage_sys::user_namespace::maker_of;
 use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::askers::Askers;
 use crate::moment::Moment;
+use crate::place::Place;
 use crate::tree::WINDOW_MAX;
 
 /// Of longer command lines the beginning is read. A role holds 400 bytes.
@@ -44,6 +46,10 @@ pub struct Process {
     pub context: StartContext,
     /// By what rights it opens files.
     pub rights: Rights,
+    /// The root below which it looks names up, where it is in a container.
+    pub root: Option<Arc<Root>>,
+    /// The path of its program, as it has it.
+    pub(crate) program: PathBuf,
     /// On whose account it runs ([`starter_of`]).
     pub starter: u32,
     /// Files that its role names the places of.
@@ -63,8 +69,8 @@ pub struct Process {
 pub enum LeftAlone {
     /// It is gone, or executes something else.
     Gone,
-    /// It looks names up elsewhere than this process.
-    Elsewhere,
+    /// It looks names up elsewhere than this process, and is not served there.
+    Elsewhere(Elsewhere),
     /// Its environment says so.
     SwitchedOff,
     /// It is prepage itself, which serves the program that it becomes.
@@ -73,6 +79,17 @@ pub enum LeftAlone {
     Wrapper,
     /// A file system that its role names does not answer.
     Unanswered,
+}
+
+/// Why a process that looks names up elsewhere is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// Its root cannot be opened.
+    Hidden,
+    /// Its program lies on another mount than its root, or has no name there.
+    OnAnotherMount,
+    /// Its exec was missed, so it is not known which file it has executed.
+    NotTold,
 }
 
 impl Process {
@@ -98,19 +115,12 @@ impl Process {
         {
             return Err(LeftAlone::Gone);
         }
-        let program = fs::read_link(format!("/proc/{pid}/exe")).map_err(gone)?;
-        // One that was removed or replaced meanwhile has no name.
-        if program.to_string_lossy().ends_with(" (deleted)") {
-            return Err(LeftAlone::Gone);
-        }
-        let name = program.file_name().unwrap_or_default();
-        if ["prepage", "prepage-tools", "prepaged"].iter().any(|own| name == *own) || is_stand_in(&program) {
+        let found = Place::of(pid)?;
+        let name = found.program.file_name().unwrap_or_default();
+        if ["prepage", "prepage-tools", "prepaged"].iter().any(|own| name == *own)
+            || found.root.is_none() && is_stand_in(&found.program)
+        {
             return Err(LeftAlone::Prepage);
-        }
-        match is_elsewhere(pid) {
-            Some(false) => {}
-            Some(true) => return Err(LeftAlone::Elsewhere),
-            None => return Err(LeftAlone::Gone),
         }
         let argv = strings(&format!("/proc/{pid}/cmdline"), ARGUMENTS_BYTES_MAX).map_err(gone)?;
         let environment = environment(pid).map_err(gone)?;
@@ -128,11 +138,14 @@ impl Process {
         let starter = starter(pid, || Some(rights.uid)).ok_or(LeftAlone::Gone)?;
         let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
         let place = |name: &str| {
-            let path = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default().join(name);
-            let asking = Askers::of_machine().ask(&path);
+            let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            let path = found.name_of(&directory).unwrap_or_default().join(name);
+            // Below another root no other mount is asked.
+            let asking = found.root.is_none().then(|| Askers::of_machine().ask(&path)).transpose();
             is_unanswered.set(is_unanswered.get() || asking.is_err());
             let (_asking, _assumed) = (asking.ok()?, rights.assume().ok()?);
-            let path = path.canonicalize().ok()?;
+            let _entered = found.root.as_ref().map(Root::enter);
+            let path = root::canonicalize(&path).ok()?;
             places.borrow_mut().push(path.clone());
             path.to_str().map(str::to_owned)
         };
@@ -143,12 +156,14 @@ impl Process {
         if is_unanswered.get() {
             return Err(LeftAlone::Unanswered);
         }
-        let key = ProgramKey { program: program.to_string_lossy().into_owned(), role };
-        let executable = Some(program);
+        let key = ProgramKey { program: found.key(file)?, role };
+        let executable = Some(found.program.clone());
         let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
         Ok(Self {
             context,
             rights,
+            root: found.root,
+            program: found.program,
             starter,
             places: places.into_inner(),
             search: search(&environment),
@@ -164,9 +179,14 @@ impl Process {
         text.trim().parse().ok().filter(|session| *session != u32::MAX)
     }
 
-    /// The program's file.
+    /// The program's file, as the process has it.
     pub fn program(&self) -> &Path {
-        Path::new(&self.context.key.program)
+        &self.program
+    }
+
+    /// By what rights files are read for it: what is known of a container's program is for all containers of the image.
+    pub fn rights_to_read(&self) -> Rights {
+        if self.root.is_some() { Rights::of_everybody() } else { self.rights.clone() }
     }
 }
 

@@ -18,6 +18,7 @@ use prepage_sys::open_files;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::random::random;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::Root;
 use prepage_sys::signals::Signals;
 use prepage_sys::sync::Anyway;
 use prepage_trace::now_ns;
@@ -45,12 +46,14 @@ use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
+use crate::place::{is_of_container, path_of, root_of};
 use crate::process::{
-    LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of, user_of,
+    Elsewhere, LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of,
+    user_of,
 };
 use crate::socket::Socket;
 use crate::streaks::{Caller, Need, Streaks};
-use crate::tree::{Kind, Tree, WINDOW_MAX};
+use crate::tree::{Below, Kind, Tree, WINDOW_MAX};
 use crate::watch::Watch;
 
 /// The signals that end it, and the one that has it read profiles and configuration again.
@@ -133,6 +136,11 @@ impl Drop for Looking {
     fn drop(&mut self) {
         self.0.is_looking.store(false, Ordering::Relaxed);
     }
+}
+
+/// The root of a process whose names are looked up below `root`, where that is not the machine's.
+fn below_root(root: Option<&Root>) -> Below {
+    Below::Root(root.map(Root::id))
 }
 
 /// What is left to do for a start once its pages are on their way.
@@ -418,8 +426,8 @@ impl Service {
         let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
         let is_elsewhere = || is_elsewhere(pid) == Some(true);
         if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
-            if self.tree.of(pid, &[]).is_none() {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            if self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
             return match resting {
@@ -437,15 +445,15 @@ impl Service {
         if let Some(covers) =
             Caller::of_user(uid, pid).and_then(|caller| self.streaks.passes_over(file, caller))
         {
-            if covers && self.tree.of(pid, &[]).is_none() {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+            if covers && self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
             }
             self.counters.passed.count();
             return None;
         }
         if is_stranger {
             let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
-            if self.tree.of(pid, &[parent]).is_some() {
+            if self.tree.of(pid, Below::AnyRoot, &[parent]).is_some() {
                 self.counters.passed.count();
                 return None;
             }
@@ -476,7 +484,7 @@ impl Service {
             Begun::Awaited
                 if is_known
                     && self.library.may_have_one_role(file)
-                    && self.tree.of(pid, &[]) != Some(Kind::ByPrefix) =>
+                    && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
             {
                 if let Some(uid) = *starter {
                     let (service, file) = (self.clone(), file.clone());
@@ -488,7 +496,8 @@ impl Service {
                 let service = self.clone();
                 let expect = move || {
                     let stat = ProcessStat::of(pid);
-                    if service.tree.of(pid, &recent_parents(stat.as_ref().ok())).is_none() {
+                    let below = Below::Root(root_of(pid));
+                    if service.tree.of(pid, below, &recent_parents(stat.as_ref().ok())).is_none() {
                         service.learner.expect(pid, moment);
                     }
                 };
@@ -514,17 +523,24 @@ impl Service {
     fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
         let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
         let Some(known) = self.library.only_role(file, uid) else { return };
-        let program = Path::new(&known.key.program);
+        let program = path_of(&known.key.program);
+        // A container's files are those below its root, and its users none of this machine.
+        let is_in_container = is_of_container(&known.key.program);
+        let root = if is_in_container { Root::of_process(pid).ok().map(Arc::new) } else { None };
+        if root.is_some() != is_in_container || root.as_ref().is_some_and(|root| root.is_own()) {
+            return;
+        }
         let called = known.key.role.split(' ').next().unwrap_or_default();
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
             && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
-            && self.library.is_wanted_by_user(uid, pid, called.as_ref(), program)
+            && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            let may_follow = self.may_follow(&known, uid, starter);
+            let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let start = Start { uid, pid, seen_at: moment.at, executed_at: moment.at, parents: &parents };
-            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, &parents()));
+            let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
+            let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
+            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, below, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
             self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
             if self.learner.owes(&known.key) && self.may_observe() {
@@ -612,9 +628,17 @@ impl Service {
             Err(why) => {
                 let mut need = Need::Something;
                 match why {
-                    LeftAlone::Prepage => self.tree.begin(pid, Kind::ByPrefix, PREFIX_WINDOW),
-                    LeftAlone::Elsewhere => {
+                    LeftAlone::Prepage => {
+                        self.tree.begin(pid, Below::AnyRoot, Kind::ByPrefix, PREFIX_WINDOW);
+                    }
+                    LeftAlone::Elsewhere(why) => {
                         self.counters.elsewhere.count();
+                        match why {
+                            Elsewhere::OnAnotherMount => &self.counters.elsewhere_mount,
+                            Elsewhere::Hidden => &self.counters.elsewhere_hidden,
+                            Elsewhere::NotTold => &self.counters.elsewhere_missed,
+                        }
+                        .count();
                         if let (Some(file), Some(uid)) = (file, user_of(pid)) {
                             let is_known = self.library.is_known(&file);
                             self.files.begin_rest_elsewhere(file, uid, is_known);
@@ -637,20 +661,24 @@ impl Service {
             process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
             process.moment = moment;
         }
-        let (key, uid) = (&process.context.key, process.context.uid);
+        let (key, uid, root) = (&process.context.key, process.context.uid, process.root.clone());
+        if root.is_some() {
+            self.counters.in_containers.count();
+        }
         let name = key.role.split(' ').next().unwrap_or_default();
-        let part_of = self.tree.of(pid, &process.parents);
+        let below_this = below_root(root.as_deref());
+        let part_of = self.tree.of(pid, below_this, &process.parents);
         let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && is_served
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
         let found = if is_wanted { self.library.find(&process).ok() } else { None };
-        // What the user wants is known from here on.
-        let predicts = self.library.predicts(uid);
-        if !predicts {
+        // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
+        let predicts = root.is_none() && self.library.predicts(uid);
+        if !predicts && root.is_none() {
             self.idle.iter().for_each(|idle| idle.forget(uid));
         }
-        if !self.measures(uid) {
+        if root.is_none() && !self.measures(uid) {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
@@ -660,7 +688,7 @@ impl Service {
             // What it starts is part of its start, as it is where nothing is left alone.
             let covers = is_served && part_of.is_none();
             if covers {
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
             }
             if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
                 self.files.begin_rest(file, uid, true);
@@ -671,19 +699,22 @@ impl Service {
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
-        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents };
+        let (starter, root) = (process.starter, root.as_ref());
+        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
                 if let Some(file) = &file {
                     self.library.note(file.clone(), &key.program);
                 }
-                self.tree.begin(pid, Kind::Covered, START_WINDOW);
-                may_follow =
-                    part_of.is_none() && moment.is_some() && self.may_follow(known, uid, process.starter);
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
+                may_follow = part_of.is_none()
+                    && root.is_none()
+                    && moment.is_some()
+                    && self.may_follow(known, uid, process.starter);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
-                    self.tree.begin(pid, Kind::HeldOut, START_WINDOW);
+                    self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
                 }
                 done
             }
@@ -691,7 +722,7 @@ impl Service {
                 self.counters.unknown.count();
                 file.iter().for_each(|file| self.files.note_stranger(file.clone()));
                 if part_of.is_none() {
-                    let guess = || self.library.guess(&key.program, uid);
+                    let guess = || self.library.guess(&key.program);
                     self.fetches.fetch_guess(&key.program, guess, &start)
                 } else {
                     Done::Unknown
@@ -714,7 +745,8 @@ impl Service {
         };
         let is_known = found.as_ref().is_some_and(|known| !known.has_changed());
         let is_affordable = self.may_observe() && (!is_known || self.learner.has_plenty());
-        let is_observed = part_of.is_none() && is_due && is_affordable && self.library.learns_of(uid);
+        let learns = root.is_some() || self.library.learns_of(uid);
+        let is_observed = part_of.is_none() && is_due && is_affordable && learns;
         if let Some(file) = &file
             && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
         {
@@ -757,7 +789,7 @@ impl Service {
         let pid = process.context.pid;
         let Some(permit) = self.learner.permit(process.starter) else { return };
         // What a shell or a build starts later is a start of its own.
-        self.tree.begin(pid, Kind::Covered, START_WINDOW);
+        self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
         permit.learn(process, &self.watch);
     }
 

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use prepage_observe::sightings::Sightings;
 use prepage_sys::lookups::{Followed, LookedUp, Lookups, RelativeTo};
 use prepage_sys::rights::Rights;
+use prepage_sys::root::{self, Root};
 
 use crate::moment::Moment;
+use crate::place::root_of;
 
 /// After so many lookups the start is followed no further: each costs processor time.
 const LOOKUPS_MAX: usize = 1 << 17;
@@ -35,6 +37,8 @@ pub struct StartNames {
     directories: HashMap<u32, Option<PathBuf>>,
     /// That of the first process when it began, which others have mostly, too.
     first: Option<PathBuf>,
+    /// The root directory that the first process had then, where that is not the machine's.
+    root: Option<(u64, u64)>,
     /// When each was looked up first.
     names: HashMap<PathBuf, u64>,
     /// What names and directories take.
@@ -52,9 +56,16 @@ impl StartNames {
         let followed = lookups.follow(pid).ok();
         let is_whole = followed.is_some();
         let is_early = moment.is_loading(pid);
-        let mut names = Self { followed, is_whole, is_early, ..Self::of_nobody(first.clone()) };
+        let (root, first_of) = (root_of(pid), Self::of_nobody(first.clone()));
+        let mut names = Self { followed, root, is_whole, is_early, ..first_of };
         names.enter(pid, first);
         names
+    }
+
+    /// Whether process `pid`, the first one, has the root that it had when it was followed first: of one that has entered another, as nsenter(1) and
+    /// chroot(8) do for others, no names are seen since then, and those before mean other files.
+    pub fn has_stayed(&self, pid: u32) -> bool {
+        self.root == root_of(pid)
     }
 
     fn of_nobody(first: Option<PathBuf>) -> Self {
@@ -62,6 +73,7 @@ impl StartNames {
             followed: None,
             directories: HashMap::new(),
             first,
+            root: None,
             names: HashMap::new(),
             bytes: 0,
             looked_up: 0,
@@ -126,15 +138,27 @@ impl StartNames {
         self.bytes -= self.directories.insert(pid, directory).as_ref().map_or(0, bytes_of);
     }
 
-    /// Adds to `sightings` what whoever has `rights` can look up as well: a program with rights of its own may have looked elsewhere.
+    /// Adds to `sightings` what whoever has `rights` can look up as well, below `root` where there is one: a program with rights of its own may have
+    /// looked elsewhere.
     ///
     /// # Errors
     /// Where the rights cannot be taken on.
-    pub fn note(&self, rights: &Rights, sightings: &mut Sightings) -> std::io::Result<()> {
+    pub fn note(
+        &self,
+        rights: &Rights,
+        root: Option<&Arc<Root>>,
+        sightings: &mut Sightings,
+    ) -> std::io::Result<()> {
+        let _entered = root.map(Root::enter);
         let _assumed = rights.assume()?;
         let names = self.names.iter().filter(|(path, _)| may_look_up(path));
         names.for_each(|(path, time_ns)| sightings.lookup(*time_ns, path, false));
         Ok(())
+    }
+
+    /// What was looked up, and when first.
+    pub fn all(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.names.iter().map(|(path, time_ns)| (path.as_path(), *time_ns))
     }
 
     /// Whether the start was followed from its beginning.
@@ -148,14 +172,16 @@ impl StartNames {
     }
 }
 
-/// Where process `pid` is; `None` where it is gone.
+/// Where process `pid` is, as it has it itself; `None` where it is gone.
 fn directory_of(pid: u32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/cwd")).ok().filter(|path| path.is_absolute())
+    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
+    let below = link("cwd")?.strip_prefix(link("root")?).ok()?.to_owned();
+    Some(Path::new("/").join(below))
 }
 
 /// Whether the calling thread may look `path` up, whether or not it is there.
 pub fn may_look_up(path: &Path) -> bool {
-    let found = std::fs::symlink_metadata(path).map_err(|error| error.kind());
+    let found = root::symlink_metadata(path).map_err(|error| error.kind());
     matches!(found, Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
 }
 

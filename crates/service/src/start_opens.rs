@@ -4,8 +4,11 @@
 //! that anybody has used. Of a small file these are mostly all pages, and a program that opens a small file mostly reads all of it. Of a large file nothing
 //! counts: who used which part of it is not known.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::profile::observation::Coverage;
@@ -13,9 +16,12 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_observe::Follower;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::processor_time::of_this_process;
 use prepage_sys::rights::Rights;
+use prepage_sys::root::{self, Root};
+use rustix::fs::OFlags;
 
 use crate::opened::{Open, Opened, pages_of};
 use crate::process::Process;
@@ -37,6 +43,8 @@ pub struct StartOpens {
     /// What it looks up, where the kernel tells.
     names: Option<StartNames>,
     rights: Rights,
+    /// The root below which it looks names up, in a container.
+    root: Option<Arc<Root>>,
     /// Processor time of this process after which no more is looked at.
     spent_max: Duration,
     coverage: Coverage,
@@ -44,17 +52,17 @@ pub struct StartOpens {
 }
 
 impl StartOpens {
-    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with its rights, until this process
-    /// has had processor time `spent_max`.
+    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with
+    /// [the rights to read for it](Process::rights_to_read), below its root, until this process has had processor time `spent_max`.
     pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>, spent_max: Duration) -> Self {
-        let (pid, rights) = (process.context.pid, process.rights.clone());
+        let (pid, rights, root) = (process.context.pid, process.rights_to_read(), process.root.clone());
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
         let is_early = process.moment.is_loading(pid);
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
-        Self { opened, names, rights, spent_max, coverage, names_coverage }
+        Self { opened, names, rights, root, spent_max, coverage, names_coverage }
     }
 }
 
@@ -69,9 +77,7 @@ impl Follower for StartOpens {
         }
         if !is_over {
             self.opened = Some(opened);
-        } else if !note_opens(&opened, &self.rights, self.spent_max, sightings)
-            .is_ok_and(|is_all_there| is_all_there)
-        {
+        } else if !self.note_opens(&opened, sightings).is_ok_and(|is_all_there| is_all_there) {
             self.coverage = Coverage::Partial;
         }
     }
@@ -89,54 +95,85 @@ impl StartOpens {
     fn look_at_names(&mut self, last: bool, sightings: &mut Sightings) {
         let Some(names) = &mut self.names else { return };
         names.look();
-        if last && names.note(&self.rights, sightings).is_err() || !names.is_whole() {
+        let names = &*names;
+        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), sightings).is_ok();
+        if !is_noted || !names.is_whole() {
             self.names_coverage = Coverage::Partial;
         }
     }
-}
 
-/// Notes as names what was opened, as far as `rights` may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
-/// whether all were looked at, and are still in memory.
-fn note_opens(
-    opened: &Opened,
-    rights: &Rights,
-    spent_max: Duration,
-    sightings: &mut Sightings,
-) -> std::io::Result<bool> {
-    let is_spent = || of_this_process() >= spent_max;
-    let flags = PageFlags::open()?;
-    let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
-    let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
-    {
-        let _assumed = rights.assume()?;
-        for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+    /// Notes as names what was opened, as far as the rights may look it up, and what is used of files that were not mapped, as far as they may read it. Returns
+    /// whether all were looked at, and are still in memory.
+    fn note_opens(&self, opened: &Opened, sightings: &mut Sightings) -> std::io::Result<bool> {
+        let is_spent = || of_this_process() >= self.spent_max;
+        let flags = PageFlags::open()?;
+        let mapped: HashSet<_> = sightings.mapped().into_iter().map(Path::to_path_buf).collect();
+        let opens = {
+            let _entered = self.root.as_ref().map(Root::enter);
+            let _assumed = self.rights.assume()?;
+            match (&self.root, &self.names) {
+                (None, _) => {
+                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+                        if is_spent() {
+                            return Ok(false);
+                        }
+                        sightings.lookup(open.time_ns, &open.path, open.is_directory);
+                    }
+                    Cow::Borrowed(opened.opens())
+                }
+                (Some(_), Some(names)) => match named_below(opened.opens(), names, is_spent) {
+                    Some(opens) => Cow::Owned(opens),
+                    None => return Ok(false),
+                },
+                // Their paths are those of the machine, and nothing tells others.
+                (Some(_), None) => return Ok(false),
+            }
+        };
+        let is_read = |open: &&Open| !open.is_directory && !mapped.contains(&open.path);
+        let (mut looked_at, mut gone) = (0, 0);
+        for Open { time_ns, path, .. } in opens.iter().filter(is_read) {
             if is_spent() {
                 return Ok(false);
             }
-            sightings.lookup(open.time_ns, &open.path, open.is_directory);
-        }
-    }
-    let (mut looked_at, mut gone) = (0, 0);
-    for Open { time_ns, path, .. } in opened.opens().iter().filter(is_read) {
-        if is_spent() {
-            return Ok(false);
-        }
-        let file = {
-            let _assumed = rights.assume()?;
-            open_to_read(path)
-        };
-        let Ok(file) = file else { continue };
-        let Ok(identity) = identity_of(&file) else { continue };
-        if identity.size_bytes <= READ_BYTES_MAX {
-            let (used, others) =
-                pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
-            looked_at += 1;
-            gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
-            for page in used {
-                let inode = (identity.device, identity.inode);
-                sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+            let file = {
+                let _entered = self.root.as_ref().map(Root::enter);
+                let _assumed = self.rights.assume()?;
+                open_to_read(path)
+            };
+            let Ok(file) = file else { continue };
+            let Ok(identity) = identity_of(&file) else { continue };
+            if identity.size_bytes <= READ_BYTES_MAX {
+                let (used, others) =
+                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+                looked_at += 1;
+                gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
+                for page in used {
+                    let inode = (identity.device, identity.inode);
+                    sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+                }
             }
         }
+        Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
     }
-    Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
+}
+
+/// What was opened, by its names below the root that was entered. The kernel tells of the file below an overlay, by a name that containers do not have: which
+/// of the names that were looked up is this file's, its number tells. `None` where the time for it `is_spent`.
+fn named_below(opens: &[Open], names: &StartNames, is_spent: impl Fn() -> bool) -> Option<Vec<Open>> {
+    let by_number: HashMap<_, _> = opens.iter().map(|open| (open.file.number(), open)).collect();
+    let opened = |(path, time_ns): (&Path, u64)| {
+        let place = root::open(path, OFlags::PATH).ok()?;
+        let numbers = FileHandle::numbers_of(place.as_fd()).ok()?;
+        let open = numbers.iter().find_map(|number| by_number.get(number))?;
+        let path = root::canonicalize(path).ok()?;
+        Some(Open { time_ns, path, ..(*open).clone() })
+    };
+    let mut found = Vec::new();
+    for name in names.all() {
+        if is_spent() {
+            return None;
+        }
+        found.extend(opened(name));
+    }
+    Some(found)
 }

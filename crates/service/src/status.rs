@@ -36,6 +36,8 @@ pub struct Status {
     pub machine_profiles: usize,
     /// Profiles of users in memory.
     pub user_profiles: usize,
+    /// Profiles of containers' programs in memory.
+    pub container_profiles: usize,
     /// About what the profiles take.
     pub profile_bytes: u64,
     /// Threads that look at starts.
@@ -103,7 +105,7 @@ pub struct Start {
 impl Status {
     /// Of `service`, as user `uid` may know it.
     pub fn of(service: &Service, uid: u32) -> Self {
-        let (machine_profiles, user_profiles, profile_bytes) = service.library.size();
+        let ([machine_profiles, user_profiles, container_profiles], profile_bytes) = service.library.size();
         let (launching_threads, reading_threads, hanging_threads) = service.threads();
         let file_systems = service.watch.file_systems().into_iter().map(|watched| FileSystem {
             point: watched.point.to_string_lossy().into_owned(),
@@ -147,6 +149,7 @@ impl Status {
             resident_bytes: resident_bytes(),
             machine_profiles,
             user_profiles,
+            container_profiles,
             profile_bytes,
             launching_threads,
             reading_threads,
@@ -188,6 +191,11 @@ pub fn metrics(service: &Service) -> String {
         ("profile_bytes", "About what the profiles in memory take.", Some(status.profile_bytes as f64)),
         ("machine_profiles", "Profiles of the machine in memory.", Some(status.machine_profiles as f64)),
         ("user_profiles", "Profiles of users in memory.", Some(status.user_profiles as f64)),
+        (
+            "container_profiles",
+            "Profiles of containers' programs in memory.",
+            Some(status.container_profiles as f64),
+        ),
         (
             "gain_prefetched_starts",
             "Fetched cold starts that are kept, of the last ones.",

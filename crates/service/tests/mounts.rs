@@ -498,9 +498,9 @@ fn nothing_is_kept_of_an_account_that_is_removed() {
     assert!(log.exists(), "that of root is kept");
 }
 
-/// The same names may mean other files there.
+/// There it is another file that has the program's name, and so may others be that the profile names.
 #[test]
-fn a_start_in_a_mount_namespace_of_its_own_is_left_alone() {
+fn a_start_in_a_mount_namespace_in_which_the_program_is_another_file_is_left_alone() {
     let Some(place) = Place::new() else { return };
     if !has(Need::Mounts) {
         return;
@@ -521,7 +521,9 @@ fn a_start_in_a_mount_namespace_of_its_own_is_left_alone() {
     assert_eq!(service.status()["machine_profiles"], 2);
     for (at, program) in (1..).zip([&known, &other]) {
         let mut inside = Command::new("unshare");
-        let _running = Running(inside.arg("--mount").arg(program).arg("60").spawn().unwrap());
+        inside.args(["--mount", "sh", "-c", "mount --bind \"$1\" \"$0\"; exec \"$0\" 60"]);
+        let _running =
+            Running(inside.arg(program).arg(place.program(&format!("another{at}"))).spawn().unwrap());
         service.wait_until("it is seen", || service.count("elsewhere") >= at);
     }
     assert_eq!((service.count("fetched"), pages_in_memory(&file), service.count("observed")), (0, 0, 0));
@@ -770,12 +772,12 @@ fn a_program_that_is_started_again_and_again_elsewhere_is_not_looked_at_each_tim
     if !has(Need::Mounts) {
         return;
     }
-    let program = place.program("unknown");
+    let [program, another] = ["unknown", "another"].map(|name| place.program(name));
     let service = Prepaged::start(&place, &["--no-learn"]);
     // They live until they are looked at.
-    let script = format!("for at in $(seq {TIMES}); do \"$0\" 0.02; done");
+    let script = format!("mount --bind \"$1\" \"$0\"; for at in $(seq {TIMES}); do \"$0\" 0.02; done");
     let mut inside = Command::new("unshare");
-    quiet(inside.args(["--mount", "sh", "-c", &script]).arg(&program));
+    quiet(inside.args(["--mount", "sh", "-c", &script]).args([&program, &another]));
     let elsewhere = service.count("elsewhere");
     assert!((1..TIMES / 4).contains(&elsewhere), "{elsewhere}");
 }

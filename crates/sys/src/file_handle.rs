@@ -25,6 +25,9 @@ pub struct FileHandle {
     pub bytes: Box<[u8]>,
 }
 
+/// How a file system writes which file it is, and what it writes.
+pub type Number = (i32, Box<[u8]>);
+
 impl FileHandle {
     /// That of the file at `path`, links followed. It is looked up and not opened.
     ///
@@ -60,12 +63,46 @@ impl FileHandle {
         }
     }
 
-    /// Whether the file at `path` has this handle on its own file system: says nothing about which file system that is, and so
-    /// waits for no device or server.
+    /// Whether the file at `path` has this handle on its own file system, or on the one below where that is an overlay: executions and
+    /// opens in overlays are told of the file below. Says nothing about which file system that is, and so waits for no device or server.
     pub fn is_numbered_like(&self, path: &Path) -> io::Result<bool> {
         let (kind, bytes) = handle(path)?;
-        Ok((kind, &bytes) == (self.kind, &self.bytes))
+        Ok(self.is_numbered(kind, &bytes))
     }
+
+    /// How its file system numbers it.
+    pub fn number(&self) -> Number {
+        (self.kind, self.bytes.clone())
+    }
+
+    /// How file systems number what `place` is open on (O_PATH does): its own, and that below where its own is an overlay.
+    ///
+    /// # Errors
+    /// As name_to_handle_at(2).
+    pub fn numbers_of(place: BorrowedFd<'_>) -> io::Result<Vec<Number>> {
+        let (kind, bytes) = handle(Path::new(&format!("/proc/self/fd/{}", place.as_raw_fd())))?;
+        let below = below_overlay(kind, &bytes).map(|(kind, bytes)| (kind, bytes.into()));
+        Ok(below.into_iter().chain([(kind, bytes)]).collect())
+    }
+
+    fn is_numbered(&self, kind: i32, bytes: &[u8]) -> bool {
+        (kind, bytes) == (self.kind, &self.bytes)
+            || below_overlay(kind, bytes) == Some((self.kind, &self.bytes))
+    }
+}
+
+/// What an overlay's handle says of the file below: how the file system below numbers it (`struct ovl_fh` of fs/overlayfs/overlayfs.h; overlays also
+/// keep it on disks). `None` of other handles.
+fn below_overlay(kind: i32, bytes: &[u8]) -> Option<(i32, &[u8])> {
+    /// OVL_FILEID_V1.
+    const OVERLAY: i32 = 0xf8;
+    const PADDING: usize = 3;
+    const MAGIC: u8 = 0xfb;
+    /// Version, magic, length, flags, type and a UUID.
+    const HEAD: usize = 5 + 16;
+    let bytes = bytes.get(PADDING..).filter(|_| kind == OVERLAY)?;
+    let &[0, MAGIC, len, _flags, kind, ..] = bytes else { return None };
+    Some((kind.into(), bytes.get(HEAD..usize::from(len))?))
 }
 
 /// `struct file_handle`, with room for the largest.
@@ -124,5 +161,20 @@ mod tests {
         assert_ne!(handle, FileHandle::of(&c).unwrap());
         assert!(handle.is_numbered_like(&b).unwrap() && !handle.is_numbered_like(&c).unwrap());
         assert!(FileHandle::of(&directory.path().join("none")).is_err());
+    }
+
+    /// As Linux 6.18 gives it for a file of ext4 in an overlay.
+    #[test]
+    fn a_file_in_an_overlay_is_numbered_like_the_file_below() {
+        let number = [0x6d, 0xc5, 3, 0, 0, 0, 0, 0];
+        let handle = [&[0, 0, 0, 0, 0xfb, 29, 0, 1][..], &[7; 16], &number].concat();
+        let file = FileHandle { file_system: 1, kind: 1, bytes: number.into() };
+        assert!(file.is_numbered(0xf8, &handle) && file.is_numbered(1, &number));
+        assert!(!file.is_numbered(1, &handle) && !file.is_numbered(2, &number));
+        let other = FileHandle { bytes: [0; 8].into(), ..file };
+        assert!(!other.is_numbered(0xf8, &handle));
+        for len in 0..handle.len() {
+            assert!(!file.is_numbered(0xf8, &handle[..len]), "{len}");
+        }
     }
 }

@@ -65,6 +65,7 @@
 //! | [`region`]    | address space of one's own, aligned, not inherited over fork    |                 |
 //! | [`random`]    | numbers that tell one thing from another                        |                 |
 //! | [`rights`]    | what one thread may open: as a user, as anybody                 | root            |
+//! | [`root`]      | names as another process has them, below its root               | Linux 5.6       |
 //! | [`sections`]  | waiting for who may still use what is taken away                |                 |
 //! | [`sigbus`]    | SIGBUS, resolved here or passed on                              |                 |
 //! | [`slot`]      | a value used in signal handlers while others take it away       |                 |
@@ -152,6 +153,7 @@ pub mod reap;
 pub mod region;
 pub mod regular_file;
 pub mod rights;
+pub mod root;
 pub mod scheduling;
 pub mod sections;
 pub mod session_id;

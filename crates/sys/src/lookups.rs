@@ -354,8 +354,16 @@ fn put(code: &mut Code, process: crate::bpf::Register) {
     code.place(was_free);
 }
 
-/// Has what this namespace calls the process in the low half of `to`; goes to `otherwise` where it is in another one.
+/// Has what this namespace calls the process in R3, and changes the registers up to R5; goes to `otherwise` where it is in another one. From the first
+/// namespace processes of all others are seen, in containers too.
 fn own_number(code: &mut Code, namespace: &std::fs::Metadata, otherwise: crate::bpf::Label) {
+    /// PROC_PID_INIT_INO.
+    const FIRST: u64 = 0xefff_fffc;
+    if namespace.ino() == FIRST {
+        code.call(Helper::ProcessAndThread);
+        code.calc(R3, Op::Set, Operand::Of(R0));
+        return code.calc(R3, Op::ShiftRight, Operand::Is(32));
+    }
     code.wide(R1, device_number::of_kernel(namespace.dev()));
     code.wide(R2, namespace.ino());
     code.calc(R3, Op::Set, Operand::Of(R10));
@@ -636,6 +644,17 @@ mod tests {
         let _ = std::fs::metadata("/no/such/own");
         assert!(!has(&of_shell(&lookups, "true"), "/no/such/own"));
         lookups.rest();
+    }
+
+    #[test]
+    fn names_in_a_namespace_of_processes_below_this_one_are_told() {
+        let Some(lookups) = lookups() else { return };
+        let first = std::fs::read_link("/proc/self/ns/pid").unwrap();
+        if !has_need(Need::Mounts) || first.to_str() != Some("pid:[4026531836]") {
+            return;
+        }
+        let all = of_shell(&lookups, "unshare --pid --fork sh -c 'test -e /no/such/below'; test -e /behind");
+        assert_eq!(["/no/such/below", "/behind"].map(|path| has(&all, path)), [true; 2], "{all:?}");
     }
 
     #[test]

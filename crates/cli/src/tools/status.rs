@@ -70,14 +70,15 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "profiles in memory: {} of the machine, {} of users, {:.1} MB",
+        "profiles in memory: {} of the machine, {} of users, {} of containers, {:.1} MB",
         status["machine_profiles"],
         status["user_profiles"],
+        status["container_profiles"],
         megabytes(number("profile_bytes")),
     )?;
     writeln!(
         out,
-        "starts: {} looked at, {} fetched ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone; {} more passed over",
+        "starts: {} looked at, {} fetched ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone; {} more passed over; {} of those looked at in containers",
         count("starts"),
         count("fetched"),
         megabytes(count("fetched_bytes") as f64),
@@ -86,6 +87,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         count("elsewhere"),
         count("left_alone"),
         count("passed"),
+        count("in_containers"),
     )?;
     let (observed, learned) = (count("observed"), count("learned"));
     writeln!(
@@ -107,6 +109,9 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
             "times that the kernel had no room for more events (each time the service looked at all processes)",
         ),
         ("log_not_written", "times that the launch log could not be written"),
+        ("elsewhere_mount", "starts elsewhere of programs that lie on another mount than their root"),
+        ("elsewhere_hidden", "starts elsewhere below roots that cannot be opened"),
+        ("elsewhere_missed", "starts in containers whose exec was missed"),
         ("crowded", "starts skipped because there were too many at once"),
         ("hung", "prefetches given up because a file system did not answer"),
     ] {

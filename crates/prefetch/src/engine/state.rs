@@ -13,9 +13,10 @@ use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_sys::adjoining::will_need;
 use prepage_sys::extents::place_of;
 use prepage_sys::mapping::FileMapping;
+use prepage_sys::root;
 use prepage_sys::sync::Anyway;
 use prepage_sys::thread_reads::bytes_read_by_this_thread;
-use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::{LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
@@ -273,11 +274,11 @@ impl State {
     fn look_up(&self, lookup: &Lookup) {
         let path = Path::new(&lookup.path);
         if !lookup.list {
-            let _ = rustix::fs::statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE);
+            let _ = root::statx(path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE);
             return;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(directory) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let Ok(directory) = root::open(path, flags) else { return };
         let mut buffer = [std::mem::MaybeUninit::uninit(); LISTING_BYTES];
         let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
         while !self.cancelled.load(Ordering::Relaxed)

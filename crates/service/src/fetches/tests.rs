@@ -12,7 +12,7 @@ use crate::needed_file::needed_file;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
-    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new }
+    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new, root: None, starter: uid }
 }
 
 fn own_rights() -> Rights {
