@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
-    Arming, Carrying, Event, Last, Log, Lookup, Receiver, Record, find_library, variables,
+    Arming, Carrying, Event, Last, Log, Lookup, Reading, Receiver, Record, find_library, variables,
 };
 use prepage_trace::now_ns;
 
@@ -19,8 +19,8 @@ use crate::observer::ObserveOptions;
 use crate::sightings::Sightings;
 use crate::target::would_load;
 
-/// Room for some 300,000 records; memory is used as they come.
-const LOG_BYTES: u64 = 32 << 20;
+/// Room for some 300,000 records; memory is used as they come, the program's.
+const LOG_BYTES_MAX: u64 = 32 << 20;
 
 /// The names of a process that is gone wait at most this long until it is known whether the process was elsewhere. News of execs comes every
 /// four milliseconds, and later on a busy machine.
@@ -58,9 +58,14 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// A log, and where agents send their userfaultfds, where programs `may_be_armed`. An agent is expected in the program of process `pid`.
-    /// `Err` says why none goes into it.
-    pub fn open(pid: u32, options: &ObserveOptions, may_be_armed: bool) -> Result<(Self, Receiver), String> {
+    /// A log of `bytes_max` at most, and where agents send their userfaultfds, where programs `may_be_armed`. An agent is expected in the
+    /// program of process `pid`. `Err` says why none goes into it.
+    pub fn open(
+        pid: u32,
+        options: &ObserveOptions,
+        may_be_armed: bool,
+        bytes_max: u64,
+    ) -> Result<(Self, Receiver), String> {
         let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
         let said = |error: io::Error| error.to_string();
         let library = match &options.agent {
@@ -77,7 +82,7 @@ impl Inside {
             Carrying::Rights => return Err("the program has rights of its own".into()),
             other => return Err(format!("{other:?}")),
         }
-        let log = Log::create(LOG_BYTES).map_err(said)?;
+        let log = Log::create(LOG_BYTES_MAX.min(bytes_max)).map_err(said)?;
         let receiver = Receiver::bind(&log).map_err(said)?;
         let variable = log.variable(may_be_armed);
         let variables = variables(&library, &variable, options.own_audit.as_deref());
@@ -159,6 +164,12 @@ impl Inside {
             Event::Mapped { .. } | Event::Touched { .. } | Event::Told => {}
         }
         None
+    }
+
+    /// Has agents do as at the end of the observation where the calling thread ends before what this returns is dropped. `None` where that
+    /// cannot be: they tell a log that nobody reads until it is full.
+    pub fn read_here(&self) -> Option<Reading> {
+        self.log.read_here().ok()
     }
 
     /// What processes are to do before their page table goes.

@@ -62,6 +62,7 @@ pub mod faults;
 mod inside;
 mod loading;
 mod loads;
+mod memory;
 mod observer;
 mod page_tables;
 mod primer;

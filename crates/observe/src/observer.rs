@@ -10,6 +10,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
 use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::arm::let_go_of_given_up;
+use prepage_sys::memory_left::Cgroups;
 use prepage_sys::perf::PerfError;
 use prepage_sys::rights::Rights;
 use prepage_sys::root::Root;
@@ -21,6 +22,7 @@ use crate::arming::Entry;
 use crate::disk_faults::{Changes, DiskFaults};
 use crate::faults::Faults;
 use crate::inside::{Inside, entry};
+use crate::memory::Memory;
 use crate::page_tables::PageTables;
 use crate::primer::Primer;
 use crate::sightings::{FileIndex, Seen, Sightings};
@@ -64,6 +66,11 @@ pub struct ObserveOptions {
     pub rights: Option<Rights>,
     /// The root below which the process looks names up, where that is not this process's own.
     pub root: Option<Arc<Root>>,
+    /// The control groups whose memory the program and what observes it share: little is noted where they have little, and nothing where that
+    /// could have the program killed. Without them, memory is used as it is needed.
+    pub memory: Option<Cgroups>,
+    /// Whether the program needs each task that a limit leaves: no thread is started, not even to ask for perf.
+    pub spares_tasks: bool,
 }
 
 /// Nothing of a start can be observed.
@@ -77,6 +84,12 @@ pub enum ObserveError {
         pid: u32,
         /// The kernel's reason.
         source: std::io::Error,
+    },
+    /// What observes it would take memory that the program may need.
+    #[error("only {} MB of memory are left to the program", available_bytes / 1_000_000)]
+    Memory {
+        /// What it may still get.
+        available_bytes: u64,
     },
 }
 
@@ -133,6 +146,7 @@ pub struct Observer {
     has_given_way: bool,
     /// Whether perf is still to be asked for: the program need not wait for the thread that does.
     is_to_be_primed: bool,
+    memory: Option<Memory>,
 }
 
 /// Where pages in use are seen.
@@ -150,8 +164,11 @@ impl Observer {
     /// When nothing can be seen. What can be seen only in part is told in [`Observation::unseen`].
     pub fn attach(pid: u32, options: &ObserveOptions) -> Result<Self, ObserveError> {
         let mut unseen = Vec::new();
+        let memory = options.memory.clone().map(Memory::of);
+        let share = memory.as_ref().map_or(Ok(u64::MAX), Memory::share_bytes);
+        let share_bytes = share.map_err(|available_bytes| ObserveError::Memory { available_bytes })?;
         let may_be_armed = may_arm().map_err(|error| error.to_string());
-        let (inside, receiver) = match Inside::open(pid, options, may_be_armed.is_ok()) {
+        let (inside, receiver) = match Inside::open(pid, options, may_be_armed.is_ok(), share_bytes) {
             Ok((inside, receiver)) => (Some(inside), Some(receiver)),
             Err(why) => {
                 unseen.push(format!("names and reads, but for those that waited for the device: {why}"));
@@ -181,6 +198,12 @@ impl Observer {
             unseen.push(without_perf(&error));
             Pages::Tables(tables(), None, None)
         });
+        if is_to_be_primed && options.spares_tasks {
+            unseen.push(
+                "the order of pages, and those touched last: the program needs the tasks that are left"
+                    .into(),
+            );
+        }
         if let Some(inside) = &inside {
             // Page tables end with the process, and so does what tells where it is armed.
             inside.ask_for(match pages {
@@ -191,7 +214,8 @@ impl Observer {
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
-        let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        let agent = inside.as_ref().map(|inside| inside.library().into());
+        let sightings = Sightings::without(agent).within(share_bytes);
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         Ok(Self {
             pid,
@@ -206,7 +230,8 @@ impl Observer {
             root: options.root.clone(),
             gives_way: options.gives_way,
             has_given_way: false,
-            is_to_be_primed,
+            is_to_be_primed: is_to_be_primed && !options.spares_tasks,
+            memory,
         })
     }
 
@@ -225,6 +250,7 @@ impl Observer {
     /// The same, telling `follower` what it wants to know.
     pub fn follow_with(mut self, until: &Until, follower: &mut impl Follower) -> Observation {
         self.prime();
+        let _reading = self.inside.as_ref().and_then(Inside::read_here);
         let began_ns = now_ns();
         let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
         loop {
@@ -232,18 +258,22 @@ impl Observer {
             let is_followed = follower.wants_pages();
             self.sightings.keep_new(is_followed);
             let ended = self.wait(until, is_followed);
+            let is_short = !ended && self.memory.as_mut().is_some_and(Memory::is_short);
             if until.has_come_to_an_end() {
                 follower.ended();
             }
-            self.look(ended);
-            let is_last = ended || self.is_quiet() || self.sightings.is_full();
+            self.look(ended || is_short);
+            let is_last = ended || is_short || self.is_quiet() || self.sightings.is_full();
             follower.look(is_last, &mut self.sightings);
             for (place, page) in self.sightings.take_new() {
                 follower.used(place, self.sightings.file(place), page);
             }
             if is_last {
                 let coverage = [follower.reads_coverage(), follower.names_coverage()];
-                return self.finish(until.was_stopped(), coverage);
+                if is_short {
+                    self.unseen.push("what came when there was next to no memory left".into());
+                }
+                return self.finish(until.was_stopped() || is_short, coverage);
             }
             let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
             if let Some(next_ns) = next_early_ns.filter(is_due) {

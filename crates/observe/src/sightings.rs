@@ -35,6 +35,9 @@ pub type Inode = (u64, u64);
 pub const PAGES_MAX: usize = 1 << 19;
 /// Names noted at most.
 pub const NAMES_MAX: usize = 1 << 16;
+/// What a page takes that is noted, and what a name takes, twice as one that was opened.
+const PAGE_NOTE_BYTES: u64 = 64;
+const NAME_NOTE_BYTES: u64 = 512;
 
 /// Bytes of all paths that are noted, of files and of names.
 const PATHS_BYTES_MAX: usize = 16 << 20;
@@ -93,6 +96,9 @@ pub struct Sightings {
     /// Bytes of paths that may still be noted.
     paths_bytes_left: usize,
     is_full: bool,
+    /// How many pages and names are noted at most.
+    pages_max: usize,
+    names_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +122,8 @@ impl Default for Sightings {
             agent: None,
             paths_bytes_left: PATHS_BYTES_MAX,
             is_full: false,
+            pages_max: PAGES_MAX,
+            names_max: NAMES_MAX,
         }
     }
 }
@@ -124,6 +132,19 @@ impl Sightings {
     /// Nothing yet, and never anything of the file `agent`.
     pub fn without(agent: Option<PathBuf>) -> Self {
         Self { agent, ..Self::default() }
+    }
+
+    /// The same, with no more pages and names than some `bytes` of memory hold of each, and of their paths.
+    #[must_use]
+    pub fn within(self, bytes: u64) -> Self {
+        let most = |bytes_each: u64| usize::try_from(bytes / bytes_each).unwrap_or(usize::MAX);
+        let [pages_max, names_max] = [PAGE_NOTE_BYTES, NAME_NOTE_BYTES].map(most);
+        Self {
+            pages_max: self.pages_max.min(pages_max),
+            names_max: self.names_max.min(names_max),
+            paths_bytes_left: self.paths_bytes_left.min(most(1)),
+            ..self
+        }
     }
 
     /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, the agent, and what there is no room for.
@@ -191,7 +212,8 @@ impl Sightings {
 
     /// Notes that the file `path` was opened.
     pub fn opened(&mut self, path: &Path) {
-        let is_noted = self.opened.len() < NAMES_MAX && is_on_a_device(path) && !self.opened.contains(path);
+        let is_noted =
+            self.opened.len() < self.names_max && is_on_a_device(path) && !self.opened.contains(path);
         if is_noted && self.takes_room(path) {
             self.opened.insert(path.into());
         }
@@ -221,7 +243,7 @@ impl Sightings {
     fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
         // No more than can be kept, whatever length a program asked for.
-        pages.iter().take(PAGES_MAX).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
+        pages.iter().take(self.pages_max).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
     }
 
     /// Notes that at `time_ns` the kernel was asked for `path`, or for the entries of the directory `path`.
@@ -230,7 +252,7 @@ impl Sightings {
         if let Some(name) = self.names.get_mut(path) {
             name.time_ns = name.time_ns.min(time_ns);
             name.list |= list;
-        } else if self.names.len() == NAMES_MAX {
+        } else if self.names.len() >= self.names_max {
             self.is_full = true;
         } else if self.takes_room(Path::new(path)) {
             self.names.insert(path.into(), Name { time_ns, list });
@@ -369,7 +391,7 @@ impl Sightings {
                 known.is_sure |= used.is_sure;
                 is_news
             }
-            None if self.pages == PAGES_MAX => {
+            None if self.pages >= self.pages_max => {
                 self.is_full = true;
                 false
             }

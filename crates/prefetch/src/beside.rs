@@ -5,6 +5,7 @@
 //!  Observer ─► Observation, or else ─► Progress ───────┴─► persist
 //! ```
 
+use std::cell::LazyCell;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
@@ -13,9 +14,11 @@ use prepage_core::profile::gain::Turn;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_observe::sightings::{FileIndex, Seen, Sightings};
-use prepage_observe::{Follower, ObserveOptions, Observer, Until};
+use prepage_observe::{Follower, ObserveError, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
+use prepage_sys::cgroup::Memberships;
+use prepage_sys::memory_left::Cgroups;
 use prepage_sys::open_files;
 use prepage_sys::signals::{ENDING, Signals};
 use rustix::io::Errno;
@@ -27,8 +30,8 @@ use crate::dense::DenseReads;
 use crate::engine::{Engine, Prefetched, Residency};
 use crate::first_start::FirstStart;
 use crate::guess::{Guess, Guessing};
-use crate::launch::{LaunchOptions, Word};
-use crate::memory::Budget;
+use crate::launch::{FEW_TASKS, LaunchOptions, Word};
+use crate::memory::{Budget, Tasks};
 use crate::persist::{Persisting, Shown};
 use crate::progress::Progress;
 use crate::start::StartContext;
@@ -61,6 +64,12 @@ impl Beside<'_> {
     /// is observed.
     pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], word: Option<Word>) {
         let Some(until) = &self.until() else { return };
+        // A warm start does not ask for a dozen files of control groups.
+        let groups = LazyCell::new(Memberships::of_process);
+        let tasks = LazyCell::new(|| Tasks::left(&groups));
+        if word.is_some() && tasks.are_few() {
+            return self.leave_alone(word);
+        }
         open_files::allow_many();
         let choice = Choice::new(profile, self.options, self.is_kept);
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
@@ -76,8 +85,7 @@ impl Beside<'_> {
         let amounts = engine.amounts();
         let begin = |engine: &mut Engine| match choice.turn {
             Turn::Prefetch => {
-                // A warm start does not ask for a dozen files of control groups.
-                engine.keep_within(Budget::of_process());
+                engine.keep_within(Budget::of(&groups));
                 engine.start();
             }
             // Where the start is observed, what was seen is told as well.
@@ -87,6 +95,9 @@ impl Beside<'_> {
         let mut progress = Progress::new(self.context.pid, until);
         let mut persisting = self.persisting();
         if !is_warm {
+            if is_prefetched && tasks.are_few() {
+                return self.leave_alone(word);
+            }
             begin(&mut engine);
         } else if !is_observed {
             if self.listener.is_heard() && self.options.prefetch {
@@ -97,10 +108,14 @@ impl Beside<'_> {
                 self.persist(&mut persisting, &Shown { changed, ..Shown::default() });
                 return;
             }
+            if is_prefetched && tasks.are_few() {
+                return self.leave_alone(word);
+            }
             begin(&mut engine);
         }
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
-        let observation = word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch));
+        let observation =
+            word.and_then(|word| self.observe(word, until, (&*groups, *tasks), &mut persisting, &mut fetch));
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -138,21 +153,31 @@ impl Beside<'_> {
     /// its files.
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
+        let groups = LazyCell::new(Memberships::of_process);
+        let tasks = LazyCell::new(|| Tasks::left(&groups));
+        if word.is_some() && tasks.are_few() {
+            return self.leave_alone(word);
+        }
         open_files::allow_many();
         let is_to_guess = self.options.prefetch;
         let program = self.context.key.program.as_ref();
-        let dense =
-            (is_to_guess && word.is_some()).then(|| DenseReads::begin(program, Cache::of_user)).flatten();
+        let is_to_be_read_ahead = is_to_guess && word.is_some() && tasks.to_spare() > 0;
+        let dense = is_to_be_read_ahead.then(|| DenseReads::begin(program, Cache::of_user)).flatten();
         let mut fetch = Fetch { is_to_guess, dense, ..Fetch::default() };
         let mut persisting = self.persisting();
-        match word.and_then(|word| self.observe(word, until, &mut persisting, &mut fetch)) {
+        let observed =
+            word.and_then(|word| self.observe(word, until, (&*groups, *tasks), &mut persisting, &mut fetch));
+        match observed {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
                 self.persist(&mut persisting, &shown);
             }
             None => {
                 fetch.dense = None;
-                self.guess(&mut fetch, false);
+                if is_to_guess && tasks.are_few() {
+                    return self.leave_alone(None);
+                }
+                self.guess(&mut fetch, *tasks, false);
                 until.wait();
             }
         }
@@ -172,21 +197,33 @@ impl Beside<'_> {
         }
     }
 
-    /// Begins to guess what the program is likely to use, where that is wanted.
-    fn guess(&self, fetch: &mut Fetch, is_observed: bool) {
+    /// Lets the program go where it may need each task that is left. What runs beside it ends.
+    fn leave_alone(&self, word: Option<Word>) {
+        self.listener.say(FEW_TASKS);
+        word.into_iter().for_each(Word::go);
+    }
+
+    /// Begins to guess what the program is likely to use, where that is wanted and there are threads to spare of what `tasks` are left.
+    fn guess(&self, fetch: &mut Fetch, tasks: Tasks, is_observed: bool) {
         if std::mem::take(&mut fetch.is_to_guess) {
             // Where the start is observed, what was seen is told as well.
             let listener = if is_observed { self.listener.kept() } else { self.listener.clone() };
-            let key = &self.context.key;
-            fetch.guessing = Some(Guessing::begin(self.stores, key, &listener));
+            let (key, threads) = (&self.context.key, tasks.to_spare());
+            if threads > 0 {
+                fetch.guessing = Some(Guessing::begin(self.stores, key, threads, &listener));
+            } else {
+                listener.say("nothing prefetched: there are no threads to spare");
+            }
         }
     }
 
-    /// Lets the program go, observed, and observes it to the end of its start; `None` where that is refused.
+    /// Lets the program go, observed, and observes it to the end of its start, within what its control groups and the tasks that are left
+    /// allow; `None` where that is refused.
     fn observe(
         &self,
         word: Word,
         until: &Until,
+        (groups, tasks): (&Memberships, Tasks),
         persisting: &mut Persisting<'_>,
         fetch: &mut Fetch,
     ) -> Option<Observation> {
@@ -194,6 +231,8 @@ impl Beside<'_> {
             program: self.context.executable.clone(),
             own_audit: std::env::var_os("LD_AUDIT"),
             gives_way: true,
+            memory: Some(Cgroups::of(groups)),
+            spares_tasks: tasks.to_spare() == 0,
             ..ObserveOptions::default()
         };
         match Observer::attach(self.context.pid, &options) {
@@ -201,7 +240,7 @@ impl Beside<'_> {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
                 // Not before: on a busy machine, threads that begin keep this one from its processor. The one that tries the device mostly waits for it.
-                self.guess(fetch, true);
+                self.guess(fetch, tasks, true);
                 let mut following = Following { beside: self, persisting, fetch };
                 let observation = observer.follow_with(until, &mut following);
                 following.fetch.end_dense();
@@ -214,7 +253,11 @@ impl Beside<'_> {
                 Some(observation)
             }
             Err(error) => {
-                word.refused(&format!("{}\n  try: prepage doctor", chain(&error)));
+                let remedy = match error {
+                    ObserveError::Memory { .. } => "",
+                    _ => "\n  try: prepage doctor",
+                };
+                word.refused(&format!("{}{remedy}", chain(&error)));
                 None
             }
         }
@@ -386,7 +429,8 @@ fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)
 mod tests {
     use std::path::Path;
 
-    use prepage_core::profile::ProfiledFile;
+    use prepage_core::PageRange;
+    use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
     use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 
@@ -461,19 +505,20 @@ mod tests {
             path: path.to_str().unwrap().into(),
             identity: identity_of(&opened).unwrap(),
             fingerprint: content_of(&opened).unwrap(),
+            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
             ..ProfiledFile::default()
         };
         drop(opened);
         let profile = Profile { files: vec![file], ..Profile::default() };
         let engine = Engine::new(profile, &Default::default());
-        engine.run();
+        engine.open_sample();
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
         let mut program =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         until.wait_for(Duration::ZERO);
         fetch.let_go_after(&until);
-        assert!(is_open(&path), "the program runs");
+        assert!(is_open(&path), "the program runs, and the file is still to be read");
         drop(program.stdin.take());
         until.wait();
         fetch.let_go_after(&until);

@@ -50,7 +50,8 @@ const STACK_BYTES: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct DenseReads {
     queue: Arc<Queue>,
-    files: HashMap<FileIndex, Option<(Arc<File>, Density)>>,
+    /// None of them open: what is on its way is, in the queue.
+    files: HashMap<FileIndex, Option<Density>>,
 }
 
 /// What the readers share with whoever asks them to read.
@@ -126,12 +127,18 @@ impl DenseReads {
 
     /// Reads what is likely to be used, now that `page` of `file` was.
     pub(crate) fn used(&mut self, place: FileIndex, file: &Seen, page: PageIndex) {
-        let followed = self.files.entry(place).or_insert_with(|| {
-            let (file, pages, _) = open(&file.path, file.inode.map(|(_, inode)| inode))?;
-            Some((file, Density::of(pages)))
+        let inode = file.inode.map(|(_, inode)| inode);
+        let density = self.files.entry(place).or_insert_with(|| {
+            let (_, pages, _) = open(&file.path, inode)?;
+            Some(Density::of(pages))
         });
-        if let Some((file, density)) = followed {
-            self.queue.ask(file, density.touch(page));
+        let Some(density) = density else { return };
+        // Most pages say nothing of others.
+        let mut chunks = density.touch(page).peekable();
+        if chunks.peek().is_some()
+            && let Some((file, ..)) = open(&file.path, inode)
+        {
+            self.queue.ask(&file, chunks);
         }
     }
 
@@ -160,19 +167,17 @@ impl Queue {
     }
 
     fn ask(&self, file: &Arc<File>, chunks: impl Iterator<Item = PageRange>) {
-        let mut chunks = chunks.peekable();
-        // Most pages say nothing of others, and to wake nobody is a system call.
-        if chunks.peek().is_some() {
-            self.chunks.lock().anyway().extend(chunks.map(|chunk| (file.clone(), chunk)));
-            self.more.notify_all();
-        }
+        self.chunks.lock().anyway().extend(chunks.map(|chunk| (file.clone(), chunk)));
+        self.more.notify_all();
     }
 
     fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         // Whoever waits holds the lock between its look at `over` and its sleep.
-        drop(self.chunks.lock().anyway());
+        let left = std::mem::take(&mut *self.chunks.lock().anyway());
         self.more.notify_all();
+        // Their files are closed.
+        drop(left);
     }
 
     /// The next chunk that is not in memory, once there is one; `None` when all is over.
@@ -230,7 +235,7 @@ impl Queue {
     fn read(&self) {
         let Limits { budget, bytes_max } = self.limits.get().expect("it is set before there are readers");
         while let Some((file, chunk)) = self.next() {
-            bring_in(&[Piece { file: &file, range: chunk, is_hole: false }], true, None);
+            bring_in(&[Piece { file, range: chunk, is_hole: false }], true, None);
             let before = self.bytes.fetch_add(chunk.bytes(), Ordering::Relaxed);
             let bytes = before + chunk.bytes();
             // One reader looks, the one that passes the mark.

@@ -7,7 +7,8 @@
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
 //! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. All
-//! state threads share is three counters that hand out work, one set-once slot a file, and counters of what was done.
+//! state threads share is three counters that hand out work, one slot a file, and counters of what was done. A file is closed after its last
+//! read.
 //!
 //! Where many small files are read from a device that counts requests, a boot's, what lies side by side there is one request
 //! ([`Engine::join_neighbours`]), and so is what has small holes between, where the device is one of the profile's files ([`Engine::give_device`]).
@@ -15,11 +16,12 @@
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]). Its threads are
 //! detached: one that hangs in a lookup on a dead network file system holds up nobody who does not wait for it.
 
+mod files;
 mod state;
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
@@ -30,6 +32,7 @@ use prepage_sys::sync::Anyway;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
+use files::Files;
 pub use state::Amounts;
 use state::{AtWork, Device, State};
 pub(crate) use state::{Piece, bring_in};
@@ -129,9 +132,11 @@ impl Engine {
     /// Plans the reads of `profile`, for so many readers at once.
     pub fn with(profile: impl Into<Arc<Profile>>, options: PlanOptions, readers: u32) -> Self {
         let profile = profile.into();
+        let (reads, mut files) = (plan(&profile, options), Files::of(&profile));
+        files.plan(&reads);
         let state = State {
-            reads: plan(&profile, options),
-            files: (0..profile.files.len()).map(|_| OnceLock::new()).collect(),
+            reads,
+            files,
             profile,
             readers,
             waits: true,
@@ -179,6 +184,7 @@ impl Engine {
         };
         state.group_ends = groups.iter().scan(0, end).collect();
         state.reads = groups.concat();
+        state.files.plan(&state.reads);
     }
 
     /// Has pages awaited in a way that the kernel does not note as a use, for whoever asks it later what was used.
@@ -195,7 +201,7 @@ impl Engine {
     /// pages are read and what is to be read of the device at that time has come in, and holes between neighbours on it are read over.
     pub fn give_device(&mut self, at: usize, number: u64, opened: File) {
         let state = self.prepared();
-        state.files[at] = OnceLock::from(Ok(opened));
+        state.files.give(at, opened);
         (state.device, state.name_threads) = (Some(Device { at, number }), 0);
     }
 
@@ -235,18 +241,23 @@ impl Engine {
     }
 
     /// Whether what the profile holds is in memory already, judged by a sample. Pages found missing are on
-    /// their way afterwards.
+    /// their way afterwards. Where it is, nothing stays open.
     pub fn is_warm(&self) -> bool {
-        self.state.sample().all(|read| self.state.is_first_resident(read))
+        let is_warm = self.state.sample().all(|read| self.state.is_first_resident(read));
+        if is_warm {
+            self.state.files.close();
+        }
+        is_warm
     }
 
     /// How much of what the profile holds is in memory, judged by the same sample. To ask twice may change the answer: where a page has to be
-    /// read to find out, it is in memory afterwards.
+    /// read to find out, it is in memory afterwards. Nothing stays open.
     pub fn residency(&self) -> Residency {
         let (missing, all) = self.state.sample().fold((0, 0), |(missing, all), read| {
             let pages = read.range.len();
             (missing + if self.state.is_first_resident(read) { 0 } else { pages }, all + pages)
         });
+        self.state.files.close();
         match missing {
             0 => Residency::All,
             _ if 2 * missing < all => Residency::Most,
@@ -266,7 +277,8 @@ impl Engine {
         let spawn = |work: Work| std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).is_ok();
         if self.start_on(&mut { spawn }) == 0 {
             // Where no thread can be had, the caller does what it can by itself.
-            self.state.read_pages();
+            let at_work = AtWork::begin(&self.state);
+            at_work.0.read_pages();
         }
     }
 
@@ -274,6 +286,8 @@ impl Engine {
     /// find one. Work that is dropped is not done. Returns how many readers there are.
     pub fn start_on(&self, lend: &mut dyn FnMut(Work) -> bool) -> u32 {
         let State { readers, name_threads, .. } = *self.state;
+        // One that is done before the next one begins is not the last.
+        let _begins = AtWork::begin(&self.state);
         let mut readers_started = 0;
         for thread in 0..readers.max(name_threads) {
             // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
@@ -335,7 +349,7 @@ impl Engine {
         Prefetched {
             requested_bytes: self.state.amounts.requested_bytes(),
             device_bytes: self.state.device_bytes.load(Ordering::Relaxed),
-            skipped: self.state.skipped(),
+            skipped: self.state.files.skipped(),
             memory_was_short: self.state.memory_was_short.load(Ordering::Relaxed),
         }
     }
@@ -359,12 +373,13 @@ impl Engine {
         })
     }
 
-    /// Opens all files. Returns those of the profile that are no longer what was learned, by index.
+    /// Opens all files, and closes them again. Returns those of the profile that are no longer what was learned, by index.
     pub fn look_at_files(&self) -> Vec<(usize, Skipped)> {
         for at in 0..self.state.files.len() {
             let _ = self.state.file(at);
         }
-        self.state.skipped()
+        self.state.files.close();
+        self.state.files.skipped()
     }
 }
 

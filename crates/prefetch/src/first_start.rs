@@ -26,12 +26,13 @@ impl Drop for FirstStart {
     }
 }
 
-/// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own.
-pub fn begin(program: &str, stores: &Stores, listener: &Listener) -> FirstStart {
+/// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own, with some of so many `threads` to spare.
+pub fn begin(program: &str, stores: &Stores, threads: u32, listener: &Listener) -> FirstStart {
     let over = Arc::new(AtomicBool::new(false));
     let (program, stores, heard, is_over) =
         (PathBuf::from(program), stores.clone(), listener.clone(), over.clone());
-    let thread = std::thread::Builder::new().spawn(move || prefetch(&program, &stores, &heard, &is_over));
+    let prefetch = move || prefetch(&program, &stores, threads, &heard, &is_over);
+    let thread = std::thread::Builder::new().spawn(prefetch);
     // A start without prefetch.
     if let Err(error) = &thread {
         listener.say(&format!("nothing prefetched: cannot start a thread: {error}"));
@@ -39,7 +40,7 @@ pub fn begin(program: &str, stores: &Stores, listener: &Listener) -> FirstStart 
     FirstStart { over, _thread: thread.ok() }
 }
 
-fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<AtomicBool>) {
+fn prefetch(program: &Path, stores: &Stores, threads: u32, listener: &Listener, over: &Arc<AtomicBool>) {
     // Most libraries bring no map, and the program that starts wants the processors. Where that is refused, they share them.
     let _ = scheduling::give_way();
     let (sidecars, refused) = Sidecars::of(stores);
@@ -53,7 +54,7 @@ fn prefetch(program: &Path, stores: &Stores, listener: &Listener, over: &Arc<Ato
         let first = (!own.files.is_empty())
             .then(|| std::thread::Builder::new().spawn_scoped(scope, || bring_in(&own, program, over)));
         if !over.load(Ordering::Relaxed) {
-            all = search.libraries(&|| !over.load(Ordering::Relaxed));
+            all = search.libraries(threads, &|| !over.load(Ordering::Relaxed));
             total = bring_in(&all, program, over);
         }
         // Where no thread can be started, the program's own pages come last instead of not at all.

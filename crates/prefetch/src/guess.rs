@@ -42,17 +42,17 @@ enum State {
 }
 
 impl Guessing {
-    /// Begins to look up what the program of `key` is likely to use. Page maps are told to `listener`.
-    pub(crate) fn begin(stores: &Stores, key: &ProgramKey, listener: &Listener) -> Self {
+    /// Begins to look up what the program of `key` is likely to use, with so many `threads` to spare. Page maps are told to `listener`.
+    pub(crate) fn begin(stores: &Stores, key: &ProgramKey, threads: u32, listener: &Listener) -> Self {
         let state = Arc::new(Mutex::new(State::UnderWay));
         let work = {
             let (state, stores, key, listener) =
                 (state.clone(), stores.clone(), key.clone(), listener.clone());
-            move || make(&state, &stores, &key, &listener)
+            move || make(&state, &stores, &key, threads, &listener)
         };
         // A user without a thread to spare waits.
         if Builder::new().spawn(work).is_err() {
-            make(&state, stores, key, listener);
+            make(&state, stores, key, threads, listener);
         }
         Self(state)
     }
@@ -85,10 +85,10 @@ impl Drop for Guessing {
     }
 }
 
-fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, listener: &Listener) {
+fn make(state: &Mutex<State>, stores: &Stores, key: &ProgramKey, threads: u32, listener: &Listener) {
     let profile = shared(&stores.relatives(key, RELATIVES_MAX));
     if profile.files.is_empty() {
-        let maps = first_start::begin(&key.program, stores, listener);
+        let maps = first_start::begin(&key.program, stores, threads, listener);
         made(state, || Guess::Maps(maps));
         return;
     }

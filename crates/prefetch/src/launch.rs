@@ -38,6 +38,7 @@ use crate::ahead;
 use crate::beside::Beside;
 use crate::config::{self, Config};
 use crate::first_pages;
+use crate::memory::Tasks;
 use crate::start::StartContext;
 use crate::warm;
 
@@ -47,6 +48,10 @@ const WORD_WAIT: Duration = Duration::from_millis(500);
 
 /// For reading two small files.
 const CONFIG_STACK_BYTES: usize = 64 << 10;
+
+/// What is said where the program may need each task that a limit leaves.
+pub(crate) const FEW_TASKS: &str =
+    "nothing is begun beside the program: it may need the processes that it may start";
 
 /// A script on the command line may be long.
 const ROLE_CHARS_SHOWN: usize = 60;
@@ -91,7 +96,7 @@ impl Word {
     }
 
     /// Lets the program go.
-    fn go(mut self) {
+    pub(crate) fn go(mut self) {
         self.field(END, b"");
         // Nobody listens any more when the program waited too long and went ahead.
         let _ = File::from(self.to).write_all(&self.said);
@@ -198,6 +203,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
             found
         }),
     };
+    if Tasks::left_to_user().are_few() {
+        launched.say(FEW_TASKS);
+        return launched;
+    }
     exec::keep_streams();
     let (answer, to_caller) = match pipe_with(PipeFlags::CLOEXEC) {
         Ok(pipe) => pipe,

@@ -13,6 +13,7 @@ use prepage_sys::cgroup::Memberships;
 use prepage_sys::memory_left::Cgroups;
 pub use prepage_sys::memory_left::available_kib;
 use prepage_sys::proc_file;
+pub(crate) use tasks::Tasks;
 
 /// The share of the available memory that a prefetch may ask for: 1 in this.
 const MEMORY_SHARE: u64 = 2;
@@ -28,7 +29,7 @@ pub struct Budget {
     cgroups: Cgroups,
     /// The node that what is read comes to; `None` where it does not matter.
     node: Option<Node>,
-    threads: u32,
+    tasks: Tasks,
     /// Microseconds that tasks have waited for memory, by each file that tells.
     stalled_us: Vec<u64>,
 }
@@ -41,7 +42,7 @@ impl Budget {
 
     /// That of this process, whose control groups are known.
     pub fn of(memberships: &Memberships) -> Self {
-        Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), tasks::to_spare(memberships)) }
+        Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), Tasks::left(memberships)) }
     }
 
     /// The same for a prefetch that begins now, on this thread: what waited for memory before counts no more. What takes long to find out, control
@@ -57,14 +58,14 @@ impl Budget {
         Self { node: None, ..self }
     }
 
-    fn with(cgroups: Cgroups, threads: u32) -> Self {
+    fn with(cgroups: Cgroups, tasks: Tasks) -> Self {
         let stalled_us = stalls(&cgroups);
-        Self { cgroups, node: None, threads, stalled_us }
+        Self { cgroups, node: None, tasks, stalled_us }
     }
 
     /// How many threads may be started so that the program and others find some left below the limits on them.
     pub fn threads(&self) -> u32 {
-        self.threads
+        self.tasks.to_spare()
     }
 
     /// How many of `wanted_bytes` may be read so that memory is left for others.
@@ -100,12 +101,12 @@ impl Budget {
 impl Budget {
     /// That of a control group whose files are in `directory`.
     pub(crate) fn in_directory(directory: &std::path::Path) -> Self {
-        Self::with(Cgroups::in_directory(directory), u32::MAX)
+        Self::with(Cgroups::in_directory(directory), Tasks::sparing(u32::MAX))
     }
 
     /// With so many threads, and no limit on anything else.
     pub(crate) fn of_threads(threads: u32) -> Self {
-        Self::with(Cgroups::default(), threads)
+        Self::with(Cgroups::default(), Tasks::sparing(threads))
     }
 }
 

@@ -186,11 +186,11 @@ impl Search {
         (search, found)
     }
 
-    /// The libraries, and the libraries of these, several at once, for as long as the search `is_wanted`: each costs a few reads one after the other, and
+    /// The libraries, and the libraries of these, several at once with so many `threads` to spare, for as long as the search `is_wanted`: each costs a few reads one after the other, and
     /// the loader comes right behind.
-    pub fn libraries(self, is_wanted: &(dyn Fn() -> bool + Sync)) -> FoundMaps {
-        // Each may name more.
-        let threads = THREADS.min(2 * self.progress().next.len());
+    pub fn libraries(self, threads: u32, is_wanted: &(dyn Fn() -> bool + Sync)) -> FoundMaps {
+        // Each may name more. This thread is one of them.
+        let threads = THREADS.min(2 * self.progress().next.len()).min((threads as usize).saturating_add(1));
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 // One that cannot be started is one fewer at work.
@@ -517,13 +517,13 @@ mod tests {
     #[test]
     fn a_search_that_is_not_wanted_or_of_which_a_thread_panics_ends() {
         let search = || Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none()).0;
-        assert!(search().libraries(&|| false).left.is_empty());
+        assert!(search().libraries(8, &|| false).left.is_empty());
         let asked = AtomicUsize::new(0);
         let panics = move || {
             assert_ne!(asked.fetch_add(1, Ordering::Relaxed), 1, "as one may");
             true
         };
-        let ended = std::thread::spawn(move || search().libraries(&panics)).join();
+        let ended = std::thread::spawn(move || search().libraries(8, &panics)).join();
         assert!(ended.is_err(), "it is told");
     }
 
@@ -550,7 +550,7 @@ mod tests {
     fn what_is_no_program_has_no_maps() {
         for path in ["/etc/passwd", "/dev/null", "/no/such/file"] {
             let (search, own) = Search::of_program(Path::new(path), Sidecars::none());
-            assert!(own.files.is_empty() && search.libraries(&|| true).files.is_empty());
+            assert!(own.files.is_empty() && search.libraries(0, &|| true).files.is_empty());
         }
     }
 }

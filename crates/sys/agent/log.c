@@ -8,6 +8,9 @@
  * observer has marked the log as ended, records are counted and dropped. So are those of a process that has locked its
  * memory, or limits its address space: mlockall(2) would lock all of the log, or fail, and the limit would count it.
  *
+ * Whoever reads the log has its thread's number in the header, in a word that the kernel marks when that thread ends without having marked the log
+ * as ended (a robust futex): killed, it would leave its records behind for as long as programs run that have the log mapped.
+ *
  * The agent finds the memfd as /proc/OBSERVER/fd/N, so the program inherits no descriptor, and keeps none. A secret
  * word in the header tells the log from whatever else may have this name by now: nothing is written before it was seen. */
 #include "agent.h"
@@ -20,7 +23,7 @@ struct header {
     uint32_t version, ended;
     unsigned char token[TOKEN];
     uint64_t slots;
-    uint32_t last, unused_half;
+    uint32_t last, reader; /* 0: nobody says */
     uint64_t unused[2];
     uint64_t cursor, dropped, missed;
 };
@@ -124,9 +127,32 @@ const char *log_variable(void)
     return variable_copy;
 }
 
+static void end_write(void)
+{
+    __atomic_fetch_sub(&writers, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Whether nobody reads any more. Where the reader was killed, one process marks the log as ended in its place, and gives the memory of the
+ * records back; not one in which something else may lie where the slots were. */
+enum { READER_DIED = 0x40000000 /* FUTEX_OWNER_DIED */ };
+static int is_over(void)
+{
+    if (__atomic_load_n(&header->ended, __ATOMIC_RELAXED))
+        return 1;
+    if (!(__atomic_load_n(&header->reader, __ATOMIC_RELAXED) & READER_DIED))
+        return 0;
+    if (world.sandboxed)
+        return 1;
+    __atomic_fetch_add(&writers, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&left, __ATOMIC_SEQ_CST) && !__atomic_exchange_n(&header->ended, 1, __ATOMIC_RELAXED))
+        RAW3(__NR_madvise, (char *)header + SLOTS_AT, slots_bytes, RAW_MADV_REMOVE);
+    end_write();
+    return 1;
+}
+
 int log_is_observed(void)
 {
-    return header && !__atomic_load_n(&header->ended, __ATOMIC_RELAXED);
+    return header && !is_over();
 }
 
 int log_is_read(void)
@@ -171,11 +197,6 @@ void log_leave(void)
             RAW2(__NR_nanosleep, pause, 0);
     }
     RAW2(__NR_munmap, (char *)header + SLOTS_AT, slots_bytes);
-}
-
-static void end_write(void)
-{
-    __atomic_fetch_sub(&writers, 1, __ATOMIC_SEQ_CST);
 }
 
 /* `count` slots in a row, until end_write; or NULL. */

@@ -3,6 +3,7 @@
 //! `prepage run` becomes the program it starts (see [`crate::exec`]); what prefetches must therefore live in
 //! another process, which the program can neither see as its child nor be held up by.
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,6 +16,8 @@ use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 use crate::arm::let_go_of_given_up;
 use crate::fork::{fork_orphan, fork_unannounced};
 use crate::given::{check, number};
+use crate::heaps;
+use crate::process_stat::ProcessStat;
 
 /// Runs `work` in a new process and returns at once in the caller.
 ///
@@ -23,6 +26,8 @@ use crate::given::{check, number};
 ///   it, so `wait()` in whatever the caller becomes never meets a stranger. Where the caller is process 1 or a subreaper
 ///   itself, which would adopt it, it is a child that wait(2) passes over (`__WCLONE`), and sleeps until the caller has ended: the kernel
 ///   tells a parent that has executed another program of the end of any child;
+/// - is called `prepage`, by the name of its program and by its command line: who looks for processes like the caller by these (pgrep(1),
+///   pidof(8), killall(1)) does not meet it;
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams are `/dev/null` (an empty file where there is none), its working directory is `/`;
@@ -68,6 +73,7 @@ pub fn run_beside_from<T>(
     // nobody else's as long as the caller lives.
     if unsafe { fork_unannounced() }?.is_none() {
         work();
+        heaps::give_back();
         wait_for_end_of_parent(caller);
         // SAFETY: _exit ends the process without running anything else. The caller's atexit handlers and buffers are not this process's
         // to run or flush.
@@ -108,10 +114,38 @@ fn wait_for_end_of_parent(parent: Pid) {
     }
 }
 
+/// Gives this process, a copy of its caller, a name and a command line of its own.
+fn take_own_name() {
+    const NAME: &CStr = c"prepage";
+    // SAFETY: PR_SET_NAME reads a string that ends with a zero byte.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    // Without a /proc nobody can look, either. Not by number, which is another process's where /proc is of another namespace.
+    let Ok(stat) = ProcessStat::of_this_thread() else { return };
+    let bytes = stat.arguments_end.saturating_sub(stat.arguments_at) as usize;
+    if stat.arguments_at == 0 || bytes == 0 {
+        return;
+    }
+    // SAFETY: there the kernel has put the arguments of this program, on a stack that is this process's own copy. Who still has pointers to them,
+    // as the standard library has, finds strings there that end in the arguments or in the environment behind them.
+    unsafe {
+        let arguments = std::ptr::with_exposed_provenance_mut::<u8>(stat.arguments_at as usize);
+        let name = NAME.to_bytes_with_nul();
+        if bytes > name.len() {
+            arguments.copy_from_nonoverlapping(name.as_ptr(), name.len());
+            // Where the last byte is no zero, the first string is all (get_mm_cmdline of fs/proc/base.c): the others need not be touched.
+            arguments.add(bytes - 1).write(b'-');
+        } else {
+            // There is no room for it. Programs that show command lines show the name above instead.
+            arguments.write_bytes(0, bytes);
+        }
+    }
+}
+
 /// Drops every tie to the caller's files and terminal. Returns `keep` under numbers of its own.
 fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
     const FIRST_KEPT: i32 = 3;
     let first_closed = FIRST_KEPT + keep.len() as i32;
+    take_own_name();
     // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
     // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
     unsafe {

@@ -1,9 +1,11 @@
 //! The mounted file systems, as /proc/self/mountinfo lists them.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+
+use crate::proc_file;
 
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct Mount {
 /// # Errors
 /// When /proc is not mounted.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(parse_mounts(&fs::read("/proc/self/mountinfo")?))
+    Ok(parse_mounts(&proc_file::read("/proc/self/mountinfo")?))
 }
 
 /// The mounts of a file such as /proc/self/mountinfo. Lines that are not understood are left out.

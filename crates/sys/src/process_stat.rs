@@ -41,6 +41,8 @@ pub struct ProcessStat {
     pub started_ticks: u64,
     /// Where its arguments lie in its address space, which an exec changes; 0 where this is not this user's to see.
     pub arguments_at: u64,
+    /// Where they end.
+    pub arguments_end: u64,
     /// Where its environment ends; 0 while the kernel still sets up a program, and where this is not this user's to see.
     pub environment_end: u64,
 }
@@ -102,6 +104,7 @@ impl ProcessStat {
             children_system_ticks: field(17)?,
             started_ticks: field(22)?,
             arguments_at: field(48)?,
+            arguments_end: field(49)?,
             environment_end: field(51)?,
         })
     }
@@ -192,6 +195,7 @@ mod tests {
             started_ticks: 1900,
             parent: 1,
             arguments_at: 140_000,
+            arguments_end: 150_000,
             environment_end: 170_000,
         };
         assert_eq!(ProcessStat::parse(stat.as_bytes()), Some(expected));

@@ -21,6 +21,11 @@ impl RawLock {
         }
     }
 
+    /// Returns whether it was free.
+    pub(crate) fn try_lock(&self) -> bool {
+        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     pub(crate) fn unlock(&self) {
         if self.0.swap(0, Ordering::Release) == 2 {
             let _ = futex::wake(&self.0, Flags::PRIVATE, 1);

@@ -88,6 +88,8 @@ pub enum Need {
     LoopDevice,
     /// A control group that limits tasks can be made.
     TaskGroup,
+    /// A control group that limits memory can be made.
+    MemoryGroup,
     /// Processes that dump core leave a file in their working directory.
     CoreFiles,
     /// The kernel does not use huge pages unasked.
@@ -155,12 +157,8 @@ impl Need {
                 Self::Path("/dev/loop-control".into()).probe()?;
                 Self::Tool("mkfs.ext4".into()).probe()
             }
-            Self::TaskGroup => {
-                let groups = task_groups();
-                is(access(groups, Access::WRITE_OK).is_ok(), || {
-                    format!("{} cannot be written", groups.display())
-                })
-            }
+            Self::TaskGroup => is_writable(task_groups()),
+            Self::MemoryGroup => is_writable(memory_groups()),
             Self::CoreFiles => {
                 let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
                 is(!pattern.starts_with(['|', '@']) && !pattern.contains('/'), || format!("{pattern:?}"))
@@ -219,6 +217,7 @@ impl fmt::Display for Need {
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
+            Self::MemoryGroup => f.write_str("a control group that limits memory"),
             Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),
@@ -237,6 +236,11 @@ pub fn task_groups() -> &'static Path {
     Path::new("/sys/fs/cgroup/pids")
 }
 
+/// The same of those that limit memory.
+pub fn memory_groups() -> &'static Path {
+    Path::new("/sys/fs/cgroup/memory")
+}
+
 /// The first Python that can import `modules`: the one that `make setup-test` makes in the target directory, or the
 /// system's.
 pub fn python(modules: &str) -> Option<Command> {
@@ -252,6 +256,10 @@ pub fn python(modules: &str) -> Option<Command> {
 
 fn is(met: bool, found: impl FnOnce() -> String) -> Result<(), String> {
     if met { Ok(()) } else { Err(found()) }
+}
+
+fn is_writable(path: &Path) -> Result<(), String> {
+    is(access(path, Access::WRITE_OK).is_ok(), || format!("{} cannot be written", path.display()))
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {

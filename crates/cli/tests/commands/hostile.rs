@@ -295,18 +295,20 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
         program.wait().unwrap();
         told
     };
-    // From none for what runs beside the program to enough for some of its threads: it says what it did, or that it could
-    // not be started.
-    for processes in 1..=8 {
-        let started = |told: &str| !told.contains("cannot start a process");
+    // From none for what runs beside the program, or fewer than a script may need, to enough for all of its threads.
+    for processes in [1, 8, 16, 18, 36, 40, 400] {
+        let is_begun = processes > 16;
         let of_known = told(true, processes);
-        assert_eq!(of_known.contains("prefetched 0.3 MB of 1 file"), started(&of_known), "{of_known}");
-        assert!(
-            (processes > 1 || !started(&of_known)) && (processes < 8 || started(&of_known)),
-            "{of_known}"
-        );
+        assert_eq!(of_known.contains("prefetched 0.3 MB of 1 file"), is_begun, "{processes}: {of_known}");
         let of_unknown = told(false, processes);
-        assert_eq!(of_unknown.contains("nothing prefetched"), started(&of_unknown), "{of_unknown}");
+        assert_eq!(of_unknown.contains("nothing prefetched"), is_begun, "{processes}: {of_unknown}");
+        for told in [of_known, of_unknown] {
+            assert_eq!(
+                told.contains("nothing is begun beside the program"),
+                !is_begun,
+                "{processes}: {told}"
+            );
+        }
     }
 }
 

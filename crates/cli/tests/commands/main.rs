@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aside;
 mod bench_maps;
 mod browser;
 mod enable;

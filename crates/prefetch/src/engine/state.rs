@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 
 use prepage_core::profile::plan::{PlanOptions, Read};
 use prepage_core::profile::{Lookup, Profile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_profiles::identity::Skipped;
 use prepage_sys::adjoining::will_need;
 use prepage_sys::extents::place_of;
 use prepage_sys::mapping::FileMapping;
@@ -18,14 +18,15 @@ use prepage_sys::sync::Anyway;
 use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
+use super::files::Files;
 use super::{LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
 use crate::resident::is_resident;
 
 /// What the threads of a prefetch share.
 ///
-/// Lock legend: (a) atomic; (o) set once, by the first thread that needs it; `at_work` is the one lock, held to count, and slept on with
-/// `ended`. All else is constant once the prefetch has begun.
+/// Lock legend: (a) atomic; `at_work` is a lock, held to count, and slept on with `ended`; `files` has locks of its own, none of them held
+/// over another. All else is constant once the prefetch has begun.
 pub(super) struct State {
     pub(super) profile: Arc<Profile>,
     pub(super) reads: Vec<Read>,
@@ -45,8 +46,8 @@ pub(super) struct State {
     pub(super) budget: Option<Budget>,
     /// What is asked before each read.
     pub(super) asks: Option<super::Asks>,
-    /// (o) The files of the profile, open.
-    pub(super) files: Vec<OnceLock<Result<File, Skipped>>>,
+    /// The files of the profile.
+    pub(super) files: Files,
     /// (a) The next of `reads`, of the files and of the names that no thread has taken.
     pub(super) next_read: AtomicUsize,
     pub(super) next_file: AtomicUsize,
@@ -74,23 +75,23 @@ pub(super) struct Device {
 }
 
 /// Pages that lie together in one file, or on the device between two such.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'a> {
-    pub(crate) file: &'a File,
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) file: Arc<File>,
     pub(crate) range: PageRange,
     pub(crate) is_hole: bool,
 }
 
-impl Piece<'_> {
+impl Piece {
     /// Which device it lies on, and where.
     fn place(&self) -> Option<(u64, u64)> {
         let start = place_of(self.file.as_fd(), self.range.start().offset_bytes()).ok()??;
-        Some((rustix::fs::fstat(self.file).ok()?.st_dev, start))
+        Some((rustix::fs::fstat(&self.file).ok()?.st_dev, start))
     }
 }
 
 /// What is asked for at once.
-type Request<'a> = Vec<Piece<'a>>;
+type Request = Vec<Piece>;
 
 /// What a prefetch has come to so far: for somebody who is not to hold the files that it has open.
 #[derive(Debug, Default)]
@@ -123,8 +124,16 @@ impl AtWork {
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        *self.0.at_work.lock().anyway() -= 1;
+        let left = {
+            let mut at_work = self.0.at_work.lock().anyway();
+            *at_work -= 1;
+            *at_work
+        };
         self.0.ended.notify_all();
+        // Who waits for the end does not wait for a file system that is slow to let files go.
+        if left == 0 {
+            self.0.files.close();
+        }
     }
 }
 
@@ -142,6 +151,7 @@ impl State {
         });
         let kept = kept.count();
         self.reads.truncate(kept);
+        self.files.plan(&self.reads);
     }
 
     pub(super) fn cancel(&self) {
@@ -157,7 +167,7 @@ impl State {
 
     pub(super) fn is_first_resident(&self, read: &Read) -> bool {
         match self.file(read.file) {
-            Ok(file) => is_resident(file, read.range.start()),
+            Ok(file) => is_resident(&file, read.range.start()),
             Err(_) => true,
         }
     }
@@ -191,6 +201,7 @@ impl State {
                     self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
                     read_before = read_by_now;
                 }
+                reads.iter().for_each(|read| self.files.note_read(read.file));
             }
         }
     }
@@ -216,7 +227,7 @@ impl State {
     }
 
     /// `reads` of files that are there, apart but for those that lie side by side on the device, or with a hole between them that is read over.
-    fn side_by_side(&self, reads: &[Read]) -> Vec<Request<'_>> {
+    fn side_by_side(&self, reads: &[Read]) -> Vec<Request> {
         let there =
             |read: &Read| Some(Piece { file: self.file(read.file).ok()?, range: read.range, is_hole: false });
         let there = reads.iter().filter_map(there);
@@ -225,27 +236,28 @@ impl State {
         }
         let mut placed: Vec<_> = there.map(|piece| (piece.place(), piece)).collect();
         placed.sort_by_key(|(place, _)| *place);
-        let mut all: Vec<Request<'_>> = Vec::new();
+        let mut all: Vec<Request> = Vec::new();
         // Where the last of them ends, and how many pages it has.
         let (mut end, mut pages) = (None, 0);
         for (place, piece) in placed {
             let hole = self.hole(end, place);
-            let with_hole = hole.as_ref().map_or(0, |hole| hole.range.len()) + piece.range.len();
+            let range = piece.range;
+            let with_hole = hole.as_ref().map_or(0, |hole| hole.range.len()) + range.len();
             let is_next = place.is_some() && (place == end || hole.is_some());
             pages = if is_next && pages + with_hole <= self.options.read_pages_max {
                 all.last_mut().expect("it has an end").extend(hole.into_iter().chain([piece]));
                 pages + with_hole
             } else {
                 all.push(vec![piece]);
-                piece.range.len()
+                range.len()
             };
-            end = place.map(|(device, start)| (device, start + piece.range.bytes()));
+            end = place.map(|(device, start)| (device, start + range.bytes()));
         }
         all
     }
 
     /// What lies on the device from `end` to `start`, where it is small enough to be read over.
-    fn hole(&self, end: Option<(u64, u64)>, start: Option<(u64, u64)>) -> Option<Piece<'_>> {
+    fn hole(&self, end: Option<(u64, u64)>, start: Option<(u64, u64)>) -> Option<Piece> {
         let ((before, end), (after, start)) = (end?, start?);
         let device = self.device.filter(|device| [before, after] == [device.number; 2])?;
         let file = self.file(device.at).ok()?;
@@ -301,31 +313,17 @@ impl State {
             if at >= self.files.len() {
                 break;
             }
-            let _ = self.file(at);
+            self.files.look_at(at, &self.profile.files[at]);
         }
     }
 
-    pub(super) fn file(&self, at: usize) -> Result<&File, Skipped> {
-        let opened = self.files[at].get_or_init(|| {
-            let file = open_if_same(&self.profile.files[at])?;
-            // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
-            let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-            Ok(file)
-        });
-        opened.as_ref().map_err(|skipped| *skipped)
-    }
-
-    pub(super) fn skipped(&self) -> Vec<(usize, Skipped)> {
-        let failed = |(at, slot): (usize, &OnceLock<Result<File, Skipped>>)| match slot.get() {
-            Some(Err(skipped)) => Some((at, *skipped)),
-            _ => None,
-        };
-        self.files.iter().enumerate().filter_map(failed).collect()
+    pub(super) fn file(&self, at: usize) -> Result<Arc<File>, Skipped> {
+        self.files.open(at, &self.profile.files[at])
     }
 }
 
 /// Has `pieces` read into memory, and waits for them where it `waits`: with a `bin`, without a note that they were used.
-pub(crate) fn bring_in(pieces: &[Piece<'_>], waits: bool, bin: Option<&OwnedFd>) {
+pub(crate) fn bring_in(pieces: &[Piece], waits: bool, bin: Option<&OwnedFd>) {
     let wanted = || pieces.iter().filter(|piece| !piece.is_hole);
     let together = || pieces.iter().map(|piece| (piece.file.as_fd(), piece.range)).collect::<Vec<_>>();
     if pieces.len() == 1 || will_need(&together()).is_err() {

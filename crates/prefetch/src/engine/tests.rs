@@ -86,7 +86,7 @@ fn a_sample_tells_how_much_is_in_memory() {
     let path = file_of_pages(dir.path());
     let pages: Vec<u64> = (0..8).map(|at| at * 64).collect();
     let engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 1);
-    let file = File::open(&path).unwrap();
+    let file = Arc::new(File::open(&path).unwrap());
     prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
     for read in 0..=pages.len() {
         let expected = match read {
@@ -99,7 +99,7 @@ fn a_sample_tells_how_much_is_in_memory() {
         assert_eq!(engine.is_warm(), expected == Residency::All);
         pages.get(read).into_iter().for_each(|&page| {
             let range = PageRange::new(PageIndex(page), PageIndex(page + 1));
-            bring_in(&[Piece { file: &file, range, is_hole: false }], true, None);
+            bring_in(&[Piece { file: file.clone(), range, is_hole: false }], true, None);
         });
     }
 }
@@ -342,15 +342,61 @@ fn what_files_are_found_by_comes_in_before_they_are_opened() {
     let mut engine = Engine::with(profile, PlanOptions::EXACT, 1);
     engine.join_neighbours(64);
     engine.give_device(1, 0, File::open(&path).unwrap());
-    let (itself, seen) = (Arc::new(OnceLock::<Engine>::new()), Arc::new(Mutex::new(Vec::new())));
+    let (itself, seen) = (Arc::new(std::sync::OnceLock::<Engine>::new()), Arc::new(Mutex::new(Vec::new())));
     let (asking, noted) = (itself.clone(), seen.clone());
     engine.ask_before_reads(Box::new(move || {
-        noted.lock().unwrap().push(asking.get().unwrap().state.files[0].get().is_some());
+        noted.lock().unwrap().push(asking.get().unwrap().state.files.is_open(0));
         true
     }));
     itself.set(engine.clone()).unwrap();
     engine.run();
     assert_eq!(*seen.lock().unwrap(), [false, false, true, true]);
+}
+
+/// Whoever unmounts a file system, or deletes a file for its space, waits for nobody who has read it already.
+#[test]
+fn a_file_is_open_no_longer_than_reads_of_it_are_to_come() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let mut profile = profile(&path, &[1, 100]);
+    // One that nothing is read of, and one that is read last.
+    let other = dir.path().join("other");
+    std::fs::copy(&path, &other).unwrap();
+    let last = self::profile(&other, &[50]).files.remove(0);
+    profile.files.extend([ProfiledFile { extents: Vec::new(), ..profile.files[0].clone() }, last]);
+    profile.files[2].extents[0].rank = 9;
+    let are_open = |engine: &Engine| [0, 1, 2].map(|at| engine.state.files.is_open(at));
+    let mut engine = Engine::with(profile.clone(), PlanOptions::EXACT, 1);
+    let (itself, seen) = (Arc::new(std::sync::OnceLock::<Engine>::new()), Arc::new(Mutex::new(Vec::new())));
+    let (asking, noted) = (itself.clone(), seen.clone());
+    engine.ask_before_reads(Box::new(move || {
+        noted.lock().unwrap().push(are_open(asking.get().unwrap()));
+        true
+    }));
+    engine.look_up();
+    assert_eq!(are_open(&engine), [true, false, true]);
+    itself.set(engine.clone()).unwrap();
+    assert_eq!(engine.run().requested_bytes, 3 * PAGE_SIZE);
+    assert_eq!(*seen.lock().unwrap(), [[true, false, true], [true, false, true], [false, false, true]]);
+    // Also when it ends early, as soon as nobody is at work, and who only looks leaves nothing open.
+    let are_closed = |engine: &Engine| {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while are_open(engine) != [false; 3] {
+            assert!(std::time::Instant::now() < until, "{:?}", are_open(engine));
+            std::thread::yield_now();
+        }
+    };
+    are_closed(&engine);
+    let mut engine = Engine::with(profile, PlanOptions::EXACT, 1);
+    let asked = AtomicUsize::new(0);
+    engine.ask_before_reads(Box::new(move || asked.fetch_add(1, Ordering::Relaxed) == 0));
+    assert_eq!(engine.look_at_files(), []);
+    are_closed(&engine);
+    engine.residency();
+    are_closed(&engine);
+    engine.open_sample();
+    assert_eq!(engine.run().requested_bytes, PAGE_SIZE);
+    are_closed(&engine);
 }
 
 #[test]

@@ -13,25 +13,60 @@ use prepage_sys::processes::processes;
 const SHARE: u64 = 4;
 /// Tasks that are not shared: as many as a large program begins with.
 const RESERVE: u64 = 32;
+/// Tasks that are left below which nothing at all is begun beside a program: a script needs them.
+const LEAST: u64 = 16;
 
 /// Limits on a user's tasks below which these are counted: one call for each process of the machine. Above, there is room for a
 /// prefetch many times over.
 const COUNTED_MAX: u64 = 4096;
 
+/// So many that are left are enough for any prefetch: they need not be counted.
+const ENOUGH: u64 = RESERVE + SHARE * 64;
+
 /// The user namespace in which root is limited by nothing (PROC_USER_INIT_INO of include/linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "user:[4026531837]";
 
-/// A share of what is left below the nearest limit of a control group, and below that of the user.
-pub(super) fn to_spare(memberships: &Memberships) -> u32 {
-    let of_user = if is_unlimited() { None } else { getrlimit(Resource::Nproc).current };
-    let left_to_user =
-        of_user.map(|limit| limit.saturating_sub(if limit > COUNTED_MAX { 0 } else { tasks_of_user() }));
-    let least = memberships.of("pids").filter_map(|group| left(&group)).chain(left_to_user).min();
-    least.map_or(u32::MAX, share)
-}
+/// How many tasks are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tasks(u64);
 
-fn share(left: u64) -> u32 {
-    u32::try_from(left.saturating_sub(RESERVE) / SHARE).unwrap_or(u32::MAX)
+impl Tasks {
+    /// Those below the nearest limit of a control group, and below that of the user.
+    pub(crate) fn left(memberships: &Memberships) -> Self {
+        let of_groups = memberships.of("pids").filter_map(|group| left(&group));
+        Self(of_groups.min().unwrap_or(u64::MAX).min(Self::left_to_user().0))
+    }
+
+    /// Those below the limit of the user. Where that is far away, one system call tells.
+    pub(crate) fn left_to_user() -> Self {
+        match getrlimit(Resource::Nproc).current {
+            None => Self(u64::MAX),
+            // Mostly: to ask who this is takes longer.
+            Some(limit) if limit > COUNTED_MAX => Self(limit),
+            Some(_) if is_unlimited() => Self(u64::MAX),
+            Some(limit) => {
+                // No more than all tasks of the machine are this user's.
+                let at_least = limit.saturating_sub(rustix::system::sysinfo().procs.into());
+                Self(if at_least >= ENOUGH { at_least } else { limit.saturating_sub(tasks_of_user()) })
+            }
+        }
+    }
+
+    /// So many that `threads` may be started.
+    #[cfg(test)]
+    pub(super) fn sparing(threads: u32) -> Self {
+        Self(RESERVE + SHARE * u64::from(threads))
+    }
+
+    /// Whether the program may need each of them.
+    pub(crate) fn are_few(self) -> bool {
+        self.0 < LEAST
+    }
+
+    /// How many threads may be started.
+    pub(crate) fn to_spare(self) -> u32 {
+        u32::try_from(self.0.saturating_sub(RESERVE) / SHARE).unwrap_or(u32::MAX)
+    }
 }
 
 /// Whether no limit on a user's tasks holds for this process.
@@ -76,7 +111,9 @@ mod tests {
 
     #[test]
     fn of_few_tasks_none_is_taken() {
-        assert_eq!([0, 10, 36, 132, 1 << 40].map(share), [0, 0, 1, 25, u32::MAX]);
+        let tasks = [0, 10, 16, 36, 132, 1 << 40].map(Tasks);
+        assert_eq!(tasks.map(Tasks::to_spare), [0, 0, 0, 1, 25, u32::MAX]);
+        assert_eq!(tasks.map(Tasks::are_few), [true, true, false, false, false, false]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use super::reader::Reader;
 use super::record::{Record, SLOT_BYTES, Slots, slots_of};
 use crate::call_filter::inherited_filters;
 
@@ -46,6 +47,16 @@ pub struct Log {
     /// Slots without a tag that were passed over, and count as torn until their writers finish.
     passed_over: Vec<PassedOver>,
     torn: u64,
+}
+
+/// The calling thread as the one that reads a log ([`Log::read_here`]).
+#[must_use = "agents take the log for ended when this thread ends with it"]
+pub struct Reading(#[expect(dead_code, reason = "it is held")] Reader);
+
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reading").finish_non_exhaustive()
+    }
 }
 
 /// Slots side by side that were passed over.
@@ -124,6 +135,15 @@ impl Log {
 
     pub(super) fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Notes that the calling thread reads the log, until what this returns is dropped, on the same thread. Where the thread ends before, killed
+    /// or by a panic, agents do as after [`Self::end`], from their process's next call on that they would tell of.
+    ///
+    /// # Errors
+    /// Where the log cannot be mapped, or the kernel does not tell who has died (CONFIG_FUTEX).
+    pub fn read_here(&self) -> io::Result<Reading> {
+        Reader::new(&self.memfd).map(Reading)
     }
 
     /// Tells all agents that nobody reads any more. They do nothing from then on and go along with no exec. The memory of the

@@ -20,13 +20,14 @@
 //! using files.
 
 mod log;
+mod reader;
 mod receiver;
 mod record;
 mod target;
 #[cfg(test)]
 mod tests;
 
-pub use log::{Last, Log, Lost};
+pub use log::{Last, Log, Lost, Reading};
 pub use receiver::{Ending, FirstTouches, Receiver, Sent, may_arm};
 pub use record::{Arming, Carrying, Event, Lookup, NAMES_OF_LIBC, Record, TouchedRun};
 pub use target::{LIBRARY, find_library, variables};

@@ -1,0 +1,116 @@
+//! The files of a prefetch, each open from the look at it to its last read: whoever holds a file open keeps its file system from being
+//! unmounted, and the space of a file that was deleted in use.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use prepage_core::profile::plan::Read;
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_sys::sync::Anyway;
+use rustix::fs::Advice;
+
+/// The files of a profile, in its order.
+pub(super) struct Files(Vec<Slot>);
+
+/// One file.
+///
+/// Lock legend: (a) atomic; (o) set once; `open` is the lock, held while the file is opened, so that who wants it meanwhile has it as well.
+/// Nobody waits for a lookup who only wants to know how far the prefetch is.
+#[derive(Default)]
+struct Slot {
+    open: Mutex<Option<Arc<File>>>,
+    /// What is read in its place ([`Files::give`]), open for good.
+    given: Option<Arc<File>>,
+    /// (o) Whether it was ever opened.
+    was_opened: OnceLock<()>,
+    /// (o) Why it is not read.
+    skipped: OnceLock<Skipped>,
+    /// (a) Reads still to come.
+    reads_left: AtomicU32,
+}
+
+impl Files {
+    pub(super) fn of(profile: &Profile) -> Self {
+        Self(profile.files.iter().map(|_| Slot::default()).collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes note of what is to be read of each.
+    pub(super) fn plan(&mut self, reads: &[Read]) {
+        self.0.iter_mut().for_each(|slot| *slot.reads_left.get_mut() = 0);
+        reads.iter().for_each(|read| *self.0[read.file].reads_left.get_mut() += 1);
+    }
+
+    /// Has `file` read in place of what lies at the path of file `at`.
+    pub(super) fn give(&mut self, at: usize, file: File) {
+        let slot = &mut self.0[at];
+        (slot.given, slot.was_opened) = (Some(Arc::new(file)), OnceLock::from(()));
+    }
+
+    /// File `at`, which `known` describes, opened where it is not. It stays open as long as reads of it are to come.
+    ///
+    /// # Errors
+    /// Why it is not read.
+    pub(super) fn open(&self, at: usize, known: &ProfiledFile) -> Result<Arc<File>, Skipped> {
+        let slot = &self.0[at];
+        if let Some(given) = &slot.given {
+            return Ok(given.clone());
+        }
+        let mut open = slot.open.lock().anyway();
+        if let Some(skipped) = slot.skipped.get() {
+            return Err(*skipped);
+        }
+        if let Some(file) = &*open {
+            return Ok(file.clone());
+        }
+        let opened = open_if_same(known).map(Arc::new);
+        let file = opened.inspect_err(|skipped| _ = slot.skipped.set(*skipped))?;
+        // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        let _ = slot.was_opened.set(());
+        if slot.reads_left.load(Ordering::Relaxed) > 0 {
+            *open = Some(file.clone());
+        }
+        Ok(file)
+    }
+
+    /// Opens file `at` for who will read of it, unless that has been done.
+    pub(super) fn look_at(&self, at: usize, known: &ProfiledFile) {
+        if self.0[at].was_opened.get().is_none() {
+            let _ = self.open(at, known);
+        }
+    }
+
+    /// One of the reads of file `at` has been made, or cannot be. After the last one it is closed.
+    pub(super) fn note_read(&self, at: usize) {
+        let slot = &self.0[at];
+        // More than were planned are made by who begins a prefetch twice.
+        let left =
+            slot.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left == Ok(1) {
+            slot.open.lock().anyway().take();
+        }
+    }
+
+    /// Closes all but those that somebody opens just now. What is still to be read of them is opened again.
+    pub(super) fn close(&self) {
+        let open = self.0.iter().filter_map(|slot| slot.open.try_lock().ok()?.take());
+        open.for_each(drop);
+    }
+
+    /// Those that are not read, by index.
+    pub(super) fn skipped(&self) -> Vec<(usize, Skipped)> {
+        let skipped = |(at, slot): (usize, &Slot)| Some((at, *slot.skipped.get()?));
+        self.0.iter().enumerate().filter_map(skipped).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_open(&self, at: usize) -> bool {
+        self.0[at].open.lock().anyway().is_some()
+    }
+}
