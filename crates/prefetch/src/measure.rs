@@ -265,8 +265,11 @@ impl Bench<'_> {
             process.env("PREPAGE", "off");
         }
         give_inherited(&mut process);
+        let signals = Signals::take_over(&ENDING).map_err(failed)?;
+        signals.leave_to(&mut process);
         let began = Instant::now();
-        let (status, asked_to_end) = process.spawn().and_then(end_of).map_err(failed)?;
+        let ended = process.spawn().and_then(|child| end_of(child, &signals));
+        let (status, asked_to_end) = ended.map_err(failed)?;
         if let Some(signal) = asked_to_end {
             return Err(MeasureError::AskedToEnd { signal });
         }
@@ -311,12 +314,10 @@ impl Bench<'_> {
     }
 }
 
-/// Waits for `child`, and hands on to it the signals that ask this process to end; returns the last of them, too.
-fn end_of(mut child: Child) -> io::Result<(ExitStatus, Option<i32>)> {
-    let pid = Pid::from_child(&child);
-    // Not earlier: a program is given the signals that are blocked.
-    let asked_to_end = Signals::take_over(&ENDING)
-        .and_then(|signals| signals.pass_on_until_end(pidfd_open(pid, PidfdFlags::empty())?));
+/// Waits for `child`, and hands on to it the `signals` that ask this process to end; returns the last of them, too.
+fn end_of(mut child: Child, signals: &Signals) -> io::Result<(ExitStatus, Option<i32>)> {
+    let child_fd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).map_err(io::Error::from);
+    let asked_to_end = child_fd.and_then(|child| signals.pass_on_until_end(child));
     if asked_to_end.is_err() {
         let _ = child.kill();
     }

@@ -4,6 +4,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::MutexGuard;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -53,6 +55,20 @@ impl Signals {
                 return Err(io::Error::from_raw_os_error(error));
             }
             Ok(Self { fd, before: before.assume_init(), _thread: PhantomData })
+        }
+    }
+
+    /// Has the program that `command` starts begin with the signal mask of before.
+    pub fn leave_to(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: one system call on a set that pthread_sigmask gave; it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+                    0 => Ok(()),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                }
+            });
         }
     }
 

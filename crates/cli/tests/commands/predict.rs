@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Sandbox, can_learn, evict, json, make_old, may, text, wait_for};
+use crate::support::{Sandbox, can_learn, evict, json, make_old, may, text};
 use prepage_core::profile::Profile;
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::{Layer, ProgramKey, Stores};
@@ -121,15 +121,7 @@ impl Subject {
         self.evict();
         let mut command = self.sandbox.prepage(&[&["run", "-q"], options, &["--"]].concat());
         assert!(command.arg(program).arg(data).args(args).status().unwrap().success());
-        let data = data.to_str().unwrap().as_bytes();
-        let names_data = |process: PathBuf| {
-            let words = fs::read(process.join("cmdline")).unwrap_or_default();
-            words.windows(data.len()).any(|words| words == data)
-        };
-        wait_for("the end of what runs beside", || {
-            let mut processes = fs::read_dir("/proc").unwrap().flatten();
-            (!processes.any(|process| names_data(process.path()))).then_some(())
-        });
+        self.sandbox.wait_for_helpers();
     }
 
     fn resident(&self) -> BTreeSet<u64> {
