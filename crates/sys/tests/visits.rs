@@ -137,12 +137,12 @@ fn a_program_that_waits_with_other_signals_blocked_gets_none_of_them() {
     let source = r#"
 #include <pthread.h>
 #include <signal.h>
-static volatile int wanted;
+static volatile int wanted, got;
 static pthread_t waits;
-static void taken(int number) { wanted |= number == SIGUSR1; }
+static void taken(int number) { wanted |= number == SIGUSR1; got += number == SIGUSR1; }
 static void *sends(void *none) {
     for (int i = 0; i < 40; i++) {
-        while (wanted);
+        while (wanted || got < i);
         work(2000);
         pthread_kill(waits, SIGUSR2);
         work(5000);
