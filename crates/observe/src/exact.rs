@@ -61,7 +61,7 @@ impl State {
     fn begin(&mut self, pid: u32, options: &ObserveOptions) -> Vec<(&'static str, OsString)> {
         let may_be_armed = may_arm().map_err(|error| error.to_string());
         // Where no agent goes, visits do.
-        let (inside, receiver) = Inside::open(pid, options, may_be_armed.is_ok(), u64::MAX)
+        let (inside, receiver) = Inside::open(pid, options, may_be_armed.is_ok())
             .map_or((None, None), |(inside, receiver)| (Some(inside), Some(receiver)));
         let entry = entry(options, inside.is_some());
         if let Some(inside) = &inside {

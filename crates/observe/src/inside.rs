@@ -20,7 +20,7 @@ use crate::sightings::Sightings;
 use crate::target::would_load;
 
 /// Room for some 300,000 records; memory is used as they come, the program's.
-const LOG_BYTES_MAX: u64 = 32 << 20;
+const LOG_BYTES: u64 = 32 << 20;
 
 /// The names of a process that is gone wait at most this long until it is known whether the process was elsewhere. News of execs comes every
 /// four milliseconds, and later on a busy machine.
@@ -58,14 +58,9 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// A log of `bytes_max` at most, and where agents send their userfaultfds, where programs `may_be_armed`. An agent is expected in the
-    /// program of process `pid`. `Err` says why none goes into it.
-    pub fn open(
-        pid: u32,
-        options: &ObserveOptions,
-        may_be_armed: bool,
-        bytes_max: u64,
-    ) -> Result<(Self, Receiver), String> {
+    /// A log, and where agents send their userfaultfds, where programs `may_be_armed`. An agent is expected in the program of process `pid`.
+    /// `Err` says why none goes into it.
+    pub fn open(pid: u32, options: &ObserveOptions, may_be_armed: bool) -> Result<(Self, Receiver), String> {
         let program = options.program.as_deref().ok_or("the program is not known beforehand")?;
         let said = |error: io::Error| error.to_string();
         let library = match &options.agent {
@@ -82,7 +77,7 @@ impl Inside {
             Carrying::Rights => return Err("the program has rights of its own".into()),
             other => return Err(format!("{other:?}")),
         }
-        let log = Log::create(LOG_BYTES_MAX.min(bytes_max)).map_err(said)?;
+        let log = Log::create(LOG_BYTES).map_err(said)?;
         let receiver = Receiver::bind(&log).map_err(said)?;
         let variable = log.variable(may_be_armed);
         let variables = variables(&library, &variable, options.own_audit.as_deref());
@@ -164,6 +159,12 @@ impl Inside {
             Event::Mapped { .. } | Event::Touched { .. } | Event::Told => {}
         }
         None
+    }
+
+    /// Has agents use no more than `bytes` of the log.
+    pub fn keep_within(&self, bytes: u64) {
+        // Where that fails, they use what there is.
+        let _ = self.log.limit(bytes);
     }
 
     /// Has agents do as at the end of the observation where the calling thread ends before what this returns is dropped. `None` where that

@@ -66,11 +66,6 @@ pub struct ObserveOptions {
     pub rights: Option<Rights>,
     /// The root below which the process looks names up, where that is not this process's own.
     pub root: Option<Arc<Root>>,
-    /// The control groups whose memory the program and what observes it share: little is noted where they have little, and nothing where that
-    /// could have the program killed. Without them, memory is used as it is needed.
-    pub memory: Option<Cgroups>,
-    /// Whether the program needs each task that a limit leaves: no thread is started, not even to ask for perf.
-    pub spares_tasks: bool,
 }
 
 /// Nothing of a start can be observed.
@@ -164,11 +159,8 @@ impl Observer {
     /// When nothing can be seen. What can be seen only in part is told in [`Observation::unseen`].
     pub fn attach(pid: u32, options: &ObserveOptions) -> Result<Self, ObserveError> {
         let mut unseen = Vec::new();
-        let memory = options.memory.clone().map(Memory::of);
-        let share = memory.as_ref().map_or(Ok(u64::MAX), Memory::share_bytes);
-        let share_bytes = share.map_err(|available_bytes| ObserveError::Memory { available_bytes })?;
         let may_be_armed = may_arm().map_err(|error| error.to_string());
-        let (inside, receiver) = match Inside::open(pid, options, may_be_armed.is_ok(), share_bytes) {
+        let (inside, receiver) = match Inside::open(pid, options, may_be_armed.is_ok()) {
             Ok((inside, receiver)) => (Some(inside), Some(receiver)),
             Err(why) => {
                 unseen.push(format!("names and reads, but for those that waited for the device: {why}"));
@@ -198,12 +190,6 @@ impl Observer {
             unseen.push(without_perf(&error));
             Pages::Tables(tables(), None, None)
         });
-        if is_to_be_primed && options.spares_tasks {
-            unseen.push(
-                "the order of pages, and those touched last: the program needs the tasks that are left"
-                    .into(),
-            );
-        }
         if let Some(inside) = &inside {
             // Page tables end with the process, and so does what tells where it is armed.
             inside.ask_for(match pages {
@@ -214,8 +200,7 @@ impl Observer {
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { Stalls::attach(pid).ok() } else { None };
-        let agent = inside.as_ref().map(|inside| inside.library().into());
-        let sightings = Sightings::without(agent).within(share_bytes);
+        let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         Ok(Self {
             pid,
@@ -230,8 +215,8 @@ impl Observer {
             root: options.root.clone(),
             gives_way: options.gives_way,
             has_given_way: false,
-            is_to_be_primed: is_to_be_primed && !options.spares_tasks,
-            memory,
+            is_to_be_primed,
+            memory: None,
         })
     }
 
@@ -239,6 +224,34 @@ impl Observer {
     /// ([`prepage_sys::exec::exec_with`] does so), so that more of it is seen. It does not see them itself.
     pub fn program_arguments(&self) -> Vec<(&'static str, OsString)> {
         self.inside.as_ref().map_or_else(Vec::new, |inside| inside.variables().to_vec())
+    }
+
+    /// Notes little where the control groups `groups`, whose memory the program and what observes it share, have little left. To be called when
+    /// the program has been let go: it takes a tenth of a millisecond to find out.
+    ///
+    /// # Errors
+    /// [`ObserveError::Memory`] where that could have the program killed: then [`Self::end`] ends it.
+    pub fn keep_within(&mut self, groups: Cgroups) -> Result<(), ObserveError> {
+        let memory = Memory::of(groups);
+        let share_bytes =
+            memory.share_bytes().map_err(|available_bytes| ObserveError::Memory { available_bytes })?;
+        self.inside.iter().for_each(|inside| inside.keep_within(share_bytes));
+        self.sightings.keep_within(share_bytes);
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    /// Starts no thread, for the program needs each task that a limit leaves: perf is not asked for.
+    pub fn spare_tasks(&mut self) {
+        if std::mem::take(&mut self.is_to_be_primed) {
+            let why = "the order of pages, and those touched last: the program needs the tasks that are left";
+            self.unseen.push(why.into());
+        }
+    }
+
+    /// Undoes everything that was set for observing.
+    pub fn end(self) {
+        self.finish(true, [Coverage::Partial; 2]);
     }
 
     /// Observes until the start is over: the process has ended, no file was touched for a second, or `until` is over.

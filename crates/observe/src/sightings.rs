@@ -134,17 +134,12 @@ impl Sightings {
         Self { agent, ..Self::default() }
     }
 
-    /// The same, with no more pages and names than some `bytes` of memory hold of each, and of their paths.
-    #[must_use]
-    pub fn within(self, bytes: u64) -> Self {
+    /// Has no more pages and names noted than some `bytes` of memory hold of each, and of their paths.
+    pub fn keep_within(&mut self, bytes: u64) {
         let most = |bytes_each: u64| usize::try_from(bytes / bytes_each).unwrap_or(usize::MAX);
-        let [pages_max, names_max] = [PAGE_NOTE_BYTES, NAME_NOTE_BYTES].map(most);
-        Self {
-            pages_max: self.pages_max.min(pages_max),
-            names_max: self.names_max.min(names_max),
-            paths_bytes_left: self.paths_bytes_left.min(most(1)),
-            ..self
-        }
+        self.pages_max = self.pages_max.min(most(PAGE_NOTE_BYTES));
+        self.names_max = self.names_max.min(most(NAME_NOTE_BYTES));
+        self.paths_bytes_left = self.paths_bytes_left.min(most(1));
     }
 
     /// The file mapped as `path`; `None` where nothing is noted of it: what is on no device, the agent, and what there is no room for.

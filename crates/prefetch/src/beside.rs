@@ -14,7 +14,7 @@ use prepage_core::profile::gain::Turn;
 use prepage_core::profile::observation::Observation;
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_observe::sightings::{FileIndex, Seen, Sightings};
-use prepage_observe::{Follower, ObserveError, ObserveOptions, Observer, Until};
+use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
 use prepage_profiles::{Layer, Stores, chain};
 use prepage_sys::cgroup::Memberships;
@@ -64,12 +64,9 @@ impl Beside<'_> {
     /// is observed.
     pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], word: Option<Word>) {
         let Some(until) = &self.until() else { return };
-        // A warm start does not ask for a dozen files of control groups.
-        let groups = LazyCell::new(Memberships::of_process);
+        // A warm start does not ask for a dozen files of control groups, and no program waits for that.
+        let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
         let tasks = LazyCell::new(|| Tasks::left(&groups));
-        if word.is_some() && tasks.are_few() {
-            return self.leave_alone(word);
-        }
         open_files::allow_many();
         let choice = Choice::new(profile, self.options, self.is_kept);
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
@@ -115,7 +112,10 @@ impl Beside<'_> {
         }
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
         let observation =
-            word.and_then(|word| self.observe(word, until, (&*groups, *tasks), &mut persisting, &mut fetch));
+            word.and_then(|word| self.observe(word, until, (&groups, &tasks), &mut persisting, &mut fetch));
+        if is_observed && tasks.are_few() {
+            return self.leave_alone(None);
+        }
         if observation.is_none() {
             progress.follow(u64::MAX);
         }
@@ -153,20 +153,17 @@ impl Beside<'_> {
     /// its files.
     pub(crate) fn unknown(&self, word: Option<Word>) {
         let Some(until) = &self.until() else { return };
-        let groups = LazyCell::new(Memberships::of_process);
+        let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
         let tasks = LazyCell::new(|| Tasks::left(&groups));
-        if word.is_some() && tasks.are_few() {
-            return self.leave_alone(word);
-        }
         open_files::allow_many();
         let is_to_guess = self.options.prefetch;
         let program = self.context.key.program.as_ref();
-        let is_to_be_read_ahead = is_to_guess && word.is_some() && tasks.to_spare() > 0;
-        let dense = is_to_be_read_ahead.then(|| DenseReads::begin(program, Cache::of_user)).flatten();
+        let dense =
+            (is_to_guess && word.is_some()).then(|| DenseReads::begin(program, Cache::of_user)).flatten();
         let mut fetch = Fetch { is_to_guess, dense, ..Fetch::default() };
         let mut persisting = self.persisting();
         let observed =
-            word.and_then(|word| self.observe(word, until, (&*groups, *tasks), &mut persisting, &mut fetch));
+            word.and_then(|word| self.observe(word, until, (&groups, &tasks), &mut persisting, &mut fetch));
         match observed {
             Some(observation) => {
                 let shown = Shown { observation: Some(observation), ..Shown::default() };
@@ -174,10 +171,10 @@ impl Beside<'_> {
             }
             None => {
                 fetch.dense = None;
-                if is_to_guess && tasks.are_few() {
+                if tasks.are_few() {
                     return self.leave_alone(None);
                 }
-                self.guess(&mut fetch, *tasks, false);
+                self.guess(&mut fetch, &tasks, false);
                 until.wait();
             }
         }
@@ -204,7 +201,7 @@ impl Beside<'_> {
     }
 
     /// Begins to guess what the program is likely to use, where that is wanted and there are threads to spare of what `tasks` are left.
-    fn guess(&self, fetch: &mut Fetch, tasks: Tasks, is_observed: bool) {
+    fn guess(&self, fetch: &mut Fetch, tasks: &Tasks, is_observed: bool) {
         if std::mem::take(&mut fetch.is_to_guess) {
             // Where the start is observed, what was seen is told as well.
             let listener = if is_observed { self.listener.kept() } else { self.listener.clone() };
@@ -223,7 +220,7 @@ impl Beside<'_> {
         &self,
         word: Word,
         until: &Until,
-        (groups, tasks): (&Memberships, Tasks),
+        (groups, tasks): (&LazyCell<Memberships>, &LazyCell<Tasks, impl FnOnce() -> Tasks>),
         persisting: &mut Persisting<'_>,
         fetch: &mut Fetch,
     ) -> Option<Observation> {
@@ -231,14 +228,25 @@ impl Beside<'_> {
             program: self.context.executable.clone(),
             own_audit: std::env::var_os("LD_AUDIT"),
             gives_way: true,
-            memory: Some(Cgroups::of(groups)),
-            spares_tasks: tasks.to_spare() == 0,
             ..ObserveOptions::default()
         };
         match Observer::attach(self.context.pid, &options) {
-            Ok(observer) => {
+            Ok(mut observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
+                // Beside the program, which no longer waits.
+                if tasks.are_few() {
+                    observer.end();
+                    return None;
+                }
+                if tasks.to_spare() == 0 {
+                    observer.spare_tasks();
+                }
+                if let Err(error) = observer.keep_within(Cgroups::of(groups)) {
+                    observer.end();
+                    self.listener.note(&format!("not observed: {}", chain(&error)));
+                    return None;
+                }
                 // Not before: on a busy machine, threads that begin keep this one from its processor. The one that tries the device mostly waits for it.
                 self.guess(fetch, tasks, true);
                 let mut following = Following { beside: self, persisting, fetch };
@@ -253,11 +261,7 @@ impl Beside<'_> {
                 Some(observation)
             }
             Err(error) => {
-                let remedy = match error {
-                    ObserveError::Memory { .. } => "",
-                    _ => "\n  try: prepage doctor",
-                };
-                word.refused(&format!("{}{remedy}", chain(&error)));
+                word.refused(&format!("{}\n  try: prepage doctor", chain(&error)));
                 None
             }
         }

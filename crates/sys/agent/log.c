@@ -22,7 +22,7 @@ struct header {
     char magic[8];
     uint32_t version, ended;
     unsigned char token[TOKEN];
-    uint64_t slots;
+    uint64_t slots; /* that may be used, of those there are: the observer may come to know that there is little memory */
     uint32_t last, reader; /* 0: nobody says */
     uint64_t unused[2];
     uint64_t cursor, dropped, missed;
@@ -109,7 +109,7 @@ int log_open(const char *variable, int *arms)
         return 0;
     struct header *found = (struct header *)mapped;
     int ours = !__builtin_memcmp(found->magic, "prepage", 8) && found->version == 2 &&
-               !__builtin_memcmp(found->token, token, TOKEN) && found->slots == (uint64_t)(stat.size - SLOTS_AT) / SLOT;
+               !__builtin_memcmp(found->token, token, TOKEN) && found->slots <= (uint64_t)(stat.size - SLOTS_AT) / SLOT;
     if (!ours) {
         RAW2(__NR_munmap, mapped, stat.size);
         return 0;
@@ -205,7 +205,9 @@ static union slot *take(uint64_t count)
     __atomic_fetch_add(&writers, 1, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&left, __ATOMIC_SEQ_CST)) {
         uint64_t first = __atomic_fetch_add(&header->cursor, count, __ATOMIC_RELAXED);
-        if (first + count <= slots_bytes / SLOT && first + count >= first)
+        /* The program may have written anything there. */
+        uint64_t most = __atomic_load_n(&header->slots, __ATOMIC_RELAXED);
+        if (first + count <= most && first + count <= slots_bytes / SLOT && first + count >= first)
             return (union slot *)((char *)header + SLOTS_AT) + first;
     }
     __atomic_fetch_add(&header->dropped, 1, __ATOMIC_RELAXED);

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
 
 use crate::arm::let_go_of_given_up;
+use crate::bare_main::arguments_place;
 use crate::fork::{fork_orphan, fork_unannounced};
 use crate::given::{check, number};
 use crate::heaps;
@@ -119,16 +120,21 @@ fn take_own_name() {
     const NAME: &CStr = c"prepage";
     // SAFETY: PR_SET_NAME reads a string that ends with a zero byte.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
-    // Without a /proc nobody can look, either. Not by number, which is another process's where /proc is of another namespace.
-    let Ok(stat) = ProcessStat::of_this_thread() else { return };
-    let bytes = stat.arguments_end.saturating_sub(stat.arguments_at) as usize;
-    if stat.arguments_at == 0 || bytes == 0 {
+    // The kernel is asked where nobody has noted it. Without a /proc nobody can look, either; and not by number, which is another process's where
+    // /proc is of another namespace.
+    let told = || {
+        let stat = ProcessStat::of_this_thread().ok()?;
+        Some(stat.arguments_at as usize..stat.arguments_end as usize)
+    };
+    let Some(place) = arguments_place().or_else(told).filter(|place| place.start != 0 && !place.is_empty())
+    else {
         return;
-    }
+    };
+    let bytes = place.len();
     // SAFETY: there the kernel has put the arguments of this program, on a stack that is this process's own copy. Who still has pointers to them,
     // as the standard library has, finds strings there that end in the arguments or in the environment behind them.
     unsafe {
-        let arguments = std::ptr::with_exposed_provenance_mut::<u8>(stat.arguments_at as usize);
+        let arguments = std::ptr::with_exposed_provenance_mut::<u8>(place.start);
         let name = NAME.to_bytes_with_nul();
         if bytes > name.len() {
             arguments.copy_from_nonoverlapping(name.as_ptr(), name.len());

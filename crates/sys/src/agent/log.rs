@@ -19,6 +19,8 @@ const MAGIC: &[u8; 8] = b"prepage\0";
 const ENDED_AT: u64 = 12;
 /// What is wanted of a process before its page table goes ([`Last`]).
 const LAST_AT: u64 = 40;
+/// How many slots may be used.
+const MOST_AT: u64 = 32;
 const CURSOR_AT: u64 = 64;
 const SLOTS_AT: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
@@ -109,7 +111,7 @@ impl Log {
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
         let memfd = File::from(memfd);
         memfd.write_all_at(&secret, 16)?;
-        memfd.write_all_at(&slots.to_ne_bytes(), 32)?;
+        memfd.write_all_at(&slots.to_ne_bytes(), MOST_AT)?;
         memfd.write_all_at(&VERSION.to_ne_bytes(), 8)?;
         memfd.write_all_at(MAGIC, 0)?;
         let token = secret.iter().fold(String::new(), |mut token, byte| {
@@ -135,6 +137,15 @@ impl Log {
 
     pub(super) fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Has agents use no more than `bytes` from now on, or what they have used by now. Calls that they would tell of then count as dropped.
+    ///
+    /// # Errors
+    /// Only when the memfd cannot be read or written.
+    pub fn limit(&self, bytes: u64) -> io::Result<()> {
+        let most = (bytes / SLOT_BYTES).max(self.word(CURSOR_AT)?).min(self.slots);
+        self.memfd.write_all_at(&most.to_ne_bytes(), MOST_AT)
     }
 
     /// Notes that the calling thread reads the log, until what this returns is dropped, on the same thread. Where the thread ends before, killed
