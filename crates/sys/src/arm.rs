@@ -56,12 +56,7 @@ impl Visit {
     /// [`VisitError`], before the process noticed anything.
     pub fn begin(pid: u32) -> Result<Self, VisitError> {
         let mut visit = Self::of(pid, false)?;
-        // The kernel is still setting it up.
-        let is_loading = auxv::entries(pid).is_empty();
-        if !is_loading && vdso_of(pid).is_none() {
-            return Err(VisitError::Foreign);
-        }
-        if is_loading || !is_interruptible(pid) {
+        if !is_interruptible(pid) {
             return Err(VisitError::Busy);
         }
         ptrace::seize_alone(pid).map_err(|error| refused(pid, error))?;
