@@ -52,7 +52,7 @@ impl Memory {
     fn available_bytes(&self) -> u64 {
         let info = rustix::system::sysinfo();
         let free_bytes = (info.freeram as u64).saturating_mul(info.mem_unit.into());
-        // Mostly told by one system call.
+        // One system call is mostly enough.
         let of_machine =
             if free_bytes >= PLENTY_BYTES { None } else { available_kib().map(|kib| kib * 1024) };
         self.groups.available_bytes().into_iter().chain(of_machine).min().unwrap_or(u64::MAX)

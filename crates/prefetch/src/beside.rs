@@ -74,6 +74,7 @@ impl Beside<'_> {
         let (is_warm, was_cold) = match is_prefetched {
             true => (engine.is_warm(), false),
             false => {
+                engine.open_sample();
                 let residency = engine.residency();
                 (residency == Residency::All, residency == Residency::Little)
             }

@@ -27,7 +27,7 @@ const BYTES_MAX: u64 = 64 << 10;
 /// All patterns of a user's file: the service compares each start of the user with them, which costs at most so many bytes times those of a path.
 const PATTERNS_BYTES_MAX: usize = 8 << 10;
 const PATTERN_CHARS_SHOWN: usize = 40;
-/// Mistakes that are told: a file may have one in each line.
+/// Mistakes that are kept: a file may have one in each line.
 const MISTAKES_MAX: usize = 100;
 
 /// The keys, as files and `prepage config` name them.
@@ -245,7 +245,7 @@ impl Config {
             }
         }
         if is_too_wrong {
-            let text = format!("has more mistakes than the {MISTAKES_MAX} that are told");
+            let text = format!("has more than {MISTAKES_MAX} mistakes; the others are not listed");
             self.mistakes.push(Mistake { path: path.into(), line: None, text });
         }
         if is_cut {
@@ -456,7 +456,7 @@ mod tests {
         config.parse(Path::new("/x"), "x\n".repeat(BYTES_MAX as usize / 2).as_bytes());
         let (last, told) = config.mistakes.split_last().unwrap();
         assert_eq!(told.len(), MISTAKES_MAX);
-        assert_eq!(last.to_string(), "/x: has more mistakes than the 100 that are told");
+        assert_eq!(last.to_string(), "/x: has more than 100 mistakes; the others are not listed");
     }
 
     #[test]

@@ -32,6 +32,7 @@ use prepage_sys::sync::Anyway;
 
 use crate::calibrate::cache::Cache;
 use crate::memory::Budget;
+use crate::resident::is_resident;
 use files::Files;
 pub use state::Amounts;
 use state::{AtWork, Device, State};
@@ -250,12 +251,15 @@ impl Engine {
         is_warm
     }
 
-    /// How much of what the profile holds is in memory, judged by the same sample. To ask twice may change the answer: where a page has to be
-    /// read to find out, it is in memory afterwards. Nothing stays open.
+    /// How much of what the profile holds is in memory, judged by what [`Self::open_sample`] has opened, with whose rights ever: this opens
+    /// nothing. To ask twice may change the answer: where a page has to be read to find out, it is in memory afterwards. Nothing stays open.
     pub fn residency(&self) -> Residency {
+        let is_there = |read: &Read| {
+            self.state.files.opened(read.file).is_none_or(|file| is_resident(&file, read.range.start()))
+        };
         let (missing, all) = self.state.sample().fold((0, 0), |(missing, all), read| {
             let pages = read.range.len();
-            (missing + if self.state.is_first_resident(read) { 0 } else { pages }, all + pages)
+            (missing + if is_there(read) { 0 } else { pages }, all + pages)
         });
         self.state.files.close();
         match missing {

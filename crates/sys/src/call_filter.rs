@@ -133,6 +133,17 @@ pub(crate) fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | comparison | BPF_K) as u16, jt, jf, k }
 }
 
+/// From now on system call `number` kills this process.
+#[cfg(test)]
+pub(crate) fn kill_for(number: i64) -> io::Result<()> {
+    install(&[
+        statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(libc::seccomp_data, nr) as u32),
+        jump(BPF_JEQ, number as u32, 0, 1),
+        statement(BPF_RET | BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
+        statement(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
     use prepage_testing::{Need, unless_refused};

@@ -63,30 +63,21 @@ pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::mem::offset_of;
-
-    use libc::{BPF_ABS, BPF_JEQ, BPF_K, BPF_LD, BPF_RET, BPF_W};
     use prepage_testing::{Need, unless_refused};
+    use std::io;
 
     use crate::agent::may_arm;
-    use crate::call_filter::{install, jump, statement};
+    use crate::call_filter::kill_for;
     use crate::forked::Forked;
 
     /// Where it counted as leave, the next to ask would be killed: the program.
     #[test]
     fn a_probe_that_is_killed_is_no_leave_even_where_nobody_waits_for_children() {
-        let filter = [
-            statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(libc::seccomp_data, nr) as u32),
-            jump(BPF_JEQ, libc::SYS_userfaultfd as u32, 0, 1),
-            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
-            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
-        ];
         for disposition in [libc::SIG_DFL, libc::SIG_IGN] {
             let child = Forked::new(|| {
                 // SAFETY: SIG_DFL and SIG_IGN install no code.
                 unsafe { libc::signal(libc::SIGCHLD, disposition) };
-                match install(&filter) {
+                match kill_for(libc::SYS_userfaultfd) {
                     Err(error) => error.raw_os_error().unwrap_or(2),
                     Ok(()) if may_arm().is_ok() => 1,
                     Ok(()) => 0,

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::control_group::ControlGroup;
 use crate::support::{Sandbox, can_learn, evict, helpers, is_root, make_old, text, wait_for};
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::process_status::ProcessStatus;
-use prepage_testing::{Need, has, memory_groups};
+use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A program that says a line, waits for one, and ends.
@@ -136,31 +137,6 @@ fn a_file_system_can_be_unmounted_by_the_program_that_used_it() {
     }
 }
 
-/// A control group of a test's own, removed at its end.
-struct MemoryGroup(PathBuf);
-
-impl MemoryGroup {
-    /// `None`, counted as a skip, where none can be made.
-    fn with(bytes_max: u64) -> Option<Self> {
-        if !has(Need::MemoryGroup) {
-            return None;
-        }
-        let group = Self(memory_groups().join(format!("prepage-test-{}-{bytes_max}", std::process::id())));
-        fs::create_dir(&group.0).unwrap();
-        fs::write(group.0.join("memory.limit_in_bytes"), bytes_max.to_string()).unwrap();
-        Some(group)
-    }
-}
-
-impl Drop for MemoryGroup {
-    fn drop(&mut self) {
-        // The last of its processes may not have been taken note of yet.
-        (0..400).take_while(|_| fs::remove_dir(&self.0).is_err()).for_each(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-        });
-    }
-}
-
 #[test]
 fn a_program_with_little_memory_is_not_killed_for_what_observes_it() {
     let sandbox = Sandbox::new();
@@ -170,9 +146,9 @@ fn a_program_with_little_memory_is_not_killed_for_what_observes_it() {
     let program = format!("{LOOKS_UP}kept = b'x' * int(sys.argv[1])\nlook(150000)\nprint('done')");
     // Too little to observe anything, and enough for the program and a part of what it does.
     for (limit_mb, kept_mb) in [(30, 2), (100, 60)] {
-        let Some(group) = MemoryGroup::with(limit_mb << 20) else { return };
-        let mut command = sandbox.command("sh", &["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]);
-        command.arg(&group.0).args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--"]);
+        let Some(group) = ControlGroup::of_memory(limit_mb << 20) else { return };
+        let mut command = group.command(&sandbox);
+        command.args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--"]);
         command.args(["python3", "-c", &program, &(kept_mb << 20).to_string()]);
         let output = command.output().unwrap();
         let told = text(&output.stderr);
@@ -180,7 +156,7 @@ fn a_program_with_little_memory_is_not_killed_for_what_observes_it() {
         assert_eq!(text(&output.stdout), "done\n");
         assert_eq!(told.contains("MB of memory are left to the program"), limit_mb == 30, "{told}");
         sandbox.wait_for_helpers();
-        let killed = fs::read_to_string(group.0.join("memory.oom_control")).unwrap();
+        let killed = group.read("memory.oom_control");
         assert!(killed.lines().any(|line| line == "oom_kill 0"), "{limit_mb} MB: {killed}");
     }
 }

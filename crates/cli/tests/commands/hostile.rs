@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::control_group::ControlGroup;
 use crate::support::{Sandbox, evict, is_root, may, text, wait_for};
 use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Doctor, Hung, Need, has, task_groups};
+use prepage_testing::{Doctor, Hung, Need, has};
 use prepage_vm::{Pool, Vm, VmOptions};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
@@ -312,31 +313,6 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     }
 }
 
-/// A control group of a test's own, removed at its end.
-struct TaskGroup(PathBuf);
-
-impl TaskGroup {
-    /// `None`, counted as a skip, where none can be made.
-    fn with(most: u32) -> Option<Self> {
-        if !has(Need::TaskGroup) {
-            return None;
-        }
-        let group = Self(task_groups().join(format!("prepage-test-{}-{most}", std::process::id())));
-        fs::create_dir(&group.0).unwrap();
-        fs::write(group.0.join("pids.max"), most.to_string()).unwrap();
-        Some(group)
-    }
-}
-
-impl Drop for TaskGroup {
-    fn drop(&mut self) {
-        // The last of its processes may not have been taken note of yet.
-        (0..400).take_while(|_| fs::remove_dir(&self.0).is_err()).for_each(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-        });
-    }
-}
-
 #[test]
 fn a_prefetch_leaves_tasks_to_its_program() {
     let sandbox = Sandbox::new();
@@ -345,29 +321,25 @@ fn a_prefetch_leaves_tasks_to_its_program() {
     }
     let files = (0..40).map(|at| of_file(&data_file(&sandbox, &format!("file-{at}")), 0, 64));
     store(&sandbox, files.collect(), &["/", "/usr"]);
-    let Some(group) = TaskGroup::with(20) else { return };
-    let mut command = sandbox.command("sh", &["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]);
-    command
-        .arg(&group.0)
-        .args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"])
-        .args(PROGRAM);
+    let Some(group) = ControlGroup::of_tasks(20) else { return };
+    let mut command = group.command(&sandbox);
+    command.args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"]).args(PROGRAM);
     let told = run_by(&mut command);
     assert!(told.contains("of 40 files"), "{told}");
     // How often somebody met the limit.
-    assert_eq!(fs::read_to_string(group.0.join("pids.events")).unwrap(), "max 0\n");
+    assert_eq!(group.read("pids.events"), "max 0\n");
 }
 
 #[test]
 fn where_no_thread_can_be_made_files_are_read_and_processes_asked_by_one() {
     let sandbox = Sandbox::new();
     let data = data_file(&sandbox, "data");
-    let Some(group) = TaskGroup::with(1) else { return };
+    let Some(group) = ControlGroup::of_tasks(1) else { return };
     let vm = Vm::new(VmOptions::default().pool(&Pool::new(64 << 20).unwrap())).unwrap();
     let pid = std::process::id().to_string();
     for words in [&["warm", data.to_str().unwrap()][..], &["vm", "top", "--once", "--pid", &pid]] {
-        let mut command = sandbox.command("sh", &["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]);
-        let output =
-            command.arg(&group.0).arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words).output().unwrap();
+        let mut command = group.command(&sandbox);
+        let output = command.arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
     }
     drop(vm);

@@ -1,6 +1,7 @@
 //! A store of its own for each test, and the commands run on it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod control_group;
 pub mod place;
 
 use std::path::{Path, PathBuf};

@@ -79,6 +79,12 @@ impl Files {
         Ok(file)
     }
 
+    /// File `at`, if it is open.
+    pub(super) fn opened(&self, at: usize) -> Option<Arc<File>> {
+        let slot = &self.0[at];
+        slot.given.clone().or_else(|| slot.open.lock().anyway().clone())
+    }
+
     /// Opens file `at` for who will read of it, unless that has been done.
     pub(super) fn look_at(&self, at: usize, known: &ProfiledFile) {
         if self.0[at].was_opened.get().is_none() {

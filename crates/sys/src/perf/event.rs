@@ -179,13 +179,10 @@ fn last_error(action: &'static str) -> PerfError {
 
 #[cfg(test)]
 mod tests {
-    use std::mem::offset_of;
-
-    use libc::{BPF_ABS, BPF_JEQ, BPF_K, BPF_LD, BPF_RET, BPF_W};
     use prepage_testing::{Need, unless_refused};
 
     use super::*;
-    use crate::call_filter::{install, jump, statement};
+    use crate::call_filter::kill_for;
     use crate::forked::Forked;
 
     #[test]
@@ -198,13 +195,7 @@ mod tests {
 
     #[test]
     fn where_a_filter_kills_who_asks_nobody_does() {
-        let filter = [
-            statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(libc::seccomp_data, nr) as u32),
-            jump(BPF_JEQ, libc::SYS_perf_event_open as u32, 0, 1),
-            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
-            statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
-        ];
-        let child = Forked::new(|| match install(&filter) {
+        let child = Forked::new(|| match kill_for(libc::SYS_perf_event_open) {
             Err(error) => error.raw_os_error().unwrap_or(2),
             Ok(()) => i32::from(!find_whether_deadly()),
         });
