@@ -21,7 +21,7 @@ SUITE := $(TESTED)/suite
 
 # The VM's own tests of its locks and atomics. To compile the VM with optimization takes longer than it saves; its schedulers are compiled
 # so.
-SCHEDULED := cargo test --locked -p prepage-vm --lib --config 'profile.dev.package.prepage-vm.opt-level=0'
+SCHEDULED := cargo test --locked -p prepage-vm --lib --config profile.dev.package.prepage-vm.opt-level=0
 
 export PREPAGE := $(CURDIR)/build/prepage
 
@@ -54,10 +54,8 @@ test: setup-build setup-test
 	@# Of the workspace, where `-p` or `cargo run` would choose other features of what they use: compiled once, not twice.
 	cargo build --locked --workspace --bin skips --bin suite
 	@$(SKIPS) --clear
-	$(SUITE) --locked --workspace || { $(SKIPS); exit 1; }
-	$(SCHEDULED) --features shuttle model
-	$(SCHEDULED) --features loom model
-	$(SCHEDULED) --features counted counted
+	$(SUITE) --locked --workspace --beside '13 $(SCHEDULED) --features shuttle model' --beside '3 $(SCHEDULED) --features loom model' \
+		--beside '1 $(SCHEDULED) --features counted counted' || { $(SKIPS); exit 1; }
 	@$(SKIPS)
 
 ## check: lint, and licences and origins of dependencies

@@ -1,6 +1,5 @@
 //! The service, running: one thread waits for the kernel and hands on what it says, and never waits for anything else.
 
-use std::cell::LazyCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -8,53 +7,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use prepage_observe::elsewhere::is_elsewhere;
-use prepage_prefetch::clock::unix_s;
 use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
-use prepage_sys::file_handle::FileHandle;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::open_files;
-use prepage_sys::process_stat::ProcessStat;
-use prepage_sys::random::random;
-use prepage_sys::rights::Rights;
-use prepage_sys::root::Root;
 use prepage_sys::signals::Signals;
 use prepage_sys::sync::Anyway;
-use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::accounts::Accounts;
-use crate::awaited::{Awaited, Begun};
+use crate::awaited::Awaited;
 use crate::confined::Confined;
 use crate::counters::Counters;
 use crate::crew::{Crew, HANGS_AFTER, Priority};
 use crate::fair_crew::FairCrew;
-use crate::fetches::{Done, Fetches, Start};
-use crate::files::{Files, Resting};
-use crate::gains::{FOLLOWED_MAX, Followed, Gains};
-use crate::hot::{Forgotten, Hot, Needless, ToForget};
+use crate::fetches::Fetches;
+use crate::files::Files;
+use crate::gains::{FOLLOWED_MAX, Gains};
+use crate::hot::{Forgotten, Hot, ToForget};
 use crate::idle::Idle;
-use crate::known::Known;
-use crate::last_starts::{LastStart, LastStarts};
+use crate::last_starts::LastStarts;
 use crate::learner::Learner;
 use crate::library::Library;
-use crate::moment::Moment;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
 use crate::pace::Pace;
 use crate::pages::remove_all;
-use crate::place::{is_of_container, path_of, root_of};
-use crate::process::{
-    Elsewhere, LeftAlone, Process, boot_ticks, is_switched_off, recent_parents, started_since, starter_of,
-    user_of,
-};
+use crate::process::{boot_ticks, started_since, starter_of};
 use crate::socket::Socket;
-use crate::streaks::{Caller, Need, Streaks};
-use crate::tree::{Below, Kind, Tree, WINDOW_MAX};
+use crate::streaks::Streaks;
+use crate::tree::Tree;
 use crate::watch::Watch;
+
+mod execs;
+mod starts;
 
 /// The signals that end it, and the one that has it read profiles and configuration again.
 const SIGNALS: [i32; 3] = [2, 15, HANG_UP];
@@ -72,10 +60,6 @@ const LOOK_MAX: Duration = Duration::from_millis(5);
 const LAUNCHERS: usize = 8 + FOLLOWED_MAX;
 /// Work that waits for the thread that does what is done now and then.
 const UPKEEP_WAITING_MAX: usize = 8;
-/// What a program starts within this time is part of its start.
-const START_WINDOW: Duration = Duration::from_secs(3);
-/// What `prepage run` has started is its own for as long as it serves a start.
-const PREFIX_WINDOW: Duration = WINDOW_MAX;
 /// Processes that are looked at after execs were missed.
 const RESCANNED_MAX: usize = 512;
 /// Where the launch log lies below the machine's profiles.
@@ -136,22 +120,6 @@ impl Drop for Looking {
     fn drop(&mut self) {
         self.0.is_looking.store(false, Ordering::Relaxed);
     }
-}
-
-/// The root of a process whose names are looked up below `root`, where that is not the machine's.
-fn below_root(root: Option<&Root>) -> Below {
-    Below::Root(root.map(Root::id))
-}
-
-/// What is left to do for a start once its pages are on their way.
-#[derive(Debug)]
-enum Next {
-    /// It is to be observed.
-    Observe(Process),
-    /// It is followed, to see what fetching gains.
-    Follow(Process, Followed),
-    /// Nothing. What it has needed.
-    Done(Need),
 }
 
 impl Service {
@@ -410,387 +378,6 @@ impl Service {
         if !is_forgetting() {
             let _ = accounts.write();
         }
-    }
-
-    /// A file was opened to be executed. Returns what it is, where the same need not be seen for a while.
-    fn see(self: &Arc<Self>, pid: u32, file: &FileHandle, awaited: &mut Awaited) -> Option<Needless> {
-        self.counters.execs.count();
-        if pid == 0 {
-            return None;
-        }
-        if self.files.is_loader(file) {
-            return (!awaited.hurry(pid)).then_some(Needless::Loader);
-        }
-        let is_known = self.library.is_known(file);
-        // One that is gone needs nothing any more.
-        let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
-        let is_elsewhere = || is_elsewhere(pid) == Some(true);
-        if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
-            if self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
-                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
-            }
-            self.counters.passed.count();
-            return match resting {
-                Resting::AllTheTime => Some(Needless::Always),
-                Resting::ForNow => Some(Needless::ForNow),
-                Resting::ElsewhereForNow => None,
-            };
-        }
-        let is_stranger = !is_known && self.files.is_stranger(file);
-        if is_stranger && !self.may_observe() {
-            self.counters.unknown.count();
-            return Some(Needless::Always);
-        }
-        // Another caller's starts of the same file may need something: the kernel is not to pass over it.
-        if let Some(covers) =
-            Caller::of_user(uid, pid).and_then(|caller| self.streaks.passes_over(file, caller))
-        {
-            if covers && self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
-                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
-            }
-            self.counters.passed.count();
-            return None;
-        }
-        if is_stranger {
-            let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
-            if self.tree.of(pid, Below::AnyRoot, &[parent]).is_some() {
-                self.counters.passed.count();
-                return None;
-            }
-        }
-        let begun = self.await_start(pid, file, is_known, awaited);
-        // One that is over before it is looked at needs nothing either. Of a known program that says nothing: its next start may.
-        (begun == Begun::Gone && !is_known).then_some(Needless::Always)
-    }
-
-    /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
-    fn await_start(
-        self: &Arc<Self>,
-        pid: u32,
-        file: &FileHandle,
-        is_known: bool,
-        awaited: &mut Awaited,
-    ) -> Begun {
-        let moment = Moment::before_exec_of(pid);
-        let starter = LazyCell::new(|| starter_of(pid));
-        let begun = awaited.begin(pid, moment, || *starter, file.clone());
-        match begun {
-            Begun::Done => {
-                if let Some(uid) = *starter {
-                    self.launch(pid, uid, Some((file.clone(), Moment::after_exec())));
-                }
-            }
-            // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
-            Begun::Awaited
-                if is_known
-                    && self.library.may_have_one_role(file)
-                    && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
-            {
-                if let Some(uid) = *starter {
-                    let (service, file) = (self.clone(), file.clone());
-                    let start = move |_look| service.start_early(pid, uid, &file, moment);
-                    self.looks.lend(uid, Priority::Start, Box::new(start));
-                }
-            }
-            Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
-                let service = self.clone();
-                let expect = move || {
-                    let stat = ProcessStat::of(pid);
-                    let below = Below::Root(root_of(pid));
-                    if service.tree.of(pid, below, &recent_parents(stat.as_ref().ok())).is_none() {
-                        service.learner.expect(pid, moment);
-                    }
-                };
-                if let Some(uid) = *starter {
-                    self.looks.lend(uid, Priority::Start, Box::new(move |_look| expect()));
-                }
-            }
-            Begun::Awaited | Begun::Gone => {}
-            Begun::Crowded => self.counters.crowded.count(),
-        }
-        begun
-    }
-
-    /// Whether a start of the program in `file` may be owed another observation: in which role it starts is not known yet.
-    fn may_be_owed(&self, file: &FileHandle) -> bool {
-        self.learner.owes_any()
-            && self.library.program_in(file).is_some_and(|program| self.learner.owes_some_of(&program))
-    }
-
-    /// At this `moment` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
-    /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::fetch_for`]
-    /// stops what was not wanted.
-    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
-        let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
-        let Some(known) = self.library.only_role(file, uid) else { return };
-        let program = path_of(&known.key.program);
-        // A container's files are those below its root, and its users none of this machine.
-        let is_in_container = is_of_container(&known.key.program);
-        let root = if is_in_container { Root::of_process(pid).ok().map(Arc::new) } else { None };
-        if root.is_some() != is_in_container || root.as_ref().is_some_and(|root| root.is_own()) {
-            return;
-        }
-        let called = known.key.role.split(' ').next().unwrap_or_default();
-        let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
-            && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
-            && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
-            && is_switched_off(pid).is_ok_and(|is_off| !is_off);
-        if is_wanted {
-            let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
-            let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
-            let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
-            let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
-            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, below, &parents()));
-            let account = self.fetches.account_of(pid, &known.key);
-            self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
-            if self.learner.owes(&known.key) && self.may_observe() {
-                self.learner.expect(pid, moment);
-            }
-        }
-    }
-
-    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed.
-    fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Moment)>) {
-        self.idle.iter().for_each(|idle| idle.give_way());
-        let service = self.clone();
-        // A process that is over by the time that it is looked at has needed nothing either.
-        let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
-        let start = move |look| {
-            let next = service.fetch_for(pid, file);
-            drop(look);
-            if !matches!(next, Next::Observe(_)) {
-                drop(service.learner.take_expected(pid));
-            }
-            if let Some((file, caller)) = whose {
-                let need = if let Next::Done(need) = &next { *need } else { Need::Something };
-                service.streaks.note(file, caller, need);
-            }
-            match next {
-                Next::Follow(process, start) => {
-                    service.learner.spend(service.gains.follow(&process, &start));
-                }
-                Next::Observe(process) => service.observe(&process),
-                Next::Done(_) => {}
-            }
-        };
-        if !self.looks.lend(uid, Priority::Start, Box::new(start)) {
-            self.counters.crowded.count();
-        }
-    }
-
-    /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
-    /// an observation is observed.
-    fn may_follow(&self, known: &Known, uid: u32, starter: u32) -> bool {
-        self.measures(uid)
-            && uid == starter
-            && !known.has_changed()
-            && !self.learner.owes(&known.key)
-            && !known.past.observation_due(None)
-            && self.gains.has_room(uid)
-            && self.learner.has_time()
-    }
-
-    /// Whether starts of user `uid` are held out and kept, as far as is known.
-    pub(crate) fn measures(&self, uid: u32) -> bool {
-        self.learns && self.library.measures(uid)
-    }
-
-    /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
-    /// for the start that it belongs to, where that has to be known.
-    fn fetch_known(
-        &self,
-        known: &Arc<Known>,
-        start: &Start<'_>,
-        may_be_held_out: bool,
-        part_of: &dyn Fn() -> Option<Kind>,
-    ) -> Done {
-        let decided = self.gains.turn(start.uid, known, false);
-        let mut turn = if may_be_held_out { self.gains.turn(start.uid, known, true) } else { decided };
-        if turn != decided || self.tree.holds_out() {
-            match part_of() {
-                Some(Kind::HeldOut) => return Done::LeftAlone,
-                // Nothing is kept of it: nothing is tried out.
-                Some(_) => turn = decided,
-                None => {}
-            }
-        }
-        self.fetches.fetch(known, start, turn)
-    }
-
-    /// Chooses and fetches for a start that was told when the moment beside `file` says.
-    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
-        self.counters.starts.count();
-        let now = Instant::now();
-        let (file, moment) = file.unzip();
-        let executed_at = moment.map_or(now, |moment| moment.at);
-        let mut process = match Process::of(pid, file.as_ref()) {
-            Ok(process) => process,
-            Err(why) => {
-                let mut need = Need::Something;
-                match why {
-                    LeftAlone::Prepage => {
-                        self.tree.begin(pid, Below::AnyRoot, Kind::ByPrefix, PREFIX_WINDOW);
-                    }
-                    LeftAlone::Elsewhere(why) => {
-                        self.counters.elsewhere.count();
-                        match why {
-                            Elsewhere::OnAnotherMount => &self.counters.elsewhere_mount,
-                            Elsewhere::Hidden => &self.counters.elsewhere_hidden,
-                            Elsewhere::NotTold => &self.counters.elsewhere_missed,
-                        }
-                        .count();
-                        if let (Some(file), Some(uid)) = (file, user_of(pid)) {
-                            let is_known = self.library.is_known(&file);
-                            self.files.begin_rest_elsewhere(file, uid, is_known);
-                        }
-                    }
-                    LeftAlone::SwitchedOff => {
-                        self.fetches.cancel(pid, executed_at);
-                        self.last_starts.take_back(pid);
-                        self.counters.left_alone.count();
-                        need = Need::Nothing { covers: false };
-                    }
-                    LeftAlone::Unanswered => self.counters.hung.count(),
-                    LeftAlone::Gone => need = Need::Nothing { covers: false },
-                    LeftAlone::Wrapper => {}
-                }
-                return Next::Done(need);
-            }
-        };
-        if let Some(moment) = moment {
-            process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
-            process.moment = moment;
-        }
-        let (key, uid, root) = (&process.context.key, process.context.uid, process.root.clone());
-        if root.is_some() {
-            self.counters.in_containers.count();
-        }
-        let name = key.role.split(' ').next().unwrap_or_default();
-        let below_this = below_root(root.as_deref());
-        let part_of = self.tree.of(pid, below_this, &process.parents);
-        let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
-        let is_wanted = part_of != Some(Kind::ByPrefix)
-            && is_served
-            && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
-        let found = if is_wanted { self.library.find(&process).ok() } else { None };
-        // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
-        let predicts = root.is_none() && self.library.predicts(uid);
-        if !predicts && root.is_none() {
-            self.idle.iter().for_each(|idle| idle.forget(uid));
-        }
-        if root.is_none() && !self.measures(uid) {
-            self.gains.forget(uid);
-        }
-        let Some(found) = found else {
-            self.fetches.cancel(pid, executed_at);
-            self.last_starts.take_back(pid);
-            self.counters.left_alone.count();
-            // What it starts is part of its start, as it is where nothing is left alone.
-            let covers = is_served && part_of.is_none();
-            if covers {
-                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
-            }
-            if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
-                self.files.begin_rest(file, uid, true);
-            }
-            return Next::Done(Need::Nothing { covers });
-        };
-        // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
-        let is_of_user = process.starter == uid;
-        let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
-        let parents = || process.parents.clone();
-        let (starter, root) = (process.starter, root.as_ref());
-        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
-        let mut may_follow = false;
-        let done = match &found {
-            Some(known) => {
-                if let Some(file) = &file {
-                    self.library.note(file.clone(), &key.program);
-                }
-                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
-                may_follow = part_of.is_none()
-                    && root.is_none()
-                    && moment.is_some()
-                    && self.may_follow(known, uid, process.starter);
-                let done = self.fetch_known(known, &start, may_follow, &|| part_of);
-                if done == Done::HeldOut {
-                    self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
-                }
-                done
-            }
-            None => {
-                self.counters.unknown.count();
-                file.iter().for_each(|file| self.files.note_stranger(file.clone()));
-                if part_of.is_none() {
-                    let guess = || self.library.guess(&key.program);
-                    self.fetches.fetch_guess(&key.program, guess, &start)
-                } else {
-                    Done::Unknown
-                }
-            }
-        };
-        if part_of.is_none() && predicts && is_of_user && may_come_again {
-            self.idle.iter().for_each(|idle| idle.launched(&process));
-        }
-        let account = self.fetches.account_of(pid, key);
-        self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
-        let is_due = match &found {
-            Some(_) if done == Done::HeldOut => false,
-            Some(known) => {
-                known.has_changed()
-                    || self.learner.owes(key)
-                    || known.past.observation_due(self.sample(known))
-            }
-            None => may_come_again,
-        };
-        let is_known = found.as_ref().is_some_and(|known| !known.has_changed());
-        let is_affordable = self.may_observe() && (!is_known || self.learner.has_plenty());
-        let learns = root.is_some() || self.library.learns_of(uid);
-        let is_observed = part_of.is_none() && is_due && is_affordable && learns;
-        if let Some(file) = &file
-            && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
-        {
-            self.to_forget.note(file.clone());
-        }
-        if let (Some(_), Some(file), false) = (&found, file, is_observed)
-            && self.library.only_role(&file, process.rights.uid).is_some()
-        {
-            // Once there is time to observe it, that is soon seen. Where nothing is learned there never is.
-            let is_owed = is_due && self.learns;
-            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_owed);
-        }
-        if is_observed {
-            return Next::Observe(process);
-        }
-        let fetched = match done {
-            Done::Fetched => account.map(|account| Some(account.amounts.clone())),
-            Done::HeldOut | Done::Off => Some(None),
-            Done::Warm | Done::Recent | Done::Unknown => {
-                return Next::Done(Need::Nothing { covers: found.is_some() });
-            }
-            Done::LeftAlone | Done::Guessed => None,
-        };
-        match (found, fetched.filter(|_| may_follow)) {
-            (Some(known), Some(fetched)) => Next::Follow(process, Followed { known, fetched }),
-            _ => Next::Done(Need::Something),
-        }
-    }
-
-    /// A number to draw whether a known start is observed; none where it was learned from a moment ago.
-    fn sample(&self, known: &Known) -> Option<u64> {
-        (!known.was_just_learned(unix_s())).then(random)
-    }
-
-    fn may_observe(&self) -> bool {
-        self.learns && self.learner.may_observe()
-    }
-
-    fn observe(&self, process: &Process) {
-        let pid = process.context.pid;
-        let Some(permit) = self.learner.permit(process.starter) else { return };
-        // What a shell or a build starts later is a start of its own.
-        self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
-        permit.learn(process, &self.watch);
     }
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.

@@ -20,16 +20,24 @@ const TO_THEMSELVES: [&str; 9] = [
 /// A program of tests of another package that is like these.
 const ALSO_TO_ITSELF: &str = "-p prepage --test bench_patterns";
 /// Programs of tests in these packages that are of the other kind: they set what the whole machine goes by, record at full speed, wait
-/// until memory is short, or want a file in memory.
-const NOT_TO_THEMSELVES: [&str; 6] = [
+/// until memory is short, want a file in memory, or take a processor for themselves.
+const NOT_TO_THEMSELVES: [&str; 7] = [
     "-p prepage-sys --lib",
     "-p prepage-sys --test visits",
     "-p prepage-trace --test recorder",
     "-p prepage-trace --test stream",
     "-p prepage-vm --test cold_file",
     "-p prepage-vm --test give_back",
+    "-p prepage-vm --test real_time",
 ];
-/// Programs of tests that run last, when mostly nothing else does: they count what is lost at full speed, or how late something is.
+/// Programs whose tests mostly wait, for what takes its time: so many run at once.
+const WAITING: [(&str, usize); 4] = [
+    ("-p prepage --test commands", 4),
+    ("-p prepage-service --test containers", 4),
+    ("-p prepage-service --test mounts", 4),
+    ("-p prepage-service --test period", 4),
+];
+/// Programs of tests that run last, when nothing else does: they count what is lost at full speed, or how late something is.
 const LAST: [&str; 4] = [
     "-p prepage-vm --test give_back",
     "-p prepage-service --test disturbances",
@@ -98,6 +106,12 @@ impl Program {
         LAST.iter().position(|last| *last == self.arguments()).map_or(0, |place| place + 1)
     }
 
+    /// How many of its tests run at once, where that is not one for each processor.
+    pub fn threads(&self) -> Option<usize> {
+        let arguments = self.arguments();
+        WAITING.iter().find(|(waiting, _)| *waiting == arguments).map(|(_, threads)| *threads)
+    }
+
     fn arguments(&self) -> String {
         self.target.join(" ")
     }
@@ -161,6 +175,8 @@ mod tests {
         assert!(of("prepage", "bench_patterns").is_to_itself());
         assert!(of("prepage-vm", "pool").is_to_itself() && of("prepage-core", "all").is_to_itself());
         assert!(!of("prepage-vm", "give_back").is_to_itself() && !of("prepage", "commands").is_to_itself());
+        assert!(!of("prepage-vm", "real_time").is_to_itself());
+        assert!(of("prepage", "commands").threads() > of("prepage-service", "gains").threads());
         assert!(of("prepage-trace", "recorder").turn() > of("prepage-service", "disturbances").turn());
         assert_eq!(of("prepage", "commands").turn(), 0);
     }

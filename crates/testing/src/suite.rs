@@ -2,7 +2,8 @@
 //! failed some times more, alone.
 //!
 //! Many tests wait more than they work. So programs whose tests keep to themselves ([`Program::is_to_itself`]), and the examples in
-//! documentation, run beside those whose tests look at the machine. Of these none runs beside another.
+//! documentation, run beside those whose tests look at the machine. Of these none runs beside another. So do commands of their own that
+//! run tests: `--beside 'NUMBER COMMAND'`, of which as many have to pass. What has to run alone ([`Program::turn`]) comes last.
 //!
 //! Most tests here ask the real kernel and share the machine with others that run meanwhile. A test that fails among
 //! others and passes alone each time is *unsteady*: it is listed at the end, to be mended, and does not fail the run. What fails the run is
@@ -24,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const UNSTEADY_MAX: usize = 5;
 /// So often the tests of a target are run alone: of those that fail every second time one in 256 passes each time.
 const RUNS_ALONE: u32 = 8;
-/// After so long they are not run again: all of a run has to end in time.
+/// After so long none is run a second time: all of a run has to end in time.
 const ALONE_MAX: Duration = Duration::from_secs(120);
 /// Longer than any compilation or test says nothing. `PREPAGE_SUITE_SILENCE_S` is another time, in seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
@@ -32,8 +33,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
+    match Arguments::of(std::env::args().skip(1)).and_then(|arguments| run(&arguments)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("suite: {error}");
@@ -42,22 +42,65 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &[String]) -> io::Result<ExitCode> {
-    let Some(programs) = compile(arguments)? else { return Ok(ExitCode::FAILURE) };
-    let (beside, mut machine): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.is_to_itself());
+/// What is to be run.
+#[derive(Default)]
+struct Arguments {
+    /// Arguments of `cargo test`.
+    cargo: Vec<String>,
+    beside: Vec<Beside>,
+}
+
+/// A command that runs tests, and how many have to pass.
+struct Beside {
+    passes_min: usize,
+    words: Vec<String>,
+}
+
+impl Arguments {
+    fn of(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
+        let mut all = Self::default();
+        while let Some(argument) = arguments.next() {
+            if argument != "--beside" {
+                all.cargo.push(argument);
+                continue;
+            }
+            let text = arguments.next().unwrap_or_default();
+            let mut words = text.split_whitespace().map(str::to_owned);
+            let passes_min = words.next().and_then(|number| number.parse().ok());
+            let words: Vec<String> = words.collect();
+            let (Some(passes_min), false) = (passes_min, words.is_empty()) else {
+                return Err(io::Error::other(format!("--beside needs a number and a command, not '{text}'")));
+            };
+            all.beside.push(Beside { passes_min, words });
+        }
+        Ok(all)
+    }
+}
+
+fn run(arguments: &Arguments) -> io::Result<ExitCode> {
+    let Some(programs) = compile(&arguments.cargo)? else { return Ok(ExitCode::FAILURE) };
+    let (to_themselves, mut machine): (Vec<_>, Vec<_>) =
+        programs.iter().partition(|program| program.is_to_itself());
     machine.sort_by_key(|program| program.turn());
+    let (machine, last) = machine.split_at(machine.partition_point(|program| program.turn() == 0));
     let tests = Tests::default();
     let (first, second) = std::thread::scope(|scope| {
         let second = scope.spawn(|| {
-            let examples = documentation(arguments)?;
-            tests.run_all(&beside)?;
-            Ok::<_, io::Error>(examples)
+            let examples = documentation(&arguments.cargo)?;
+            tests.run_all(&to_themselves)?;
+            let mut all_pass = true;
+            for beside in &arguments.beside {
+                all_pass &= passes(beside)?;
+            }
+            Ok::<_, io::Error>((examples, all_pass))
         });
-        (tests.run_all(&machine), second.join().expect("it does not panic"))
+        (tests.run_all(machine), second.join().expect("it does not panic"))
     });
     first?;
-    let (Some(examples), Some(tests)) = (second?, tests.failed()) else {
-        println!("\nnot all that failed is known by its tests: nothing is run once more");
+    let (examples, all_pass) = second?;
+    tests.run_all(last)?;
+    let (Some(examples), Some(tests), true) = (examples, tests.failed(), all_pass) else {
+        println!("\nnot all that failed is known by its tests, or may be run once more");
         return Ok(ExitCode::FAILURE);
     };
     alone(&[tests, examples].concat())
@@ -66,7 +109,8 @@ fn run(arguments: &[String]) -> io::Result<ExitCode> {
 /// Compiles all tests; their programs. `None` where something cannot be compiled.
 fn compile(arguments: &[String]) -> io::Result<Option<Vec<Program>>> {
     let mut cargo = cargo_test(arguments);
-    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    // Examples have no tests; lints compile them.
+    cargo.args(["--no-run", "--tests", "--message-format=json-render-diagnostics"]);
     let mut programs = Vec::new();
     let status = watch(cargo, Streams::Out, |line| {
         programs.extend(Program::from_message(&String::from_utf8_lossy(line)));
@@ -79,7 +123,7 @@ fn compile(arguments: &[String]) -> io::Result<Option<Vec<Program>>> {
 
 /// Runs the examples in documentation. Those that failed; `None` where something failed of which no example is known.
 fn documentation(arguments: &[String]) -> io::Result<Option<Vec<Failed>>> {
-    let mut cargo = cargo_test(arguments);
+    let mut cargo = politely(&cargo_test(arguments));
     cargo.args(["--doc", "--no-fail-fast"]);
     let (mut failures, mut lines) = (Failures::default(), Vec::new());
     let status = watch(cargo, Streams::Both, |line| {
@@ -88,6 +132,38 @@ fn documentation(arguments: &[String]) -> io::Result<Option<Vec<Failed>>> {
     })?;
     print(&lines);
     Ok(if status.success() { Some(Vec::new()) } else { failures.all().map(<[Failed]>::to_vec) })
+}
+
+/// Runs a command of tests. Whether it succeeds and as many pass as have to.
+fn passes(beside: &Beside) -> io::Result<bool> {
+    let mut command = Command::new(&beside.words[0]);
+    command.args(&beside.words[1..]);
+    let (mut passed, mut lines) = (0, vec![format!("     Running {}", beside.words.join(" ")).into_bytes()]);
+    let status = watch(politely(&command), Streams::Both, |line| {
+        passed += passed_by(line);
+        lines.push(line.to_owned());
+    })?;
+    if !status.success() || passed < beside.passes_min {
+        lines.push(
+            format!("error: {passed} tests passed, of at least {}: {status}", beside.passes_min).into(),
+        );
+    }
+    print(&lines);
+    Ok(status.success() && passed >= beside.passes_min)
+}
+
+/// How many tests have passed, by this line of what a program of tests prints.
+fn passed_by(line: &[u8]) -> usize {
+    let line = String::from_utf8_lossy(line);
+    let count = line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    count.unwrap_or(0)
+}
+
+/// The same command, which takes what processor time others leave.
+fn politely(command: &Command) -> Command {
+    let mut polite = Command::new("nice");
+    polite.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    polite
 }
 
 /// Runs what failed some times more, alone, and lists it if it passes each time.
@@ -100,20 +176,20 @@ fn alone(failed: &[Failed]) -> io::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     println!("\n{count} failed among others; once more, alone:");
+    let (began, mut runs) = (Instant::now(), Vec::new());
     for failed in failed {
-        let began = Instant::now();
-        for run in 0..RUNS_ALONE {
-            if run > 0 && began.elapsed() > ALONE_MAX {
-                break;
-            }
+        let mut times = 0;
+        while times == 0 || times < RUNS_ALONE && began.elapsed() <= ALONE_MAX {
             if !passes_alone(failed)? {
                 return Ok(ExitCode::FAILURE);
             }
+            times += 1;
         }
+        runs.push(times);
     }
     println!("unsteady tests: {count}");
-    for failed in failed {
-        println!("  {}: {}", failed.target.join(" "), failed.tests.join(", "));
+    for (failed, times) in failed.iter().zip(runs) {
+        println!("  {}: {} (passed alone: {times})", failed.target.join(" "), failed.tests.join(", "));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,10 +203,7 @@ fn passes_alone(failed: &Failed) -> io::Result<bool> {
     let mut passed = 0;
     let status = watch(cargo, Streams::Both, |line| {
         print(&[line.to_owned()]);
-        let line = String::from_utf8_lossy(line);
-        let count =
-            line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next()?.parse().ok());
-        passed += count.unwrap_or(0);
+        passed += passed_by(line);
     })?;
     Ok(status.success() && passed >= failed.tests.len())
 }
@@ -166,6 +239,9 @@ impl Tests {
     fn run(&self, program: &Program) -> io::Result<()> {
         let mut command = Command::new(&program.path);
         command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
+        if let (Some(threads), None) = (program.threads(), std::env::var_os("RUST_TEST_THREADS")) {
+            command.env("RUST_TEST_THREADS", threads.to_string());
+        }
         let mut lines = vec![program.heading().into_bytes()];
         let status = watch(command, Streams::Both, |line| lines.push(line.to_owned()));
         let status = status.inspect_err(|_| print(&lines))?;

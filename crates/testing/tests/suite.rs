@@ -10,18 +10,28 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs `suite` with a cargo that compiles `programs` of tests, each a package and what the program does in an empty directory; that finds
+/// Runs `suite` with a cargo that compiles `programs` of tests, each a package (its library's tests, or those of the target named after it) and
+/// what the program does in an empty directory; that finds
 /// no example in documentation; and that does `alone` when it is to run tests once more, for the `$runs`-th time.
 fn suite(programs: &[(&str, &str)], alone: &str) -> Output {
+    suite_beside(programs, alone, &[])
+}
+
+/// The same, with these arguments.
+fn suite_beside(programs: &[(&str, &str)], alone: &str, arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let mut messages = String::new();
     for (number, (package, does)) in programs.iter().enumerate() {
         let path = directory.path().join(format!("program-{number}"));
         script(&path, does);
+        let (package, kind, name) = match package.split_once(' ') {
+            Some((package, name)) => (package, "test", name),
+            None => (*package, "lib", "vm"),
+        };
         messages += &format!(
             "{{\"reason\":\"compiler-artifact\",\"package_id\":\"path+file:///w#{package}@0.1.0\",\
-             \"manifest_path\":\"{place}/Cargo.toml\",\"target\":{{\"kind\":[\"lib\"],\"name\":\"vm\",\
+             \"manifest_path\":\"{place}/Cargo.toml\",\"target\":{{\"kind\":[\"{kind}\"],\"name\":\"{name}\",\
              \"src_path\":\"{place}/src/lib.rs\"}},\"profile\":{{\"test\":true}},\"executable\":\"{}\"}}\n",
             path.display()
         );
@@ -34,7 +44,7 @@ fn suite(programs: &[(&str, &str)], alone: &str) -> Output {
     );
     script(&cargo, &does);
     let mut suite = Command::new(env!("CARGO_BIN_EXE_suite"));
-    suite.env("CARGO", cargo).env("PREPAGE_SUITE_SILENCE_S", "2").output().unwrap()
+    suite.args(arguments).env("CARGO", cargo).env("PREPAGE_SUITE_SILENCE_S", "20").output().unwrap()
 }
 
 const ONE_FAILS: &str = "cat <<'.'
@@ -53,7 +63,8 @@ fn what_passes_alone_each_time_is_listed() {
     let output = suite(&[(VM, &format!("{ONE_FAILS}\nexit 101")), (VM, PASSES)], PASSES);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(
-        output.status.success() && said.contains("unsteady tests: 1\n  -p prepage-vm --lib: one\n"),
+        output.status.success()
+            && said.contains("unsteady tests: 1\n  -p prepage-vm --lib: one (passed alone: 8)\n"),
         "{said}"
     );
 }
@@ -97,11 +108,11 @@ fn what_keeps_to_itself_runs_beside_what_looks_at_the_machine() {
 
 #[test]
 fn what_hangs_is_ended_and_fails_the_run() {
-    // Another process of the test's, which holds the pipe.
+    // Another process of the test's holds the pipe.
     let output = suite(&[(VM, "echo begun; sleep 1000 & wait")], PASSES);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("nothing was said for 2 s") && said.contains("sleep ("), "{said}");
+    assert!(said.contains("nothing was said for 20 s") && said.contains("sleep ("), "{said}");
 }
 
 #[test]
@@ -109,4 +120,26 @@ fn what_a_test_leaves_behind_is_not_waited_for() {
     let began = std::time::Instant::now();
     assert!(suite(&[(VM, &format!("{PASSES}; sleep 30 &"))], PASSES).status.success());
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
+#[test]
+fn of_what_runs_beside_enough_tests_have_to_pass() {
+    for (beside, code) in [
+        ("1 echo test result: ok. 1 passed; 0 failed", 0),
+        ("2 echo test result: ok. 1 passed; 0 failed", 1),
+        ("0 false", 1),
+        ("echo test result: ok. 1 passed", 1),
+        ("1", 1),
+    ] {
+        let output = suite_beside(&[(VM, PASSES)], PASSES, &["--beside", beside]);
+        assert_eq!(output.status.code(), Some(code), "{beside}: {output:?}");
+    }
+}
+
+#[test]
+fn what_has_to_run_alone_waits_for_all_others() {
+    let slow = format!("sleep 1; >done; {PASSES}");
+    let last = format!("[ -e done ] || exit 1; {PASSES}");
+    let programs = [(VM, slow.as_str()), ("prepage-service disturbances", last.as_str())];
+    assert!(suite(&programs, PASSES).status.success());
 }

@@ -147,8 +147,7 @@ fn a_profile_of_another_program_stays_where_nothing_is_to_be_learned() {
         fs::write(&file, &bytes).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         run(&sandbox);
-        // What would be learned is written within a moment of the program's end.
-        std::thread::sleep(Duration::from_millis(500));
+        sandbox.wait_for_helpers();
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
 }

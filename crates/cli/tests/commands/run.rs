@@ -488,7 +488,7 @@ fn a_known_cold_start_adds_what_it_lacked() {
     wait_for("a known start that finds the second file missing", || {
         evict(&first);
         start(&data[1]);
-        std::thread::sleep(Duration::from_millis(200));
+        sandbox.wait_for_helpers();
         knows(&data[1])
     });
 }

@@ -1,0 +1,168 @@
+//! What begins with an exec that is seen: mostly nothing.
+
+use std::cell::LazyCell;
+use std::sync::Arc;
+
+use prepage_observe::elsewhere::is_elsewhere;
+use prepage_sys::file_handle::FileHandle;
+use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::rights::Rights;
+use prepage_sys::root::Root;
+
+use super::Service;
+use super::starts::{START_WINDOW, below_root};
+use crate::awaited::{Awaited, Begun};
+use crate::crew::Priority;
+use crate::fetches::Start;
+use crate::files::Resting;
+use crate::hot::Needless;
+use crate::last_starts::LastStart;
+use crate::moment::Moment;
+use crate::place::{is_of_container, path_of, root_of};
+use crate::process::{is_switched_off, recent_parents, starter_of, user_of};
+use crate::streaks::Caller;
+use crate::tree::{Below, Kind};
+
+impl Service {
+    /// A file was opened to be executed. Returns what it is, where the same need not be seen for a while.
+    pub(super) fn see(
+        self: &Arc<Self>,
+        pid: u32,
+        file: &FileHandle,
+        awaited: &mut Awaited,
+    ) -> Option<Needless> {
+        self.counters.execs.count();
+        if pid == 0 {
+            return None;
+        }
+        if self.files.is_loader(file) {
+            return (!awaited.hurry(pid)).then_some(Needless::Loader);
+        }
+        let is_known = self.library.is_known(file);
+        // One that is gone needs nothing any more.
+        let Some(uid) = user_of(pid) else { return (!is_known).then_some(Needless::Always) };
+        let is_elsewhere = || is_elsewhere(pid) == Some(true);
+        if let Some(resting) = self.files.is_at_rest(file, uid, is_elsewhere) {
+            if self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
+            }
+            self.counters.passed.count();
+            return match resting {
+                Resting::AllTheTime => Some(Needless::Always),
+                Resting::ForNow => Some(Needless::ForNow),
+                Resting::ElsewhereForNow => None,
+            };
+        }
+        let is_stranger = !is_known && self.files.is_stranger(file);
+        if is_stranger && !self.may_observe() {
+            self.counters.unknown.count();
+            return Some(Needless::Always);
+        }
+        // Another caller's starts of the same file may need something: the kernel is not to pass over it.
+        if let Some(covers) =
+            Caller::of_user(uid, pid).and_then(|caller| self.streaks.passes_over(file, caller))
+        {
+            if covers && self.tree.of(pid, Below::AnyRoot, &[]).is_none() {
+                self.tree.begin(pid, Below::AnyRoot, Kind::Covered, START_WINDOW);
+            }
+            self.counters.passed.count();
+            return None;
+        }
+        if is_stranger {
+            let parent = ProcessStat::of(pid).map_or(0, |stat| stat.parent);
+            if self.tree.of(pid, Below::AnyRoot, &[parent]).is_some() {
+                self.counters.passed.count();
+                return None;
+            }
+        }
+        let begun = self.await_start(pid, file, is_known, awaited);
+        // One that is over before it is looked at needs nothing either. Of a known program that says nothing: its next start may.
+        (begun == Begun::Gone && !is_known).then_some(Needless::Always)
+    }
+
+    /// Process `pid` is about to execute the program in `file`, for which something may be to be done.
+    fn await_start(
+        self: &Arc<Self>,
+        pid: u32,
+        file: &FileHandle,
+        is_known: bool,
+        awaited: &mut Awaited,
+    ) -> Begun {
+        let moment = Moment::before_exec_of(pid);
+        let starter = LazyCell::new(|| starter_of(pid));
+        let begun = awaited.begin(pid, moment, || *starter, file.clone());
+        match begun {
+            Begun::Done => {
+                if let Some(uid) = *starter {
+                    self.launch(pid, uid, Some((file.clone(), Moment::after_exec())));
+                }
+            }
+            // A program with one role needs no arguments to be told apart: its pages are on their way before it is executed.
+            Begun::Awaited
+                if is_known
+                    && self.library.may_have_one_role(file)
+                    && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
+            {
+                if let Some(uid) = *starter {
+                    let (service, file) = (self.clone(), file.clone());
+                    let start = move |_look| service.start_early(pid, uid, &file, moment);
+                    self.looks.lend(uid, Priority::Start, Box::new(start));
+                }
+            }
+            Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
+                let service = self.clone();
+                let expect = move || {
+                    let stat = ProcessStat::of(pid);
+                    let below = Below::Root(root_of(pid));
+                    if service.tree.of(pid, below, &recent_parents(stat.as_ref().ok())).is_none() {
+                        service.learner.expect(pid, moment);
+                    }
+                };
+                if let Some(uid) = *starter {
+                    self.looks.lend(uid, Priority::Start, Box::new(move |_look| expect()));
+                }
+            }
+            Begun::Awaited | Begun::Gone => {}
+            Begun::Crowded => self.counters.crowded.count(),
+        }
+        begun
+    }
+
+    /// Whether a start of the program in `file` may be owed another observation: in which role it starts is not known yet.
+    fn may_be_owed(&self, file: &FileHandle) -> bool {
+        self.learner.owes_any()
+            && self.library.program_in(file).is_some_and(|program| self.learner.owes_some_of(&program))
+    }
+
+    /// At this `moment` process `pid`, on the account of user `starter`, was about to execute the program in `file`: with the rights that it has
+    /// itself, mostly. What environment it gives to the program, and under what name it calls it, is known afterwards: [`Self::launch`]
+    /// stops what was not wanted.
+    fn start_early(&self, pid: u32, starter: u32, file: &FileHandle, moment: Moment) {
+        let Ok(uid) = Rights::of_process(pid).map(|rights| rights.uid) else { return };
+        let Some(known) = self.library.only_role(file, uid) else { return };
+        let program = path_of(&known.key.program);
+        // A container's files are those below its root, and its users none of this machine.
+        let is_in_container = is_of_container(&known.key.program);
+        let root = if is_in_container { Root::of_process(pid).ok().map(Arc::new) } else { None };
+        if root.is_some() != is_in_container || root.as_ref().is_some_and(|root| root.is_own()) {
+            return;
+        }
+        let called = known.key.role.split(' ').next().unwrap_or_default();
+        let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
+            && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
+            && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
+            && is_switched_off(pid).is_ok_and(|is_off| !is_off);
+        if is_wanted {
+            let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
+            let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
+            let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
+            let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
+            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, below, &parents()));
+            let account = self.fetches.account_of(pid, &known.key);
+            self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
+            if self.learner.owes(&known.key) && self.may_observe() {
+                self.learner.expect(pid, moment);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What is done for a start: its pages are fetched, or it is observed, or followed to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prepage_prefetch::clock::unix_s;
+use prepage_profiles::ProgramKey;
+use prepage_sys::file_handle::FileHandle;
+use prepage_sys::random::random;
+use prepage_sys::root::Root;
+use prepage_trace::now_ns;
+
+use super::Service;
+use crate::crew::Priority;
+use crate::fetches::{Done, Start};
+use crate::gains::Followed;
+use crate::known::Known;
+use crate::last_starts::LastStart;
+use crate::moment::Moment;
+use crate::process::{Elsewhere, LeftAlone, Process, user_of};
+use crate::streaks::{Caller, Need};
+use crate::tree::{Below, Kind, WINDOW_MAX};
+
+/// What a program starts within this time is part of its start.
+pub(super) const START_WINDOW: Duration = Duration::from_secs(3);
+/// What `prepage run` has started is its own for as long as it serves a start.
+const PREFIX_WINDOW: Duration = WINDOW_MAX;
+
+/// The root of a process whose names are looked up below `root`, where that is not the machine's.
+pub(super) fn below_root(root: Option<&Root>) -> Below {
+    Below::Root(root.map(Root::id))
+}
+
+/// What is left to do for a start once its pages are on their way.
+#[derive(Debug)]
+enum Next {
+    /// It is to be observed.
+    Observe(Process),
+    /// It is followed, to see what fetching gains.
+    Follow(Process, Followed),
+    /// Nothing. What it has needed.
+    Done(Need),
+}
+
+impl Service {
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed.
+    pub(super) fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Moment)>) {
+        self.idle.iter().for_each(|idle| idle.give_way());
+        let service = self.clone();
+        // A process that is over by the time that it is looked at has needed nothing either.
+        let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
+        let start = move |look| {
+            let next = service.fetch_for(pid, file);
+            drop(look);
+            if !matches!(next, Next::Observe(_)) {
+                drop(service.learner.take_expected(pid));
+            }
+            if let Some((file, caller)) = whose {
+                let need = if let Next::Done(need) = &next { *need } else { Need::Something };
+                service.streaks.note(file, caller, need);
+            }
+            match next {
+                Next::Follow(process, start) => {
+                    service.learner.spend(service.gains.follow(&process, &start));
+                }
+                Next::Observe(process) => service.observe(&process),
+                Next::Done(_) => {}
+            }
+        };
+        if !self.looks.lend(uid, Priority::Start, Box::new(start)) {
+            self.counters.crowded.count();
+        }
+    }
+
+    /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
+    /// an observation is observed.
+    pub(super) fn may_follow(&self, known: &Known, uid: u32, starter: u32) -> bool {
+        self.measures(uid)
+            && uid == starter
+            && !known.has_changed()
+            && !self.learner.owes(&known.key)
+            && !known.past.observation_due(None)
+            && self.gains.has_room(uid)
+            && self.learner.has_time()
+    }
+
+    /// Whether starts of user `uid` are held out and kept, as far as is known.
+    pub(crate) fn measures(&self, uid: u32) -> bool {
+        self.learns && self.library.measures(uid)
+    }
+
+    /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
+    /// for the start that it belongs to, where that has to be known.
+    pub(super) fn fetch_known(
+        &self,
+        known: &Arc<Known>,
+        start: &Start<'_>,
+        may_be_held_out: bool,
+        part_of: &dyn Fn() -> Option<Kind>,
+    ) -> Done {
+        let decided = self.gains.turn(start.uid, known, false);
+        let mut turn = if may_be_held_out { self.gains.turn(start.uid, known, true) } else { decided };
+        if turn != decided || self.tree.holds_out() {
+            match part_of() {
+                Some(Kind::HeldOut) => return Done::LeftAlone,
+                // Nothing is kept of it: nothing is tried out.
+                Some(_) => turn = decided,
+                None => {}
+            }
+        }
+        self.fetches.fetch(known, start, turn)
+    }
+
+    /// Chooses and fetches for a start that was told when the moment beside `file` says.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
+        self.counters.starts.count();
+        let now = Instant::now();
+        let (file, moment) = file.unzip();
+        let executed_at = moment.map_or(now, |moment| moment.at);
+        let mut process = match Process::of(pid, file.as_ref()) {
+            Ok(process) => process,
+            Err(why) => return Next::Done(self.leave_alone(pid, why, file, executed_at)),
+        };
+        if let Some(moment) = moment {
+            process.context.began_ns = now_ns().saturating_sub(moment.at.elapsed().as_nanos() as u64);
+            process.moment = moment;
+        }
+        let (key, uid, root) = (&process.context.key, process.context.uid, process.root.clone());
+        if root.is_some() {
+            self.counters.in_containers.count();
+        }
+        let name = key.role.split(' ').next().unwrap_or_default();
+        let below_this = below_root(root.as_deref());
+        let part_of = self.tree.of(pid, below_this, &process.parents);
+        let is_served = self.below.as_ref().is_none_or(|below| process.program().starts_with(below));
+        let is_wanted = part_of != Some(Kind::ByPrefix)
+            && is_served
+            && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
+        let found = if is_wanted { self.library.find(&process).ok() } else { None };
+        // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
+        let predicts = root.is_none() && self.library.predicts(uid);
+        if !predicts && root.is_none() {
+            self.idle.iter().for_each(|idle| idle.forget(uid));
+        }
+        if root.is_none() && !self.measures(uid) {
+            self.gains.forget(uid);
+        }
+        let Some(found) = found else {
+            self.take_back(pid, executed_at);
+            // What it starts is part of its start, as it is where nothing is left alone.
+            let covers = is_served && part_of.is_none();
+            if covers {
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
+            }
+            if let Some(file) = file.filter(|_| !self.library.may_be_wanted(uid, process.program())) {
+                self.files.begin_rest(file, uid, true);
+            }
+            return Next::Done(Need::Nothing { covers });
+        };
+        // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
+        let is_of_user = process.starter == uid;
+        let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
+        let parents = || process.parents.clone();
+        let (starter, root) = (process.starter, root.as_ref());
+        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
+        let mut may_follow = false;
+        let done = match &found {
+            Some(known) => {
+                if let Some(file) = &file {
+                    self.library.note(file.clone(), &key.program);
+                }
+                self.tree.begin(pid, below_this, Kind::Covered, START_WINDOW);
+                may_follow = part_of.is_none()
+                    && root.is_none()
+                    && moment.is_some()
+                    && self.may_follow(known, uid, process.starter);
+                let done = self.fetch_known(known, &start, may_follow, &|| part_of);
+                if done == Done::HeldOut {
+                    self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
+                }
+                done
+            }
+            None => {
+                self.counters.unknown.count();
+                file.iter().for_each(|file| self.files.note_stranger(file.clone()));
+                if part_of.is_none() {
+                    let guess = || self.library.guess(&key.program);
+                    self.fetches.fetch_guess(&key.program, guess, &start)
+                } else {
+                    Done::Unknown
+                }
+            }
+        };
+        if part_of.is_none() && predicts && is_of_user && may_come_again {
+            self.idle.iter().for_each(|idle| idle.launched(&process));
+        }
+        let account = self.fetches.account_of(pid, key);
+        self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
+        if let Some(file) = &file
+            && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
+        {
+            self.to_forget.note(file.clone());
+        }
+        let is_due = self.is_due(found.as_ref(), key, done, may_come_again);
+        if is_due && part_of.is_none() && self.may_learn_of(&process, found.as_ref()) {
+            return Next::Observe(process);
+        }
+        if let (Some(_), Some(file)) = (&found, file)
+            && self.library.only_role(&file, process.rights.uid).is_some()
+        {
+            // Once there is time to observe it, that is soon seen. Where nothing is learned there never is.
+            let is_owed = is_due && self.learns;
+            self.files.begin_rest(file, process.rights.uid, done == Done::Warm && !is_owed);
+        }
+        let fetched = match done {
+            Done::Fetched => account.map(|account| Some(account.amounts.clone())),
+            Done::HeldOut | Done::Off => Some(None),
+            Done::Warm | Done::Recent | Done::Unknown => {
+                return Next::Done(Need::Nothing { covers: found.is_some() });
+            }
+            Done::LeftAlone | Done::Guessed => None,
+        };
+        match (found, fetched.filter(|_| may_follow)) {
+            (Some(known), Some(fetched)) => Next::Follow(process, Followed { known, fetched }),
+            _ => Next::Done(Need::Something),
+        }
+    }
+
+    /// Notes that nothing is done for process `pid`, for this reason; what it has needed.
+    fn leave_alone(&self, pid: u32, why: LeftAlone, file: Option<FileHandle>, executed_at: Instant) -> Need {
+        match why {
+            LeftAlone::Prepage => self.tree.begin(pid, Below::AnyRoot, Kind::ByPrefix, PREFIX_WINDOW),
+            LeftAlone::Elsewhere(why) => {
+                self.counters.elsewhere.count();
+                match why {
+                    Elsewhere::OnAnotherMount => &self.counters.elsewhere_mount,
+                    Elsewhere::Hidden => &self.counters.elsewhere_hidden,
+                    Elsewhere::NotTold => &self.counters.elsewhere_missed,
+                }
+                .count();
+                if let (Some(file), Some(uid)) = (file, user_of(pid)) {
+                    let is_known = self.library.is_known(&file);
+                    self.files.begin_rest_elsewhere(file, uid, is_known);
+                }
+            }
+            LeftAlone::SwitchedOff => {
+                self.take_back(pid, executed_at);
+                return Need::Nothing { covers: false };
+            }
+            LeftAlone::Unanswered => self.counters.hung.count(),
+            LeftAlone::Gone => return Need::Nothing { covers: false },
+            LeftAlone::Wrapper => {}
+        }
+        Need::Something
+    }
+
+    /// Stops what was begun early for process `pid`, which wants nothing.
+    fn take_back(&self, pid: u32, executed_at: Instant) {
+        self.fetches.cancel(pid, executed_at);
+        self.last_starts.take_back(pid);
+        self.counters.left_alone.count();
+    }
+
+    /// Whether a start of `key`, of which `known` is known and for which this was `done`, is to be observed once there is time.
+    fn is_due(&self, known: Option<&Arc<Known>>, key: &ProgramKey, done: Done, may_come_again: bool) -> bool {
+        match known {
+            Some(_) if done == Done::HeldOut => false,
+            Some(known) => {
+                known.has_changed()
+                    || self.learner.owes(key)
+                    || known.past.observation_due(self.sample(known))
+            }
+            None => may_come_again,
+        }
+    }
+
+    /// Whether there is time to observe `process`, of which `known` is known, and its user lets it be observed.
+    fn may_learn_of(&self, process: &Process, known: Option<&Arc<Known>>) -> bool {
+        let is_known = known.is_some_and(|known| !known.has_changed());
+        self.may_observe()
+            && (!is_known || self.learner.has_plenty())
+            && (process.root.is_some() || self.library.learns_of(process.context.uid))
+    }
+
+    /// A number to draw whether a known start is observed; none where it was learned from a moment ago.
+    fn sample(&self, known: &Known) -> Option<u64> {
+        (!known.was_just_learned(unix_s())).then(random)
+    }
+
+    pub(super) fn may_observe(&self) -> bool {
+        self.learns && self.learner.may_observe()
+    }
+
+    fn observe(&self, process: &Process) {
+        let pid = process.context.pid;
+        let Some(permit) = self.learner.permit(process.starter) else { return };
+        // What a shell or a build starts later is a start of its own.
+        self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
+        permit.learn(process, &self.watch);
+    }
+}
