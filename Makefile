@@ -69,7 +69,7 @@ lint: setup-build setup-lint
 	@# The starter as `build` makes it.
 	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
 		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace --features prepage-bench/slow-volume
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
 	@# What skips must count: see crates/testing.
