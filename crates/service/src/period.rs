@@ -232,6 +232,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let seen = opened.map(seen).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
     if let Some((opens, mut observation)) = seen {
+        // Whatever comes later: what leads to all that was opened so far is known.
+        let is_whole = observation.coverage != Coverage::Partial;
         // What was not waited for may have been used later, and what has left memory is not seen.
         if end == End::TimeIsUp || was_short {
             observation = observation.cut_short();
@@ -239,7 +241,6 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.seen_files = observation.files.len();
         report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
-        let is_whole = observation.coverage != Coverage::Partial;
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {
             let _assumed = assumed(subject)?;
