@@ -332,6 +332,7 @@ impl Opened {
         for file in &mut observation.files {
             let is_cut = self.cut.contains(Path::new(&file.path));
             file.coverage = if is_cut { Coverage::Partial } else { observation.coverage };
+        observation.unseen_below = self.watch.unseen()?;
         }
         Ok(observation)
     }
@@ -381,6 +382,7 @@ mod tests {
     #[test]
     fn a_process_that_becomes_one_of_the_user_counts_from_then_on() {
         const UID: u32 = 65534;
+    use prepage_core::profile::{FileIdentity, Lookup, Profile, ProfiledFile, Touches};
         if !has(Need::Root) {
             return;
         }
@@ -584,3 +586,33 @@ mod tests {
         assert_eq!(pages.iter().map(|(_, page)| *page).collect::<Vec<_>>(), [5, 2, 7]);
     }
 }
+    /// As Btrfs subvolumes cannot, and overlays of older kernels.
+    #[test]
+    fn what_lies_on_a_file_system_that_cannot_be_watched_does_not_count_as_unused() {
+        if !has(Need::Root) {
+            return;
+        }
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(1), 0);
+        let counts = touches.extents()[0].counts;
+        let after_many = |is_refused: bool| {
+            let opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
+            if is_refused {
+                opened.watch.refuse_all();
+            }
+            let rights = Rights { uid: 0, gid: 0, groups: [].into() };
+            let seen = opened.observation(Sightings::default(), &rights).unwrap();
+            let file = ProfiledFile {
+                path: "/var/tmp/file".into(),
+                identity: FileIdentity { size_bytes: 2 * PAGE_SIZE, ..FileIdentity::default() },
+                extents: touches.extents(),
+                ..ProfiledFile::default()
+            };
+            let name = Lookup { path: "/var/tmp/name".into(), list: true, counts };
+            let mut profile = Profile { files: vec![file], lookups: vec![name], ..Profile::default() };
+            (0..20).for_each(|_| profile.observe(&seen));
+            (profile.files.len(), profile.lookups.len())
+        };
+        assert_eq!([false, true].map(after_many), [(0, 0), (1, 1)]);
+    }
+

@@ -11,9 +11,9 @@
 use std::io;
 
 use prepage_core::PAGE_SIZE;
-use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::plan::{self, PlanOptions};
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
@@ -120,10 +120,11 @@ impl Replay {
 
     /// Of the pages of files that are known, how many were used; `None` where that was seen in part.
     pub fn used_pages(&self, observation: &Observation) -> Option<u64> {
-        if observation.coverage == Coverage::Partial {
+        let choice = self.choice.as_ref()?;
+        let is_unseen = |file: &ProfiledFile| observation.coverage_of(&file.path, false) == Coverage::Partial;
+        if observation.coverage == Coverage::Partial || choice.planned.files.iter().any(is_unseen) {
             return None;
         }
-        let choice = self.choice.as_ref()?;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
     }
