@@ -117,7 +117,7 @@ impl PeriodReport {
 /// # Errors
 /// [`ServiceError`]; where nothing can be learned, at the end, after what is known was brought in.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
-    // All files of a boot are open at once while they are brought in.
+    // A file of a boot stays open until its last page has come in.
     allow_many();
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
