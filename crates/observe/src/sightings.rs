@@ -346,6 +346,7 @@ impl Sightings {
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Partial,
             names_coverage: Coverage::Partial,
+            unseen_below: Vec::new(),
             unseen,
         }
     }

@@ -46,7 +46,7 @@ impl Choice {
         let unused = |file: &ProfiledFile| -> u64 {
             let seen = used.get(file.path.as_str()).copied();
             let is_known = |extent: &&Extent| {
-                seen.map_or(observation.coverage_of(extent.by_read), |seen| seen.coverage)
+                seen.map_or(observation.coverage_of(&file.path, extent.by_read), |seen| seen.coverage)
                     != Coverage::Partial
             };
             let pages = seen.map_or(&[][..], |seen| &seen.pages);

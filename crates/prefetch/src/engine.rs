@@ -197,6 +197,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Has each file opened when its first page is read, and names looked up by one thread alone: no more requests are under way than readers, and one.
+    pub fn open_files_when_read(&mut self) {
+        let state = self.prepared();
+        // None is left to be opened ahead.
+        *state.next_file.get_mut() = state.files.len();
+        state.name_threads = 1;
+    }
+
     /// Has file `at` of the profile read by `opened`, whatever lies at its path: it is the device with the number `number` (`st_dev`) itself, and
     /// its pages are the inodes and directories by which the other files are found. So names are left alone, files are opened when their
     /// pages are read and what is to be read of the device at that time has come in, and holes between neighbours on it are read over.

@@ -248,6 +248,7 @@ mod tests {
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Exact,
             names_coverage: Coverage::Exact,
+            unseen_below: Vec::new(),
             unseen: Vec::new(),
         };
         Shown { observation: Some(observation), ..Shown::default() }

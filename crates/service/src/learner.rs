@@ -706,6 +706,7 @@ mod tests {
                 coverage: Coverage::Exact,
                 reads_coverage: Coverage::Exact,
                 names_coverage: Coverage::Exact,
+                unseen_below: Vec::new(),
                 unseen: Vec::new(),
             };
             keep_what_is_of_root(

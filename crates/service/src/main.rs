@@ -22,7 +22,7 @@ The service of prepage: prefetches and learns every program of this machine
 Usage: prepaged [OPTIONS]
        prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
                      [--root DIR]
-       prepaged session UID [the same options]
+       prepaged session UID [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
        prepaged image [--arrange] DIR
 
 Commands:
@@ -46,15 +46,19 @@ Options of boot and session:
       --quiet SECONDS       End when the machine was quiet for this long
                             [default: 10]
       --at-most SECONDS     End after this time in any case [default: 300]
-      --root DIR            boot in an initramfs: where the root file system is
+
+Options of boot:
+      --root DIR            In an initramfs: where the root file system is
                             mounted
+
+Options of the service, boot and session:
+      --no-learn            Prefetch what is known, and learn nothing
 
 Options of image:
       --arrange             Move what a boot needs side by side on the device,
                             in the order of need (ext4)
 
 Options of all:
-      --no-learn            Prefetch what is known, and learn nothing
   -h, --help                Print help
   -V, --version             Print version
 
@@ -137,15 +141,10 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
     let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
     let (mut is_to_arrange, mut is_to_predict) = (false, true);
-    // The last option that only the service has, and the last that only boot and session have.
-    let (mut of_service, mut of_period) = (None, None);
+    let mut given = Vec::new();
     while let Some(arg) = parser.next()? {
         if let Arg::Long(option) = arg {
-            match option {
-                "socket" | "below" | "no-predict" | "idle-after" => of_service = Some(option.to_owned()),
-                "quiet" | "at-most" | "root" => of_period = Some(option.to_owned()),
-                _ => {}
-            }
+            given.push(option.to_owned());
         }
         match arg {
             Arg::Short('h') | Arg::Long("help") => {
@@ -179,13 +178,21 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             _ => return Err(arg.unexpected()),
         }
     }
-    let refused = match (subject, is_of_image) {
-        (Some(_), _) => of_service.map(|option| (option, "of the service only")),
-        (None, false) => of_period.map(|option| (option, "of boot and session only")),
-        (None, true) => of_service.or(of_period).map(|option| (option, "that image does not have")),
-    };
-    if let Some((option, whose)) = refused {
-        return Err(format!("--{option}: an option {whose}").into());
+    let is_of_boot = subject == Some(Subject::Boot);
+    let is_of_period = is_of_boot || is_of_session;
+    for option in given {
+        let (is_had, whose) = match &*option {
+            "socket" | "below" | "no-predict" | "idle-after" => {
+                (!is_of_period && !is_of_image, "the service")
+            }
+            "quiet" | "at-most" => (is_of_period, "boot and session"),
+            "root" => (is_of_boot, "boot"),
+            "no-learn" => (!is_of_image, "the service, boot and session"),
+            _ => continue,
+        };
+        if !is_had {
+            return Err(format!("--{option}: an option of {whose} only").into());
+        }
     }
     if options.below.as_deref().is_some_and(Path::is_relative) {
         return Err("--below: programs are compared by their whole paths; give one that begins with /".into());
@@ -239,6 +246,10 @@ mod tests {
             "image --quiet 5 /x",
             "--socket /x image /x",
             "--at-most 5 image /x",
+            "--no-learn image /x",
+            "image --no-learn /x",
+            "session 1000 --root /x",
+            "--root /x session 1000",
         ] {
             assert!(parse(lexopt::Parser::from_args(args.split(' '))).is_err(), "{args}");
         }

@@ -83,6 +83,8 @@ pub struct Opened {
     places: HashMap<u64, Option<File>>,
     /// Whether what a process opens counts, where that stays so.
     counts: HashMap<u32, bool>,
+    /// Processes whose opens do not count in this look: each further open would take another look at the process.
+    others_now: HashSet<u32>,
     is_lost: bool,
     /// When was last looked which pages are used.
     pages_ns: u64,
@@ -131,6 +133,7 @@ impl Opened {
             paths_bytes_left: PATHS_BYTES_MAX,
             places: HashMap::new(),
             counts: HashMap::new(),
+            others_now: HashSet::new(),
             is_lost: false,
             pages_ns: 0,
             noted: HashMap::new(),
@@ -176,6 +179,7 @@ impl Opened {
             self.take();
         }
         self.places.clear();
+        self.others_now.clear();
     }
 
     /// Takes from the kernel what was opened: it keeps 16,384 of them (fs.fanotify.max_queued_events).
@@ -194,7 +198,10 @@ impl Opened {
         if self.seen.contains(&file) {
             return;
         }
-        if !self.is_counted(pid) {
+        if self.others_now.contains(&pid) || !self.is_counted(pid) {
+            if self.others_now.len() < PROCESSES_MAX {
+                self.others_now.insert(pid);
+            }
             self.others += 1;
             return;
         }
@@ -325,6 +332,7 @@ impl Opened {
             let _assumed = rights.assume()?;
             sighted.observation()
         };
+        observation.unseen_below = self.watch.unseen()?;
         let is_whole = !self.is_lost && !sighted.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         (observation.reads_coverage, observation.names_coverage) =
@@ -370,9 +378,11 @@ fn copied(file: &File, others: &[PageIndex]) -> Vec<PageIndex> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use prepage_core::profile::{FileIdentity, Lookup, Profile, ProfiledFile, Touches};
     use prepage_testing::{Need, has, unless_caches_dropped};
 
     use super::*;
@@ -399,6 +409,38 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (false, true));
+    }
+
+    /// Of a user who builds something, say, while another logs in.
+    #[test]
+    fn a_process_of_another_user_is_looked_at_once_in_a_look_however_much_it_opens() {
+        const FILES: usize = 4000;
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let names: Vec<PathBuf> =
+            (0..FILES).map(|number| directory.path().join(number.to_string())).collect();
+        names.iter().for_each(|name| std::fs::write(name, "").unwrap());
+        std::fs::write(&names[FILES - 1], "end\n").unwrap();
+        let mut opened = Opened::watch(Whose::User(65534)).unwrap();
+        let mut cat = Command::new("cat");
+        let cat = cat.args(&names).arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = cat.unwrap();
+        // It has opened all, and is still there.
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        assert_eq!(said.read_line(&mut String::new()).unwrap(), 4);
+        // Calls of read(2) by this thread (proc_pid_io(5)): of events, and of what is known of processes.
+        let reads = || -> usize {
+            let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+            io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+        };
+        let before = reads();
+        opened.look(&mut Sightings::default());
+        let reads = reads() - before;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(opened.others() >= FILES && reads < FILES / 2, "{} opens, {reads} reads", opened.others());
     }
 
     /// The service is a child of the machine's manager before it is executed.
@@ -545,6 +587,36 @@ mod tests {
             seen.collect::<Vec<(PathBuf, Coverage, u64)>>(),
             [(large, Coverage::Partial, 3), (small, Coverage::Superset, 2)]
         );
+    }
+
+    /// As Btrfs subvolumes cannot, and overlays of older kernels.
+    #[test]
+    fn what_lies_on_a_file_system_that_cannot_be_watched_does_not_count_as_unused() {
+        if !has(Need::Root) {
+            return;
+        }
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(1), 0);
+        let counts = touches.extents()[0].counts;
+        let after_many = |is_refused: bool| {
+            let opened = Opened::watch(Whose::User(u32::MAX)).unwrap();
+            if is_refused {
+                opened.watch.refuse_all();
+            }
+            let rights = Rights { uid: 0, gid: 0, groups: [].into() };
+            let seen = opened.observation(Sightings::default(), &rights).unwrap();
+            let file = ProfiledFile {
+                path: "/var/tmp/file".into(),
+                identity: FileIdentity { size_bytes: 2 * PAGE_SIZE, ..FileIdentity::default() },
+                extents: touches.extents(),
+                ..ProfiledFile::default()
+            };
+            let name = Lookup { path: "/var/tmp/name".into(), list: true, counts };
+            let mut profile = Profile { files: vec![file], lookups: vec![name], ..Profile::default() };
+            (0..20).for_each(|_| profile.observe(&seen));
+            (profile.files.len(), profile.lookups.len())
+        };
+        assert_eq!([false, true].map(after_many), [(0, 0), (1, 1)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
-use prepage_prefetch::memory::Budget;
+use prepage_prefetch::memory::{Budget, available_kib};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::trust::read_in;
 use prepage_profiles::{StoreError, Stores};
@@ -29,7 +29,7 @@ use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
-use crate::quiet::{End, Quiet};
+use crate::quiet::{End, Quiet, is_short_of_memory};
 use crate::reading::Sampler;
 use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
@@ -117,7 +117,7 @@ impl PeriodReport {
 /// # Errors
 /// [`ServiceError`]; where nothing can be learned, at the end, after what is known was brought in.
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
-    // All files of a boot are open at once while they are brought in.
+    // A file of a boot stays open until its last page has come in.
     allow_many();
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
@@ -188,7 +188,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
     let mut next = began + SECOND;
     let mut pages_next = SECOND;
-    let (end, is_short) = loop {
+    let mut was_short = false;
+    let end = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
@@ -210,8 +211,11 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         }
         next += SECOND;
         let reading = sampler.look();
+        // Without /proc/meminfo nothing says so.
+        let available_bytes = available_kib().map_or(u64::MAX, |kib| kib * 1024);
+        was_short |= reading.is_some_and(|reading| is_short_of_memory(reading, available_bytes));
         if let Some(end) = quiet.see(reading, is_fetching, began.elapsed()) {
-            break (end, reading.is_some_and(|reading| reading.is_short()));
+            break end;
         }
     };
     report.is_exact = fault_around.is_some();
@@ -228,14 +232,15 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let seen = opened.map(seen).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
     if let Some((opens, mut observation)) = seen {
+        // Whatever comes later: what leads to all that was opened so far is known.
+        let is_whole = observation.coverage != Coverage::Partial;
         // What was not waited for may have been used later, and what has left memory is not seen.
-        if end == End::TimeIsUp || is_short {
+        if end == End::TimeIsUp || was_short {
             observation = observation.cut_short();
         }
         report.seen_files = observation.files.len();
         report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
-        let is_whole = observation.coverage != Coverage::Partial;
         let shown = Shown { observation: Some(observation), ..Shown::default() };
         {
             let _assumed = assumed(subject)?;

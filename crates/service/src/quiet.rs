@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prepage_core::idle::Reading;
+use prepage_core::idle::{Busy, Reading};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,9 @@ impl Quiet {
 
     /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself.
     pub fn see(&mut self, reading: Option<Reading>, is_at_work: bool, elapsed: Duration) -> Option<End> {
-        // On a battery machines are booted, too.
-        let busy = reading.map(|reading| Reading { is_on_battery: false, ..reading }.busy());
+        // On a battery machines are booted, too, and the page cache leaves next to no memory free on one that has run for a while.
+        let busy =
+            reading.map(|reading| Reading { is_on_battery: false, free_bytes: u64::MAX, ..reading }.busy());
         self.seconds = if is_at_work || busy != Some(None) { 0 } else { self.seconds + 1 };
         if self.seconds >= self.wanted.max(1) {
             Some(End::Quiet)
@@ -38,6 +39,13 @@ impl Quiet {
             (elapsed >= self.at_most).then_some(End::TimeIsUp)
         }
     }
+}
+
+/// Whether memory was so short in the last second, with `available_bytes` left at its end (MemAvailable), that pages may have left it that were used a
+/// moment before.
+pub fn is_short_of_memory(reading: Reading, available_bytes: u64) -> bool {
+    let busy = Reading { is_on_battery: false, free_bytes: available_bytes, ..reading }.busy();
+    busy == Some(Busy::Memory)
 }
 
 #[cfg(test)]
@@ -59,6 +67,21 @@ mod tests {
         assert_eq!([see(0.0, false, 1), see(0.0, false, 2), see(0.5, false, 3)], [None; 3]);
         assert_eq!([see(0.0, false, 4), see(0.0, true, 5), see(0.0, false, 6)], [None; 3]);
         assert_eq!([see(0.0, false, 7), see(0.0, false, 8)], [None, Some(End::Quiet)]);
+    }
+
+    /// The page cache takes what nobody else does, on any machine that has run for a while.
+    #[test]
+    fn a_machine_whose_memory_is_full_of_files_is_quiet_and_one_that_waits_for_memory_is_not() {
+        let full = Reading { free_bytes: GIB / 100, total_bytes: GIB, ..Reading::default() };
+        let waits = Reading { memory_stalled: Some(0.1), ..full };
+        let mut quiet = Quiet::new(1, Duration::from_secs(10));
+        let mut see = |reading| quiet.see(Some(reading), false, Duration::ZERO);
+        assert_eq!([see(waits), see(full)], [None, Some(End::Quiet)]);
+        let is_short = |reading, bytes| is_short_of_memory(reading, bytes);
+        assert_eq!(
+            [is_short(full, GIB / 2), is_short(full, GIB / 100), is_short(waits, GIB / 2)],
+            [false, true, true]
+        );
     }
 
     #[test]

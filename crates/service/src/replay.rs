@@ -11,9 +11,9 @@
 use std::io;
 
 use prepage_core::PAGE_SIZE;
-use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::plan::{self, PlanOptions};
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
@@ -68,6 +68,16 @@ impl Replay {
     /// # Errors
     /// Where no thread can be had.
     pub fn begin(known: Known<'_>, rights: &Rights, budget: &Budget) -> io::Result<Self> {
+        let mut result = Ok(());
+        let replay = Self::begin_on(known, budget, &mut |work| {
+            result = thread(with(rights, work));
+            result.is_ok()
+        });
+        result.and(replay)
+    }
+
+    /// The same on threads that `lend` finds ([`Engine::start_on`]).
+    fn begin_on(known: Known<'_>, budget: &Budget, lend: &mut dyn FnMut(Work) -> bool) -> io::Result<Self> {
         // A boot is not tried without: it is worth more than what is learned from that.
         let choice = known.profile.map(|profile| Choice::new(&profile, &LaunchOptions::default(), false));
         let mut planned = choice.as_ref().map_or_else(Profile::default, |choice| choice.planned.clone());
@@ -81,18 +91,15 @@ impl Replay {
         }
         let mut engine = Engine::with(planned, known.plan, READERS);
         engine.join_neighbours(JOINED_PAGES);
+        engine.open_files_when_read();
         if let Some((device, opened, blocks)) = blocks {
             engine.bring_neighbours_along(|file, page| device.place_of(&blocks, file, page));
             engine.give_device(0, device.number(), opened);
         }
         engine.leave_no_notes()?;
         engine.keep_within(budget.clone());
-        let mut result = Ok(());
-        engine.start_on(&mut |work| {
-            result = thread(with(rights, work));
-            result.is_ok()
-        });
-        result.map(|()| Self { engine: Some(engine), choice, fetched_pages: (0, 0) })
+        engine.start_on(lend);
+        Ok(Self { engine: Some(engine), choice, fetched_pages: (0, 0) })
     }
 
     /// Whether it goes on.
@@ -120,10 +127,11 @@ impl Replay {
 
     /// Of the pages of files that are known, how many were used; `None` where that was seen in part.
     pub fn used_pages(&self, observation: &Observation) -> Option<u64> {
-        if observation.coverage == Coverage::Partial {
+        let choice = self.choice.as_ref()?;
+        let is_unseen = |file: &ProfiledFile| observation.coverage_of(&file.path, false) == Coverage::Partial;
+        if observation.coverage == Coverage::Partial || choice.planned.files.iter().any(is_unseen) {
             return None;
         }
-        let choice = self.choice.as_ref()?;
         let unused = choice.pages_unused_in(observation);
         Some(choice.planned.pages().saturating_sub(unused.into()))
     }
@@ -145,7 +153,32 @@ fn with(rights: &Rights, work: Work) -> impl FnOnce() + Send + use<> {
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::PageIndex;
+    use prepage_core::profile::Touches;
+
     use super::*;
+
+    /// As a session has none, and a boot whose root file system has no device of its own.
+    #[test]
+    fn without_blocks_too_a_few_requests_are_under_way() {
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(1), 0);
+        let file = |number: u32| ProfiledFile {
+            path: format!("/no/such/file/{number}"),
+            extents: touches.extents(),
+            ..ProfiledFile::default()
+        };
+        let profile = Profile { files: (0..100).map(file).collect(), ..Profile::default() };
+        let known = Known { plan: plan_for(READ_PAGES_MAX), profile: Some(profile), blocks: None };
+        let mut lent = 0;
+        let mut lend = |_work| {
+            lent += 1;
+            true
+        };
+        Replay::begin_on(known, &Budget::of_process(), &mut lend).unwrap();
+        // And one who looks names up.
+        assert!((1..=READERS + 1).contains(&lent), "{lent}");
+    }
 
     #[test]
     fn what_was_used_is_not_said_where_it_was_seen_in_part() {

@@ -255,6 +255,25 @@ impl Watch {
         Ok(())
     }
 
+    /// Has all file systems be such as cannot be watched.
+    #[cfg(test)]
+    pub(crate) fn refuse_all(&self) {
+        let refused = State::Refused("EXDEV".into());
+        self.file_systems.lock().anyway().values_mut().for_each(|one| one.state = refused.clone());
+    }
+
+    /// Where file systems are mounted of which nothing is seen that happens there.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn unseen(&self) -> io::Result<Vec<PathBuf>> {
+        let mounts = mounts()?;
+        let known = self.file_systems.lock().anyway();
+        let is_unseen =
+            |mount: &Mount| known.get(&mount.device).is_some_and(|one| one.state != State::Watched);
+        Ok(mounts.into_iter().filter(is_unseen).map(|mount| mount.point).collect())
+    }
+
     /// What is said of each file system, by place.
     pub fn file_systems(&self) -> Vec<Watched> {
         let mut all: Vec<Watched> = self.file_systems.lock().anyway().values().cloned().collect();

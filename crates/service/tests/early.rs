@@ -46,6 +46,16 @@ fn fill(root: &Path) {
 /// Follows a boot of `root` for some seconds, in a mount namespace of its own: with this command line of the kernel, where one is
 /// given. /proc comes to the root later, and somebody uses a file of it then. What is `moved` is there before.
 fn boot(root: &Path, command_line: Option<&str>, moved: &str) -> Option<PeriodReport> {
+    boot_that_uses(&["needed"], root, command_line, moved)
+}
+
+/// The same where somebody uses the files `used`.
+fn boot_that_uses(
+    used: &[&str],
+    root: &Path,
+    command_line: Option<&str>,
+    moved: &str,
+) -> Option<PeriodReport> {
     let words = root.join("command-line");
     let script = r#"
 set -e
@@ -58,7 +68,7 @@ mount --bind "$ROOT" "$ROOT"
 sleep 0.2
 mount -t proc proc "$ROOT/proc"
 while kill -0 $! 2>&-; do
-    exec 3<"$ROOT/needed"; read -r line <&3 || true
+    for one in $USED; do exec 3<"$ROOT/$one"; read -r line <&3 || true; done
     sleep 0.1
 done
 wait $!
@@ -69,7 +79,7 @@ wait $!
     let status = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .envs([("ROOT", root), ("WORDS", &words), ("PREPAGED", Path::new(env!("CARGO_BIN_EXE_prepaged")))])
-        .env("MOVED", moved)
+        .envs([("MOVED", moved), ("USED", &used.join(" "))])
         .env("PREPAGE_LAYERS", Path::new("/").join(LAYER))
         .status()
         .unwrap();
@@ -114,11 +124,10 @@ fn a_boot_is_left_alone_in_the_initramfs_where_somebody_wants_none() {
     assert_eq!(boot(root, Some("root=/dev/vda quiet\n"), ""), None);
 }
 
-/// /sys and /dev: what is asked first waits for a disk, and the initramfs for nobody.
-#[test]
-fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
+/// Such a root file system on a device of its own, and the directory that it is mounted in.
+fn ext4() -> Option<(tempfile::TempDir, PathBuf)> {
     if !has(Need::Root) || !has(Need::Mounts) || !has(Need::LoopDevice) {
-        return;
+        return None;
     }
     let place = tempfile::tempdir_in("/var/tmp").unwrap();
     let [image, root] = ["image", "root"].map(|name| place.path().join(name));
@@ -126,10 +135,43 @@ fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
     fs::create_dir(&root).unwrap();
     assert!(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap().success());
     assert!(Command::new("mount").args(["-o", "loop"]).args([&image, &root]).status().unwrap().success());
-    let _mounted = Mounted(&root);
     fill(&root);
+    Some((place, root))
+}
+
+/// /sys and /dev: what is asked first waits for a disk, and the initramfs for nobody.
+#[test]
+fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
+    let Some((_place, root)) = ext4() else { return };
+    let _mounted = Mounted(&root);
     for moved in ["", "/dev", "/sys /dev"] {
         let report = boot(&root, None, moved).expect("a report");
         assert!(report.seen_blocks > 0, "with {moved:?} moved: {report:?}");
+    }
+}
+
+/// As on a machine that is never idle.
+#[test]
+fn what_leads_to_new_files_is_known_also_after_boots_that_end_because_their_time_is_up() {
+    let Some((_place, root)) = ext4() else { return };
+    let _mounted = Mounted(&root);
+    // A directory of several pages.
+    let new = root.join("new");
+    fs::create_dir(&new).unwrap();
+    (0..400).for_each(|number| fs::write(new.join(format!("{number:0>100}")), "").unwrap());
+    fs::write(new.join("file"), [1; 8192]).unwrap();
+    let known_pages = || -> u64 {
+        let blocks = fs::read(root.join(LAYER).join("boot.blocks")).expect("blocks");
+        let blocks: serde_json::Value = serde_json::from_slice(&blocks).unwrap();
+        let pages = |range: &serde_json::Value| range[1].as_u64().unwrap() - range[0].as_u64().unwrap();
+        blocks["ranges"].as_array().unwrap().iter().map(pages).sum()
+    };
+    assert!(!boot(&root, None, "").expect("a report").is_quiet);
+    let before = known_pages();
+    let until = Instant::now() + PATIENCE;
+    // Where opens were lost the blocks stay as they were: tried again.
+    while known_pages() < before + 8 {
+        assert!(Instant::now() < until, "{before} pages, and {} now", known_pages());
+        assert!(!boot_that_uses(&["new/file"], &root, None, "").expect("a report").is_quiet);
     }
 }

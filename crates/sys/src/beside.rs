@@ -20,6 +20,10 @@ use crate::given::{check, number};
 use crate::heaps;
 use crate::process_stat::ProcessStat;
 
+/// Root's processes whose command line begins so are spared by systemd when it leaves an initramfs, and when it shuts down
+/// (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
+const SPARED: u8 = b'@';
+
 /// Runs `work` in a new process and returns at once in the caller.
 ///
 /// The new process
@@ -28,7 +32,7 @@ use crate::process_stat::ProcessStat;
 ///   itself, which would adopt it, it is a child that wait(2) passes over (`__WCLONE`), and sleeps until the caller has ended: the kernel
 ///   tells a parent that has executed another program of the end of any child;
 /// - is called `prepage`, by the name of its program and by its command line: who looks for processes like the caller by these (pgrep(1),
-///   pidof(8), killall(1)) does not meet it;
+///   pidof(8), killall(1)) does not meet it. A command line that begins with `@` goes on to do so;
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams are `/dev/null` (an empty file where there is none), its working directory is `/`;
@@ -135,6 +139,9 @@ fn take_own_name() {
     // as the standard library has, finds strings there that end in the arguments or in the environment behind them.
     unsafe {
         let arguments = std::ptr::with_exposed_provenance_mut::<u8>(place.start);
+        // What systemd spares for it, as the caller, it is to spare here too.
+        let kept = usize::from(arguments.read() == SPARED);
+        let (arguments, bytes) = (arguments.add(kept), bytes - kept);
         let name = NAME.to_bytes_with_nul();
         if bytes > name.len() {
             arguments.copy_from_nonoverlapping(name.as_ptr(), name.len());
@@ -199,7 +206,9 @@ pub fn allow_inspection_by(reader: u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
     use std::path::PathBuf;
+    use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -213,6 +222,43 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::write(&self.0, format!("{}\n", std::process::id()));
         }
+    }
+
+    /// systemd spares it, and waits for it no more than for the caller when it shuts down.
+    #[test]
+    fn beside_a_caller_that_systemd_spares_is_one_that_it_spares() {
+        const FILE: &str = "PREPAGE_TEST_COMMAND_LINE";
+        if let Some(file) = std::env::var_os(FILE) {
+            let caller = Forked::new(|| {
+                let begun = run_beside_with(Vec::new(), |_| {
+                    let _ = std::fs::write(&file, std::fs::read("/proc/self/cmdline").unwrap_or_default());
+                });
+                i32::from(begun.is_err())
+            });
+            assert_eq!(caller.unwrap().wait().unwrap().exit_status(), Some(0));
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let command_line_beside = |name: &str| {
+            let file = directory.path().join(name);
+            // A program whose arguments begin so.
+            let status = Command::new(std::env::current_exe().unwrap())
+                .arg0(name)
+                .args(["--exact", "beside::tests::beside_a_caller_that_systemd_spares_is_one_that_it_spares"])
+                .env(FILE, &file)
+                .stdout(Stdio::null())
+                .status();
+            assert!(status.unwrap().success());
+            let until = Instant::now() + Duration::from_secs(60);
+            loop {
+                match std::fs::read(&file) {
+                    Ok(line) if !line.is_empty() => return String::from_utf8(line).unwrap(),
+                    _ => assert!(Instant::now() < until, "{name}: nothing is written"),
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        assert_eq!(["@prepaged", "prepaged"].map(command_line_beside), ["@prepage\0", "prepage\0"]);
     }
 
     /// What the caller has on its stack is the caller's: its guards would remove files and unlock locks a second time.

@@ -36,10 +36,18 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     let line = format!("ExecStart={}", path("prepaged").canonicalize().unwrap().display());
     assert!(unit.lines().any(|one| one == line), "{unit}");
     assert!(!unit.contains('@'), "{unit}");
-    for (name, line) in [("prepage-boot.service", "boot"), ("prepage-session@.service", "session %i")] {
+    let prepaged = path("prepaged").canonicalize().unwrap();
+    for (name, (begin, end)) in [
+        (
+            "prepage-boot.service",
+            ("ExecStart=:/bin/sh -c '", format!("exec \"$0\" boot' {}", prepaged.display())),
+        ),
+        ("prepage-session@.service", ("ExecStart=", format!("ExecStart={} session %i", prepaged.display()))),
+    ] {
         let unit = fs::read_to_string(units.join(name)).unwrap();
-        let line = format!("ExecStart={} {line}", path("prepaged").canonicalize().unwrap().display());
-        assert!(unit.lines().any(|one| one == line), "{unit}");
+        assert!(unit.lines().any(|line| line.starts_with(begin) && line.ends_with(&end)), "{unit}");
+        // So would one that has failed: the next one may do better, and until then it is over.
+        assert!(unit.lines().any(|one| one == "SuccessExitStatus=1 69"), "{unit}");
         // Later logins, or starts of sysinit.target, want it too: one that had ended would begin again all day.
         assert!(unit.lines().any(|one| one == "RemainAfterExit=yes"), "{unit}");
     }
@@ -179,7 +187,8 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
     );
 }
 
-/// Whether the boot's unit runs is decided by a shell: after `uptime_s` seconds, where systemd says `state`.
+/// Whether the boot's unit does anything is decided by a shell: after `uptime_s` seconds, where systemd says `state`. It succeeds in either case, so that it is
+/// not started again.
 #[test]
 fn a_boot_is_one_however_long_it_takes_and_an_installation_is_none() {
     if !has(Need::Root) || !has(Need::Mounts) {
@@ -187,22 +196,33 @@ fn a_boot_is_one_however_long_it_takes_and_an_installation_is_none() {
     }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| directory.path().join(name);
+    let script = |name: &str, text: &str| {
+        fs::write(path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
     let unit = include_str!("../../../service/units/prepage-boot.service");
-    let condition = unit.lines().find_map(|line| line.strip_prefix("ExecCondition=/bin/sh -c '")).unwrap();
-    // As systemd.unit(5) and systemd.service(5) have them read.
-    let condition = condition.strip_suffix("'").unwrap().replace("%%", "%").replace("$$", "$");
-    let is_boot = |uptime_s: u32, state: &str| {
+    assert!(!unit.contains("ExecCondition="), "one that is not met leaves a unit that is started again");
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=:/bin/sh -c '")).unwrap();
+    // As systemd.unit(5) has it read; the colon has `$` stand for itself.
+    let command = command.strip_suffix("' @PREPAGED@").unwrap().replace("%%", "%");
+    script("prepaged called \"so\"", "echo $* >\"${0%/*}/begun\"");
+    let begins = |uptime_s: u32, state: &str| {
         fs::write(path("uptime"), format!("{uptime_s}.25 1.00\n")).unwrap();
-        fs::write(path("systemctl"), format!("#!/bin/sh\necho {state}\nexit 1\n")).unwrap();
-        fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+        script("systemctl", &format!("echo {state}\nexit 1"));
         let mut inside = Command::new("unshare");
         inside.args(["--mount", "--propagation", "private", "sh", "-c"]);
-        inside.arg("mount --bind \"$0/uptime\" /proc/uptime && PATH=$0:$PATH && exec /bin/sh -c \"$1\"");
-        inside.arg(directory.path()).arg(&condition).status().unwrap().success()
+        inside
+            .arg("mount --bind \"$0/uptime\" /proc/uptime && PATH=$0:$PATH && exec /bin/sh -c \"$1\" \"$2\"");
+        inside.arg(directory.path()).arg(&command).arg(path("prepaged called \"so\""));
+        assert!(inside.status().unwrap().success(), "{uptime_s} {state}");
+        let begun = fs::read_to_string(path("begun"));
+        let _ = fs::remove_file(path("begun"));
+        begun.ok()
     };
-    let asked =
-        [(7, "offline"), (3000, "starting"), (3000, "initializing"), (3000, "running"), (3000, "degraded")];
-    assert_eq!(asked.map(|(uptime_s, state)| is_boot(uptime_s, state)), [true, true, true, false, false]);
+    for (uptime_s, state) in [(7, "offline"), (3000, "starting"), (3000, "initializing")] {
+        assert_eq!(begins(uptime_s, state).as_deref(), Some("boot\n"), "{uptime_s} {state}");
+    }
+    assert_eq!(["running", "degraded"].map(|state| begins(3000, state)), [None, None]);
 }
 
 #[test]

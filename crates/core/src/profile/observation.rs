@@ -8,6 +8,8 @@
 //! An observation says nothing about prefetching: a page is in it because the program touched it, whether somebody had
 //! brought it in before or not.
 
+use std::path::{Path, PathBuf};
+
 use super::{FileIdentity, Fingerprint};
 use crate::page::PageRange;
 
@@ -74,14 +76,29 @@ pub struct Observation {
     pub reads_coverage: Coverage,
     /// How many of the names were seen: whether a name that is not listed was not looked up.
     pub names_coverage: Coverage,
+    /// Directories below which nothing could be seen: absence says nothing there.
+    pub unseen_below: Vec<PathBuf>,
     /// What could not be seen and why, a line each, for `-v`.
     pub unseen: Vec<String>,
 }
 
 impl Observation {
-    /// How much of one kind of use was seen: of reads, or of mapped files.
-    pub fn coverage_of(&self, by_read: bool) -> Coverage {
-        if by_read { self.reads_coverage } else { self.coverage }
+    /// How much of one kind of use was seen of the file at `path`, which is not listed: of reads, or as a mapped file.
+    pub fn coverage_of(&self, path: &str, by_read: bool) -> Coverage {
+        match by_read {
+            _ if self.is_unseen(path) => Coverage::Partial,
+            true => self.reads_coverage,
+            false => self.coverage,
+        }
+    }
+
+    /// How much was seen of whether the name `path`, which is not listed, was looked up.
+    pub fn coverage_of_name(&self, path: &str) -> Coverage {
+        if self.is_unseen(path) { Coverage::Partial } else { self.names_coverage }
+    }
+
+    fn is_unseen(&self, path: &str) -> bool {
+        self.unseen_below.iter().any(|directory| Path::new(path).starts_with(directory))
     }
 
     /// The same of a start that was not seen to its end: absence says nothing.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::bounds::bound;
 use super::counts::{Counts, Use};
 use super::extent::{overlay, simplified};
-use super::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
+use super::observation::{Coverage, Observation, ObservedFile, UsedPages};
 use super::start::{ColdStart, median, newest, observe_every};
 use super::{Extent, History, Lookup, Profile, ProfiledFile};
 
@@ -71,7 +71,7 @@ impl Profile {
             surprise.new += self.files.last().map_or(0, ProfiledFile::pages);
         }
         self.files.retain(|file| !file.extents.is_empty());
-        self.observe_names(&seen.names, seen.names_coverage, counted);
+        self.observe_names(seen, counted);
         bound(self);
         if (&before.0, &before.1) != (&self.files, &self.lookups) {
             self.history.updated_unix_s = seen.unix_s;
@@ -153,21 +153,23 @@ impl Profile {
         }
     }
 
-    fn observe_names(&mut self, seen: &[ObservedName], coverage: Coverage, counted: &Counted<'_>) {
+    fn observe_names(&mut self, seen: &Observation, counted: &Counted<'_>) {
         let mut unknown: HashMap<&str, bool> =
-            seen.iter().map(|name| (name.path.as_str(), name.list)).collect();
+            seen.names.iter().map(|name| (name.path.as_str(), name.list)).collect();
         for name in &mut self.lookups {
             let used = unknown.remove(name.path.as_str());
             name.list |= used == Some(true);
             match used {
                 _ if counted.names.contains(name.path.as_str()) => {}
                 Some(_) => name.counts = name.counts.after(Use::Sure),
-                None if coverage != Coverage::Partial => name.counts = name.counts.after(Use::None),
+                None if seen.coverage_of_name(&name.path) != Coverage::Partial => {
+                    name.counts = name.counts.after(Use::None);
+                }
                 None => {}
             }
         }
         self.lookups.retain(|name| !name.counts.is_forgotten());
-        for name in seen {
+        for name in &seen.names {
             if let Some(list) = unknown.remove(name.path.as_str()) {
                 self.lookups.push(Lookup { path: name.path.clone(), list, counts: Counts::once(Use::Sure) });
             }
@@ -272,7 +274,7 @@ impl ProfiledFile {
 
     /// Counts a start in which no use of the file was seen.
     fn absent(&mut self, seen: &Observation, surprise: &mut Surprise) {
-        let counted = |known: Extent| match seen.coverage_of(known.by_read) {
+        let counted = |known: Extent| match seen.coverage_of(&self.path, known.by_read) {
             Coverage::Partial => Some(known),
             _ => unused(known, surprise),
         };

@@ -55,6 +55,7 @@ fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observa
         coverage,
         reads_coverage: coverage,
         names_coverage: coverage,
+        unseen_below: vec![],
         unseen: vec![],
     }
 }

@@ -307,6 +307,25 @@ fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
     assert!(engine.wait_for(Duration::ZERO), "nobody is at work");
 }
 
+/// A boot waits for other reads, too.
+#[test]
+fn files_that_are_opened_when_they_are_read_are_not_opened_before() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let mut engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 3);
+    engine.open_files_when_read();
+    let mut lent: Vec<Work> = Vec::new();
+    let readers = engine.start_on(&mut |work| {
+        lent.push(work);
+        true
+    });
+    assert_eq!((readers, lent.len()), (3, 4));
+    lent.remove(0)();
+    assert!(!engine.state.files.is_open(0), "by who looks names up");
+    lent.into_iter().for_each(|work| work());
+    assert_eq!(engine.outcome().requested_bytes, 2 * PAGE_SIZE);
+}
+
 #[test]
 fn what_is_given_is_read_whatever_lies_at_its_path() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
