@@ -34,6 +34,18 @@ const MISTAKES_MAX: usize = 100;
 pub const KEYS: [&str; 8] =
     ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose", "exclude-cgroup", "predict"];
 
+/// What each of [`KEYS`] is for, in the same order, for help and manual pages.
+pub const MEANINGS: [&str; KEYS.len()] = [
+    "no: `prepage run` and enabled programs start as without prepage [default: yes]",
+    "Programs that are left alone, separated by spaces: names, or with a slash paths; * and ? stand for any text and character",
+    "Bytes that the profiles of each store take at most, with k, M or G [default: 64M]",
+    "no: every start prefetches, also those that would measure what it gains [default: yes]",
+    "no: profiles stay as they are, except for those of `prepage learn` and `prepage measure` [default: yes]",
+    "yes: `prepage run` says what it does, as with -v [default: no]",
+    "Control groups whose processes are left alone, with the groups below them: paths, or patterns of them",
+    "no: the service remembers no launches, and reads nothing ahead of them [default: yes]",
+];
+
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
