@@ -1,0 +1,114 @@
+//! `make install`, `make uninstall`, `make deb`, and what the package's scripts do: with files that stand for the built ones.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prepage_testing::{Need, has};
+
+use crate::support::text;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Whether everything in `names` is there to be called.
+#[track_caller]
+fn has_tools(names: &[&str]) -> bool {
+    names.iter().all(|name| has(Need::Tool((*name).into())))
+}
+
+/// The source tree in a directory whose name has blanks, with what `make build` leaves there.
+fn built(directory: &Path) -> PathBuf {
+    let source = directory.join("my  source");
+    fs::create_dir(&source).unwrap();
+    for name in ["Makefile", "docs", "packaging", "crates", "Cargo.toml", "LICENSE-MIT", "CHANGELOG.md"] {
+        symlink(fs::canonicalize(SOURCE).unwrap().join(name), source.join(name)).unwrap();
+    }
+    let build = source.join("build");
+    for name in [
+        "prepage",
+        "prepage-tools",
+        "prepaged",
+        "man/prepage.1",
+        "man/prepage-run.1",
+        "man/prepaged.8",
+        "completions/bash",
+        "completions/zsh",
+        "completions/fish",
+        "libprepage-early-fault.so",
+        "libprepage-agent.so",
+    ] {
+        fs::create_dir_all(build.join(name).parent().unwrap()).unwrap();
+        fs::write(build.join(name), name).unwrap();
+    }
+    source
+}
+
+/// `PROGRAM ARGS` in `directory`, as if no make(1) had started this test.
+fn run(directory: &Path, program: &str, args: &[&str]) {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(directory).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// All that lies below `directory` and is no directory, by path from there.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(next).unwrap().map(|entry| entry.unwrap()) {
+            match entry.file_type().unwrap().is_dir() {
+                true => left.push(entry.path()),
+                false => found.push(entry.path().strip_prefix(directory).unwrap().to_owned()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn nothing_beside_a_path_with_blanks_and_quotes_is_written_or_removed() {
+    if !has_tools(&["make", "install"]) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let source = built(directory.path());
+    // The first word of what is installed to.
+    fs::write(path("to"), "").unwrap();
+    let before = files(directory.path());
+    let [blank, quote] = ["to my place", "it's"].map(|name| path(name).to_str().unwrap().to_owned());
+    for (destdir, prefix) in [(&*blank, "/opt/my dir"), (&quote, "/opt"), ("", &blank)] {
+        let [to, below] = [format!("DESTDIR={destdir}"), format!("PREFIX={prefix}")];
+        run(&source, "make", &["install", &to, &below]);
+        let installed = PathBuf::from(format!("{destdir}{prefix}"));
+        for name in ["bin/prepage", "share/man/man1/prepage-run.1", "share/zsh/site-functions/_prepage"] {
+            assert!(installed.join(name).is_file(), "{name}: {:?}", files(directory.path()));
+        }
+        // `make uninstall` would call it.
+        fs::remove_file(installed.join("bin/prepage")).unwrap();
+        run(&source, "make", &["uninstall", &to, &below]);
+        assert_eq!(files(directory.path()), before);
+        // What is not there need not be removed.
+        run(&source, "make", &["uninstall", &to, &below]);
+    }
+}
+
+#[test]
+fn a_package_is_made_below_a_path_with_blanks() {
+    if !has_tools(&["make", "dpkg-deb", "dpkg", "gzip", "du"]) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let source = built(directory.path());
+    let before = files(directory.path());
+    run(&source, "packaging/deb/build", &[]);
+    let new: Vec<PathBuf> =
+        files(directory.path()).into_iter().filter(|path| !before.contains(path)).collect();
+    assert_eq!(new.len(), 1, "{new:?}");
+    let listed = Command::new("dpkg-deb").arg("--contents").arg(directory.path().join(&new[0])).output();
+    let listed = text(&listed.unwrap().stdout);
+    assert!(listed.contains("./usr/bin/prepaged\n"), "{listed}");
+}
