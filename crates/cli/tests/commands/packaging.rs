@@ -112,3 +112,43 @@ fn a_package_is_made_below_a_path_with_blanks() {
     let listed = text(&listed.unwrap().stdout);
     assert!(listed.contains("./usr/bin/prepaged\n"), "{listed}");
 }
+
+/// Runs a script of the package with `args` in a mount namespace of its own, after `before`, with `stubs` in place of the programs that it calls. Returns
+/// what these were called with, a line each, and what `after` printed.
+fn script(name: &str, args: &str, stubs: &[&str], before: &str, after: &str) -> (String, String) {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for stub in stubs {
+        let path = directory.path().join(stub);
+        fs::write(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"${0%/*}/called\"\n").unwrap();
+        run(directory.path(), "chmod", &["755", stub]);
+    }
+    let script =
+        format!("set -e; {before}; PATH=$0:$PATH sh \"$1/packaging/deb/{name}\" {args} >&2; {after}");
+    let mut inside = Command::new("unshare");
+    inside
+        .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+        .arg(directory.path())
+        .arg(SOURCE);
+    let output = inside.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let called = fs::read_to_string(directory.path().join("called")).unwrap_or_default();
+    (called, text(&output.stdout))
+}
+
+#[test]
+fn purging_empties_what_is_mounted_and_what_a_link_leads_to() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "find"]) {
+        return;
+    }
+    let before = "for place in /var/lib /var/cache /run /usr/local/lib; do mount -t tmpfs none $place; done\n\
+        mkdir -p /var/lib/prepage /var/lib/volume/x /var/cache/prepage /run/prepage\n\
+        touch /var/lib/other /var/lib/volume/x/y /run/prepage/x; ln -s /var/lib/volume /var/cache/prepage/link\n";
+    let mounted = format!("{before}mount -t tmpfs none /var/lib/prepage; touch /var/lib/prepage/x.profile");
+    let list = "cd /var; find lib cache /run/prepage -mindepth 1 2>/dev/null | sort";
+    let (called, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &mounted, list);
+    assert_eq!(left, "lib/other\nlib/prepage\nlib/volume\nlib/volume/x\nlib/volume/x/y\n");
+    assert!(called.contains("deb-systemd-helper purge"), "{called}");
+    let linked = format!("{before}rmdir /var/lib/prepage; ln -s volume /var/lib/prepage");
+    let (_, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &linked, list);
+    assert_eq!(left, "lib/other\nlib/volume\n");
+}
