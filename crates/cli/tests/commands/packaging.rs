@@ -152,3 +152,42 @@ fn purging_empties_what_is_mounted_and_what_a_link_leads_to() {
     let (_, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &linked, list);
     assert_eq!(left, "lib/other\nlib/volume\n");
 }
+
+#[test]
+fn removing_the_package_stops_its_own_units_alone() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "sed"]) {
+        return;
+    }
+    let stopped = |units: &str| {
+        let before = format!(
+            "mount -t tmpfs none /run; mkdir -p /run/systemd/system /etc/systemd/system; mount -t tmpfs none /etc/systemd/system;\n\
+            cd /etc/systemd/system; {units}"
+        );
+        script("prerm", "remove", &["deb-systemd-invoke", "systemctl"], &before, "true").0
+    };
+    let all = "deb-systemd-invoke stop prepage.service\ndeb-systemd-invoke stop prepage-boot.service\n\
+        systemctl stop prepage-session@*.service\n";
+    assert_eq!(stopped("true"), all);
+    assert_eq!(
+        stopped("echo ExecStart=/usr/bin/prepaged >prepage.service; ln -s /dev/null prepage-boot.service"),
+        all
+    );
+    let of_another = "echo 'ExecStart=\"/opt/my dir/prepaged\"' >prepage.service; cp prepage.service prepage-session@.service";
+    assert_eq!(stopped(of_another), "deb-systemd-invoke stop prepage-boot.service\n");
+}
+
+#[test]
+fn the_unit_of_another_copy_stays_enabled_when_the_package_is_purged() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "find"]) {
+        return;
+    }
+    // As deb-systemd-helper leaves nothing that it knows of.
+    let before = "for place in /var/lib /var/cache /run /usr/local/lib; do mount -t tmpfs none $place; done\n\
+        mkdir -p /etc/systemd/system; mount -t tmpfs none /etc/systemd/system; cd /etc/systemd/system\n\
+        echo '[ \"$1\" != purge ] || rm -r /etc/systemd/system/*.wants' >>$0/deb-systemd-helper\n\
+        mkdir multi-user.target.wants sysinit.target.wants; echo ExecStart=/opt/prepaged >prepage.service\n\
+        ln -s ../prepage.service multi-user.target.wants/; ln -s /usr/lib/x sysinit.target.wants/prepage-boot.service";
+    let list = "cd /etc/systemd/system; find * -type l -printf '%p %l\\n'";
+    let (_, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], before, list);
+    assert_eq!(left, "multi-user.target.wants/prepage.service /etc/systemd/system/prepage.service\n");
+}
