@@ -291,33 +291,39 @@ BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/pre
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 
 .PHONY: deb try-deb
+# $(1) as one word of the shell.
+quoted = '$(subst ','\'',$(1))'
+# A path below PREFIX as one word.
+below = $(call quoted,$(DESTDIR)$(PREFIX)/$(1))
+zsh_completion = $(call quoted,$(DESTDIR)$(ZSH_COMPLETIONS)/_prepage)
+
 # Whoever installs is root, mostly, who may have no cargo, and leaves nothing of root's in build/.
 install:
 	@for file in $(BUILT); do \
 		[ -e $$file ] || { echo "no $$file: run \`make build\` first" >&2; exit 1; }; \
 	done
-	install -D -t $(DESTDIR)$(PREFIX)/bin build/prepage build/prepage-tools build/prepaged
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 build/man/*.1
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 build/man/prepaged.8
-	install -D -m 644 build/completions/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage
-	install -D -m 644 build/completions/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
-	install -D -m 644 build/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
-	install -D -t $(DESTDIR)$(PREFIX)/lib/prepage build/libprepage-early-fault.so build/libprepage-agent.so
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage docs/*.md
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage/adr docs/adr/*.md
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/prepage/images docs/images/*.png
+	install -D -t $(call below,bin) build/prepage build/prepage-tools build/prepaged
+	install -D -m 644 -t $(call below,share/man/man1) build/man/*.1
+	install -D -m 644 -t $(call below,share/man/man8) build/man/prepaged.8
+	install -D -m 644 build/completions/bash $(call below,share/bash-completion/completions/prepage)
+	install -D -m 644 build/completions/zsh $(zsh_completion)
+	install -D -m 644 build/completions/fish $(call below,share/fish/vendor_completions.d/prepage.fish)
+	install -D -t $(call below,lib/prepage) build/libprepage-early-fault.so build/libprepage-agent.so
+	install -D -m 644 -t $(call below,share/doc/prepage) docs/*.md
+	install -D -m 644 -t $(call below,share/doc/prepage/adr) docs/adr/*.md
+	install -D -m 644 -t $(call below,share/doc/prepage/images) docs/images/*.png
 
 # Profiles and configuration stay, and links of `prepage enable` (lib/prepage/bin): docs/troubleshooting.md.
 uninstall:
-	@# Units that `prepage service install` wrote run what is removed now.
-	@[ -n "$(DESTDIR)" ] || [ ! -x $(PREFIX)/bin/prepage ] || $(PREFIX)/bin/prepage service remove 2>/dev/null || true
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,prepage prepage-tools prepaged)
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/,man1/prepage.1 man1/prepage-*.1 man8/prepaged.8)
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/prepage $(DESTDIR)$(ZSH_COMPLETIONS)/_prepage
-	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/prepage.fish
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/prepage/,libprepage-early-fault.so libprepage-agent.so)
-	rm -rf $(DESTDIR)$(PREFIX)/share/doc/prepage
-	@rmdir $(DESTDIR)$(PREFIX)/lib/prepage 2>/dev/null || true
+	@# Units that `prepage service install` of this copy wrote start what is removed now.
+	@[ -n $(call quoted,$(DESTDIR)) ] || [ ! -x $(call below,bin/prepage) ] || $(call below,bin/prepage) service remove 2>/dev/null || true
+	rm -f $(foreach program,prepage prepage-tools prepaged,$(call below,bin/$(program)))
+	rm -f $(call below,share/man)/man1/prepage.1 $(call below,share/man)/man1/prepage-*.1 $(call below,share/man)/man8/prepaged.8
+	rm -f $(call below,share/bash-completion/completions/prepage) $(zsh_completion)
+	rm -f $(call below,share/fish/vendor_completions.d/prepage.fish)
+	rm -f $(call below,lib/prepage/libprepage-early-fault.so) $(call below,lib/prepage/libprepage-agent.so)
+	rm -rf $(call below,share/doc/prepage)
+	@rmdir $(call below,lib/prepage) 2>/dev/null || true
 	@echo "what was learned stays: docs/troubleshooting.md, \"Removing everything\""
 
 clean:

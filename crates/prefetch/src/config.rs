@@ -34,6 +34,18 @@ const MISTAKES_MAX: usize = 100;
 pub const KEYS: [&str; 8] =
     ["enabled", "exclude", "store-max", "hold-outs", "learn", "verbose", "exclude-cgroup", "predict"];
 
+/// What each of [`KEYS`] is for, in the same order, for help and manual pages.
+pub const MEANINGS: [&str; KEYS.len()] = [
+    "no: `prepage run` and enabled programs start as without prepage [default: yes]",
+    "Programs that are left alone, separated by spaces: names, or with a slash paths; * and ? stand for any text and character",
+    "Bytes that the profiles of each store take at most, with k, M or G [default: 64M]",
+    "no: every start prefetches, also those that would measure what it gains [default: yes]",
+    "no: profiles stay as they are, except for those of `prepage learn` and `prepage measure` [default: yes]",
+    "yes: `prepage run` says what it does, as with -v [default: no]",
+    "Control groups whose processes are left alone, with the groups below them: paths, or patterns of them",
+    "no: the service remembers no launches, and reads nothing ahead of them [default: yes]",
+];
+
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -73,7 +85,7 @@ pub enum Origin {
 pub struct Mistake {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1; `None` where it is the file itself.
+    /// The line, from 1; `None` where the file cannot be read.
     pub line: Option<usize>,
     /// What is wrong, and what would be right.
     pub text: String,
@@ -226,7 +238,7 @@ impl Config {
         // What the machine's are may cost, the administrator has said.
         let mut patterns_bytes_left =
             if path == Path::new(OF_MACHINE) { usize::MAX } else { PATTERNS_BYTES_MAX };
-        let mut is_too_wrong = false;
+        let mut first_unlisted = None;
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -241,12 +253,12 @@ impl Config {
                 Err(text) if self.mistakes.len() < MISTAKES_MAX => {
                     self.mistakes.push(Mistake { path: path.into(), line: Some(number), text });
                 }
-                Err(_) => is_too_wrong = true,
+                Err(_) => _ = first_unlisted.get_or_insert(number),
             }
         }
-        if is_too_wrong {
-            let text = format!("has more than {MISTAKES_MAX} mistakes; the others are not listed");
-            self.mistakes.push(Mistake { path: path.into(), line: None, text });
+        if first_unlisted.is_some() {
+            let text = format!("more than {MISTAKES_MAX} mistakes: those from here on are not listed");
+            self.mistakes.push(Mistake { path: path.into(), line: first_unlisted, text });
         }
         if is_cut {
             let line = Some(1 + text.lines().count());
@@ -456,7 +468,7 @@ mod tests {
         config.parse(Path::new("/x"), "x\n".repeat(BYTES_MAX as usize / 2).as_bytes());
         let (last, told) = config.mistakes.split_last().unwrap();
         assert_eq!(told.len(), MISTAKES_MAX);
-        assert_eq!(last.to_string(), "/x: has more than 100 mistakes; the others are not listed");
+        assert_eq!(last.to_string(), "/x:101: more than 100 mistakes: those from here on are not listed");
     }
 
     #[test]

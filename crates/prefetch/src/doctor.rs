@@ -6,9 +6,13 @@ use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{find_library, may_arm};
+use prepage_sys::beside::can_let_go;
 use prepage_sys::cachestat::cached_pages;
+use prepage_sys::exec_watch::ExecWatch;
 use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
+use prepage_sys::{file_handle, landlock};
 use prepage_trace::{FaultEvents, Probe, Stream};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use prepage_profiles::{Layer, Stores, chain};
@@ -54,6 +58,7 @@ pub fn examine() -> Vec<Check> {
         cold_caches(),
         residency(),
         served_faults(),
+        service(),
     ]
 }
 
@@ -62,6 +67,14 @@ fn check(name: &'static str, state: State, found: impl Into<String>, remedy: Opt
 }
 
 fn prefetching() -> Check {
+    let name = "prefetch (run)";
+    if let Err(error) = can_let_go() {
+        let (found, remedy) = match error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) {
+            true => ("no close_range(2)", "use Linux 5.9 or newer"),
+            false => ("close_range is refused", "allow close_range in the seccomp filter of this container"),
+        };
+        return Check { essential: true, ..check(name, State::Missing, found, Some(remedy)) };
+    }
     let advise = |file: fs::File| {
         rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(4096), rustix::fs::Advice::WillNeed)
     };
@@ -77,7 +90,7 @@ fn prefetching() -> Check {
         // What may be executed and not read cannot be tried on.
         Err(_) => (State::Ok, "not tried: prepage's own file may not be read", None),
     };
-    Check { essential: true, ..check("prefetch (run)", state, found, remedy) }
+    Check { essential: true, ..check(name, state, found, remedy) }
 }
 
 fn store() -> Check {
@@ -249,13 +262,62 @@ fn served_faults() -> Check {
     }
 }
 
+fn service() -> Check {
+    let name = "all programs (service)";
+    match ExecWatch::new() {
+        Err(_) if !rustix::process::geteuid().is_root() => {
+            let found = "not tried: the service watches what is executed, as root";
+            check(name, State::Limited, found, Some("run `prepage doctor` as root"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let remedy = "in a container: --cap-add SYS_ADMIN, without a user namespace";
+            check(name, State::Missing, "what is executed may not be watched", Some(remedy))
+        }
+        Err(error) => {
+            let remedy = "use Linux 5.1 or newer with CONFIG_FANOTIFY";
+            check(name, State::Missing, format!("executions cannot be watched: {error}"), Some(remedy))
+        }
+        Ok(_) if !file_handle::knows_all() => {
+            check(name, State::Limited, "without programs in containers", Some("use Linux 6.5 or newer"))
+        }
+        Ok(_) if landlock::version().is_err() => {
+            let remedy = "use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK, and landlock in lsm=";
+            check(name, State::Limited, "its reading threads could write, too: no Landlock", Some(remedy))
+        }
+        Ok(_) => check(name, State::Ok, "executions can be watched, also in containers", None),
+    }
+}
+
 fn is_writable(path: &Path) -> bool {
     fs::OpenOptions::new().write(true).open(path).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
+    use prepage_sys::call_filter::{When, fail};
+    use prepage_testing::{Need, unless_refused};
+
     use super::*;
+
+    /// The helper process ends there, and nothing is ever prefetched.
+    #[test]
+    fn kernels_without_close_range_are_told_of() {
+        for (errno, remedy) in [(Errno::NOSYS, "use Linux 5.9 or newer"), (Errno::PERM, "allow close_range")]
+        {
+            let looked = std::thread::spawn(move || {
+                let filter = fail(errno.raw_os_error(), &[(libc::SYS_close_range, When::Always)]);
+                let denied = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+                let filtered = unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), denied);
+                filtered.map(|()| examine())
+            });
+            let Some(checks) = looked.join().unwrap() else { return };
+            let first = &checks[0];
+            assert_eq!((first.state, first.essential), (State::Missing, true), "{first:?}");
+            assert!(first.remedy.as_ref().is_some_and(|said| said.starts_with(remedy)), "{first:?}");
+        }
+    }
 
     #[test]
     fn whatever_is_not_in_order_has_a_remedy() {

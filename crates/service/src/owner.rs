@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use prepage_profiles::trust::create_directory;
 use prepage_sys::process_stat::ProcessStat;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -20,11 +21,14 @@ const LINE_BYTES_MAX: u64 = 64;
 pub struct Owner(File);
 
 impl Owner {
-    /// Takes the socket at `path`, whether or not it is there yet. Services in different PID namespaces do not know of each other.
+    /// Takes the socket at `path`, whether or not it is there yet; its directory is made. Services in different PID namespaces do not know of each other.
     ///
     /// # Errors
     /// AddrInUse where another process that lives, stopped or not, has it or is about to take it; else as open(2) and write(2).
     pub fn take(path: &Path) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            create_directory(directory, 0o755)?;
+        }
         // Whoever may open it could hold the lock.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(open(beside(path), flags, Mode::RUSR | Mode::WUSR)?);

@@ -33,6 +33,7 @@ use crate::library::Library;
 use crate::names::Names;
 use crate::notify;
 use crate::options::{Options, ServiceError};
+use crate::owner::Owner;
 use crate::pace::Pace;
 use crate::pages::remove_all;
 use crate::process::{boot_ticks, started_since, starter_of};
@@ -142,6 +143,13 @@ impl Service {
             [LAUNCHES, GAINS].map(|name| stores.directory(Layer::Machine).map(|one| one.join(name)));
         let (log, gains) = (log?, gains?);
         let accounts = Accounts::read(stores.directory(Layer::Machine)?.to_owned());
+        let watch = Watch::new().map_err(ServiceError::Watch)?;
+        let cannot_answer = |path: &PathBuf, source| ServiceError::Socket { path: path.clone(), source };
+        let owned = match &options.socket {
+            Some(path) => Some((path, Owner::take(path).map_err(|error| cannot_answer(path, error))?)),
+            None => None,
+        };
+        // A service that is refused leaves what the one that runs keeps.
         if options.idle_after.is_none() {
             remove_all(&log);
         }
@@ -151,7 +159,7 @@ impl Service {
         let idle = |after| Arc::new(Idle::new(library.clone(), counters.clone(), log, after));
         let service = Arc::new(Self {
             confined,
-            watch: Watch::new().map_err(ServiceError::Watch)?,
+            watch,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop, lookups)?),
             names: Names::new(library.clone(), counters.clone()),
             idle: options.idle_after.map(idle),
@@ -174,13 +182,10 @@ impl Service {
             streaks: Streaks::default(),
             to_forget: ToForget::default(),
         });
-        let _socket = match &options.socket {
-            Some(path) => {
-                let open = Socket::open(path, service.clone());
-                Some(open.map_err(|source| ServiceError::Socket { path: path.clone(), source })?)
-            }
-            None => None,
+        let open = |(path, owner): (&PathBuf, _)| {
+            Socket::open(path, owner, service.clone()).map_err(|error| cannot_answer(path, error))
         };
+        let _socket = owned.map(open).transpose()?;
         if options.learn {
             let learner = service.learner.clone();
             service.upkeep.lend(Priority::Start, Box::new(move || learner.get_ready()));

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prepage_profiles::trust::create_directory;
 use prepage_sys::timed_stream::TimedStream;
 use prepage_sys::user_namespace::maker_of;
 use rustix::net::SocketAddrUnix;
@@ -40,15 +39,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Answers for `service` at `path`. A socket that an earlier service left there is replaced.
+    /// Answers for `service` at `path`, which is `owner`'s. A socket that an earlier service left there is replaced.
     ///
     /// # Errors
-    /// As bind(2); AddrInUse where another service has it, stopped or not.
-    pub fn open(path: &Path, service: Arc<Service>) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
-            create_directory(directory, 0o755)?;
-        }
-        let owner = Owner::take(path)?;
+    /// As bind(2).
+    pub fn open(path: &Path, owner: Owner, service: Arc<Service>) -> io::Result<Self> {
         if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
             fs::remove_file(path)?;
         }

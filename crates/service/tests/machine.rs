@@ -455,18 +455,28 @@ fn a_service_that_cannot_run_says_so_by_an_exit_code_of_its_own() {
     let unit = include_str!("../units/prepage.service");
     assert!(unit.lines().any(|line| line == "RestartPreventExitStatus=69"), "{unit}");
     let Some(place) = Place::new() else { return };
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    // What the one that runs keeps stays, also where the other is to keep nothing.
+    let program = place.program("known");
+    let kept = [place.expect(&program, unix_s()), place.layer().join("gains/0")];
+    place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
+    let service = Prepaged::start(&place, &[]);
     let run = |command: &mut Command| {
-        let command = command.arg("--socket").arg(&service.socket).env("PREPAGE_LAYERS", place.layer());
+        let command = command
+            .args(["--no-learn", "--no-predict"])
+            .arg("--socket")
+            .arg(&service.socket)
+            .env("PREPAGE_LAYERS", place.layer());
         command.output().unwrap()
     };
     let prepaged = env!("CARGO_BIN_EXE_prepaged");
     let output = run(&mut Command::new(prepaged));
     assert_eq!(output.status.code(), CODE, "another answers at its socket: {output:?}");
+    assert!(kept.iter().all(|file| file.exists()));
     let mut confined = Command::new("setpriv");
     let output = run(confined.args(["--bounding-set", "-sys_admin", prepaged]));
     assert_eq!(output.status.code(), CODE, "it may not watch: {output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot watch"), "{output:?}");
+    assert!(kept.iter().all(|file| file.exists()));
 }
 
 /// A user has 65,536 of them where others have one.

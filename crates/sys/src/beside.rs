@@ -87,6 +87,15 @@ pub fn run_beside_from<T>(
     Ok(())
 }
 
+/// Whether [`run_beside_with`] can let go of the caller's files: its process ends at once where it cannot.
+///
+/// # Errors
+/// ENOSYS before Linux 5.9; what a filter of system calls says.
+pub fn can_let_go() -> io::Result<()> {
+    // SAFETY: closes nothing: no file has this number.
+    check(unsafe { libc::syscall(libc::SYS_close_range, libc::c_uint::MAX, libc::c_uint::MAX, 0) })
+}
+
 /// Whether the caller is in one PID namespace and its children will be in another (unshare -p, nsenter --no-fork). In a new one the
 /// first child is process 1, with whose end all others are killed and no more can be started: that is to be a child of the program.
 fn children_are_elsewhere() -> bool {

@@ -1,13 +1,13 @@
 //! A file by its file system and the number that the file system has for it: what fanotify(7) reports of a file, and what
 //! name_to_handle_at(2) tells of a path. Neither opens the file.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::given::descriptor;
+use crate::given::{check, descriptor};
 
 /// MAX_HANDLE_SZ of include/linux/exportfs.h.
 const HANDLE_BYTES_MAX: usize = 128;
@@ -115,34 +115,42 @@ struct Buffer {
 
 const _: () = assert!(size_of::<Buffer>() == 8 + HANDLE_BYTES_MAX);
 
-fn handle(path: &Path) -> io::Result<(i32, Box<[u8]>)> {
+/// Whether the kernel can tell which file it is of file systems that have no handles, such as those of containers (Linux 6.5).
+pub fn knows_all() -> bool {
+    let asked = ask(c"/", AT_HANDLE_FID);
+    !asked.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+}
+
+fn handle(path: &Path) -> io::Result<Number> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut mount_id = 0i32;
-    for flags in [AT_HANDLE_FID, 0] {
-        let mut buffer =
-            Buffer { handle_bytes: HANDLE_BYTES_MAX as u32, handle_type: 0, bytes: [0; HANDLE_BYTES_MAX] };
-        // SAFETY: the path ends in a zero byte, the buffer is a `struct file_handle` with room for as many bytes as it says, and
-        // all three live until the call returns.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_name_to_handle_at,
-                libc::AT_FDCWD,
-                path.as_ptr(),
-                &raw mut buffer,
-                &raw mut mount_id,
-                libc::AT_SYMLINK_FOLLOW | flags,
-            )
-        };
-        if result == 0 {
-            let len = (buffer.handle_bytes as usize).min(HANDLE_BYTES_MAX);
-            return Ok((buffer.handle_type, buffer.bytes[..len].into()));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::InvalidInput {
-            return Err(error);
-        }
+    let is_unknown = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+    match ask(&path, AT_HANDLE_FID) {
+        Err(error) if is_unknown(&error) => match ask(&path, 0) {
+            Err(error) if is_unknown(&error) => Err(io::ErrorKind::Unsupported.into()),
+            asked => asked,
+        },
+        asked => asked,
     }
-    Err(io::ErrorKind::Unsupported.into())
+}
+
+fn ask(path: &CStr, flags: i32) -> io::Result<Number> {
+    let mut mount_id = 0i32;
+    let mut buffer =
+        Buffer { handle_bytes: HANDLE_BYTES_MAX as u32, handle_type: 0, bytes: [0; HANDLE_BYTES_MAX] };
+    // SAFETY: the path ends in a zero byte, the buffer is a `struct file_handle` with room for as many bytes as it says, and
+    // all three live until the call returns.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw mut buffer,
+            &raw mut mount_id,
+            libc::AT_SYMLINK_FOLLOW | flags,
+        )
+    })?;
+    let len = (buffer.handle_bytes as usize).min(HANDLE_BYTES_MAX);
+    Ok((buffer.handle_type, buffer.bytes[..len].into()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How tests of this workspace skip: counted, with a reason, and never where the machine allows the test.
 //!
 //! A test that needs something a machine may lack (root, perf events, a program) names it as a [`Need`] and calls
-//! [`skip`], which appends one line to `target/skips`. After the tests, the program `skips` (`make test` runs it) lists
+//! [`skip`], which appends one line to `target/debug/skipped-tests`. After the tests, the program `skips` (`make test` runs it) lists
 //! these lines by need, probes each need again, and asks `prepage doctor` about the kernel's facilities. It fails when
 //! the machine has what a test said was missing: then it is the test, or the code it tests, that is broken.
 //!

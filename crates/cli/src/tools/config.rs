@@ -4,13 +4,26 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use prepage_prefetch::config::{Config, KEYS, Mistake};
+use prepage_prefetch::config::{Config, KEYS, MEANINGS, Mistake};
 
 use crate::output::print_json;
 use crate::table::table;
 
+/// What the help says behind the options, and the manual page that the machine's file names.
+fn help() -> String {
+    let keys: String =
+        KEYS.iter().zip(MEANINGS).map(|(key, meaning)| format!("  {key}  {meaning}\n")).collect();
+    format!(
+        "Configuration:\n{keys}\n\
+        Files:\n  /etc/prepage.conf  The machine's, with lines such as `learn = no`; # begins a comment\n  \
+        ~/.config/prepage/config  Your own, which wins; patterns of both count\n\n\
+        See also:\n  prepage(1); environment.md in /usr/share/doc/prepage or /usr/local/share/doc/prepage"
+    )
+}
+
 /// Options of `prepage config`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = help())]
 pub struct Args {
     /// Print JSON
     #[arg(long)]

@@ -56,7 +56,7 @@ See also:
 pub enum Command {
     /// Write three units, start the service, and enable it and the units of the boot and of sessions (root)
     Install(InstallArgs),
-    /// Stop the service and remove what `install` wrote; what was learned stays (root)
+    /// Stop the service and remove what `install` of this copy of prepage wrote; what was learned stays (root)
     Remove(UnitDirectory),
 }
 
@@ -98,6 +98,27 @@ impl UnitDirectory {
         }
     }
 
+    /// The program that the unit `name` starts, as [`quoted`] wrote it.
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        let unit = fs::read_to_string(self.units.join(name)).ok()?;
+        unquoted(unit.lines().find_map(|line| line.strip_prefix("ExecStart="))?)
+    }
+
+    /// Whether systemd reads the units that lie here.
+    fn is_read(&self) -> bool {
+        READ_BY_SYSTEMD.iter().any(|one| self.is(Path::new(one)))
+    }
+
+    fn is(&self, directory: &Path) -> bool {
+        directory.canonicalize().ok() == self.units.canonicalize().ok()
+    }
+
+    /// The unit `name` that systemd reads once there is none here: of a package, say.
+    fn below(&self, name: &str) -> Option<PathBuf> {
+        let others = READ_BY_SYSTEMD.iter().map(Path::new).filter(|one| self.is_read() && !self.is(one));
+        others.map(|one| one.join(name)).find(|path| path.is_file())
+    }
+
     fn session_link(&self) -> PathBuf {
         self.units.join(WANTED_BY_SESSIONS).join(SESSION_NAME)
     }
@@ -109,8 +130,7 @@ impl UnitDirectory {
 
     /// Has systemd do something, where it reads the units that lie here.
     fn systemctl(&self, args: &[&str]) -> Result<()> {
-        let is_here = |one: &&str| Path::new(one).canonicalize().ok() == self.units.canonicalize().ok();
-        if READ_BY_SYSTEMD.iter().any(is_here) { systemctl(args) } else { Ok(()) }
+        if self.is_read() { systemctl(args) } else { Ok(()) }
     }
 }
 
@@ -207,17 +227,38 @@ fn list(path: &Path, done: &str) {
 }
 
 fn remove(place: &UnitDirectory) -> Result<ExitCode> {
-    let own: Vec<&str> =
-        UNITS.iter().map(|(name, _)| *name).filter(|name| place.found(name) == UnitFile::Own).collect();
+    let (own, of_others) = own_and_of_others(place);
+    let tell = |(name, program): &(&str, PathBuf)| {
+        format!(
+            "{} starts {}, of another copy of prepage",
+            place.units.join(name).display(),
+            program.display()
+        )
+    };
     if own.is_empty() {
+        if let Some(other) = of_others.first() {
+            let remedy = format!("{} service remove", other.1.with_file_name("prepage").display());
+            bail!(Remedied::new(format!("{}, and stays", tell(other)), remedy));
+        }
         bail!("{} has no unit that `prepage service install` wrote", place.units.display());
     }
+    for other in &of_others {
+        say!("prepage: {}, and stays", tell(other));
+    }
+    // What systemd goes on with: what enables those enables these, too.
+    let below: Vec<(&str, PathBuf)> =
+        own.iter().filter_map(|name| Some((*name, place.below(name)?))).collect();
+    let stays = |name: &str| below.iter().any(|(one, _)| *one == name);
     // What does not run need not be stopped. A template has no instance of its own: those of all users are stopped.
-    let started: Vec<&str> = own.iter().copied().filter(|name| *name != SESSION_NAME).collect();
+    let started: Vec<&str> =
+        own.iter().copied().filter(|name| *name != SESSION_NAME && !stays(name)).collect();
     // Where systemd does not run (sd_booted(3)), nothing does that would have to be stopped.
     let runs = Path::new(RUNNING_SYSTEMD).is_dir();
     let disable: &[&str] = if runs { &["disable", "--now"] } else { &["disable"] };
-    let stopped = place.systemctl(&[disable, &started].concat());
+    let stopped = match started.is_empty() {
+        true => Ok(()),
+        false => place.systemctl(&[disable, &started].concat()),
+    };
     let stopped = match own.contains(&SESSION_NAME) {
         true if runs => stopped.and(place.systemctl(&["stop", SESSION_INSTANCES])),
         _ => stopped,
@@ -234,18 +275,22 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
     }
     // Others may want something there.
     let _ = fs::remove_dir(place.units.join(WANTED_BY_SESSIONS));
+    below.iter().for_each(|(_, path)| list(path, "in force now: "));
     if !runs {
         // Without it systemctl changes links alone, if there is a systemctl.
-        return match own.iter().find_map(|name| wanted_still(name)) {
+        return match started.iter().find_map(|name| wanted_still(name)) {
             Some(link) => bail!("removed, but {} still names it", link.display()),
             None => Ok(ExitCode::SUCCESS),
         };
     }
     let reloaded = place.systemctl(&["daemon-reload"]);
+    // The process that runs is still that of the removed unit.
+    let restarted = if stays(UNIT_NAME) { place.systemctl(&["restart", UNIT_NAME]) } else { Ok(()) };
     let mut code = ExitCode::SUCCESS;
     for (what, done) in [
         ("removed, but what runs may not have been stopped: ", stopped),
         ("removed, but systemd still knows the units: ", reloaded),
+        ("removed, but the service that is in force now does not start: ", restarted),
     ] {
         if let Err(error) = done {
             remedy::say(what, &error);
@@ -253,6 +298,19 @@ fn remove(place: &UnitDirectory) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// The units that `install` of this copy of prepage wrote, or of one that is gone; and those of other copies, with what they start.
+fn own_and_of_others(place: &UnitDirectory) -> (Vec<&'static str>, Vec<(&'static str, PathBuf)>) {
+    let prepaged = prepaged().ok();
+    let (mut own, mut of_others) = (Vec::new(), Vec::new());
+    for (name, _) in UNITS.iter().filter(|(name, _)| place.found(name) == UnitFile::Own) {
+        match place.program(name).filter(|program| program.is_file()) {
+            Some(program) if program.canonicalize().ok() != prepaged => of_others.push((*name, program)),
+            _ => own.push(*name),
+        }
+    }
+    (own, of_others)
 }
 
 /// A link that makes systemd want the unit `name`, as `systemctl enable` leaves it.
@@ -269,6 +327,24 @@ fn quoted(path: &str) -> String {
         return escaped;
     }
     format!("\"{}\"", escaped.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The program of an ExecStart line whose value is `command`, as [`quoted`] wrote it.
+fn unquoted(command: &str) -> Option<PathBuf> {
+    let escaped = match command.strip_prefix('"') {
+        None => command.split(' ').next()?.to_owned(),
+        Some(rest) => {
+            let (mut text, mut chars) = (String::new(), rest.chars());
+            loop {
+                match chars.next()? {
+                    '"' => break text,
+                    '\\' => text.push(chars.next()?),
+                    other => text.push(other),
+                }
+            }
+        }
+    };
+    Some(escaped.replace("%%", "%").into())
 }
 
 /// Whether systemd reads `text` as it stands, with `%` doubled.

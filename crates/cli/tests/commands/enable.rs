@@ -202,6 +202,21 @@ fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
 }
 
 #[test]
+fn a_file_full_of_mistakes_was_read_all_the_same() {
+    let home = Home::new();
+    home.config(&format!("{}learn = no\n", "x\n".repeat(150)));
+    let shown = |home: &Home| {
+        let config = home.shell(&format!("{} config", env!("CARGO_BIN_EXE_prepage")));
+        let line = |line: &&str| line.contains("prepage/config: ");
+        text(&config.stdout).lines().find(line).unwrap().rsplit(": ").next().unwrap().to_owned()
+    };
+    assert_eq!(shown(&home), "read");
+    fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
+    fs::create_dir(home.sandbox.path().join("config/prepage/config")).unwrap();
+    assert_eq!(shown(&home), "cannot be read");
+}
+
+#[test]
 fn mistakes_in_the_configuration_are_told_to_who_asks_and_keep_nothing_from_starting() {
     let home = Home::new();
     home.script(&home.programs, "tool", "echo ran");

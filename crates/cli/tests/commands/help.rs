@@ -166,6 +166,15 @@ fn every_command_in_the_help_has_a_manual_page() {
     for part in [".SH FILES", "/var/lib/prepage", ".SH EXAMPLES"] {
         assert!(whole.contains(part), "{part}: {whole}");
     }
+    // The page that the machine's configuration names explains each key, and the file shows each.
+    let config = std::fs::read_to_string(pages.join("prepage-config.1")).unwrap();
+    let (_, keys) = config.split_once(".SH CONFIGURATION").expect("its section");
+    let file = include_str!("../../../../packaging/deb/prepage.conf");
+    assert!(file.contains("prepage-config(1)"), "{file}");
+    for key in prepage_prefetch::config::KEYS {
+        assert!(keys.contains(&format!("\\fB{}\\fR", key.replace('-', r"\-"))), "{key}: {keys}");
+        assert!(file.contains(&format!("\n#{key} = ")), "{key}: {file}");
+    }
     // The page that the service's units name says what the service is.
     let service = std::fs::read_to_string(pages.join("prepage-service.1")).unwrap();
     for part in [".SH \"THE SERVICE\"", ".SH FILES", ".SH \"SEE ALSO\""] {

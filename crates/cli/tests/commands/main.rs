@@ -13,6 +13,7 @@ mod help;
 mod hostile;
 mod import;
 mod incomplete;
+mod packaging;
 mod predict;
 mod record;
 mod report;

@@ -9,6 +9,10 @@ use prepage_testing::{Need, has};
 
 use crate::support::text;
 
+/// In a mount namespace of its own, a shell takes this machine's units away.
+const NO_UNITS: &str = "for units in /etc /usr/local/lib /usr/lib /lib; do\n\
+    [ ! -d $units/systemd/system ] || mount -t tmpfs none $units/systemd/system || exit; done\n";
+
 #[test]
 fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -74,6 +78,48 @@ fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     assert!(removed.status.success() && removed.stderr.is_empty(), "{}", text(&removed.stderr));
     assert_eq!(fs::read_dir(&units).unwrap().count(), 0);
     assert_eq!(run(&["service", "remove"]).status.code(), Some(125), "there is none");
+}
+
+/// As `make uninstall` of one copy calls it, and the removal of a package.
+#[test]
+fn the_service_of_another_copy_stays() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for copy in ["\"a\" 100%", "b"] {
+        fs::create_dir(path(copy)).unwrap();
+        fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path(copy).join("prepage-tools")).unwrap();
+        fs::write(path(copy).join("prepaged"), "").unwrap();
+    }
+    let units = path("units");
+    fs::create_dir(&units).unwrap();
+    let run = |copy: &str, args: &[&str]| -> Output {
+        let mut command = Command::new(path(copy).join("prepage-tools"));
+        command.args(args).arg("--units").arg(&units).output().unwrap()
+    };
+    let names = ["prepage.service", "prepage-boot.service", "prepage-session@.service"];
+    let are_there = |wanted: [bool; 3]| assert_eq!(names.map(|name| units.join(name).exists()), wanted);
+    assert!(run("\"a\" 100%", &["service", "install", "--no-start"]).status.success());
+    let refused = run("b", &["service", "remove"]);
+    are_there([true; 3]);
+    assert!(units.join("user@.service.wants/prepage-session@.service").exists());
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("\"a\" 100%/prepaged, of another copy of prepage"), "{said}");
+    // Of two copies each one's own goes, and the other's is named.
+    fs::remove_file(units.join(names[0])).unwrap();
+    let boot = fs::read_to_string(units.join(names[1])).unwrap();
+    fs::remove_file(units.join(names[1])).unwrap();
+    fs::remove_file(units.join(names[2])).unwrap();
+    assert!(run("b", &["service", "install", "--no-start"]).status.success());
+    fs::write(units.join(names[1]), &boot).unwrap();
+    let removed = run("b", &["service", "remove"]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    assert!(text(&removed.stderr).contains("prepage-boot.service starts "), "{}", text(&removed.stderr));
+    are_there([false, true, false]);
+    // What starts nothing any more, whoever removes.
+    fs::remove_file(path("\"a\" 100%/prepaged")).unwrap();
+    assert!(run("b", &["service", "remove"]).status.success());
+    are_there([false; 3]);
 }
 
 #[test]
@@ -147,8 +193,8 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
         mkdir -p /usr/local/lib/systemd/system; ./prepage-tools service install --no-start --units /usr/local/lib/systemd/system >/dev/null;\n\
         ./prepage-tools service remove --units /usr/local/lib/systemd/system >/dev/null 2>unbooted; echo $? >>unbooted; }";
     let mut inside = Command::new("unshare");
-    inside.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(directory.path());
-    let output = inside.output().unwrap();
+    inside.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    let output = inside.arg([NO_UNITS, script].concat()).arg(directory.path()).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
     // What cannot be stopped is said, once the units are gone.
     let said = fs::read_to_string(path("said")).unwrap();
@@ -162,11 +208,7 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
         "{failed}"
     );
     assert!(stopped.ends_with("  try: sudo systemctl start prepage\n"), "{stopped}");
-    if !Path::new("/usr/lib/systemd/system/prepage.service").exists()
-        && !Path::new("/etc/systemd/system/prepage.service").exists()
-    {
-        assert!(absent.ends_with("  try: sudo prepage service install\n"), "{absent}");
-    }
+    assert!(absent.ends_with("  try: sudo prepage service install\n"), "{absent}");
     // Where systemd does not run there is nothing to stop.
     assert_eq!(fs::read_to_string(path("unbooted")).unwrap(), "0\n");
     let called = fs::read_to_string(path("called")).unwrap();
@@ -185,6 +227,40 @@ fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_ru
             "daemon-reload"
         ]
     );
+}
+
+/// A package's, say.
+#[test]
+fn a_unit_that_another_directory_has_goes_on_in_place_of_a_removed_one() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
+    fs::write(path("prepaged"), "").unwrap();
+    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
+    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "mount -t tmpfs none /run && mount -t tmpfs none /usr/local/lib || exit\n\
+        of_package=/usr/local/lib/systemd/system; mkdir -p /run/systemd/system $of_package && cd \"$0\" || exit\n\
+        for unit in $1; do echo '[Service]' >$of_package/$unit; done\n\
+        PATH=$0:$PATH; ./prepage-tools service install --units /run/systemd/system >/dev/null && rm called &&\n\
+        ./prepage-tools service remove --units /run/systemd/system && ls /run/systemd/system";
+    let remove = |of_package: &str| -> (Output, String) {
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        inside.arg([NO_UNITS, script].concat()).arg(directory.path());
+        let output = inside.arg(of_package).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+        (output, fs::read_to_string(path("called")).unwrap())
+    };
+    let (output, called) = remove("prepage.service prepage-boot.service");
+    assert_eq!(called, "stop prepage-session@*.service\ndaemon-reload\nrestart prepage.service\n");
+    let said = text(&output.stdout);
+    assert!(said.contains("in force now: /usr/local/lib/systemd/system/prepage.service\n"), "{said}");
+    let (_, called) = remove("prepage.service");
+    assert!(called.starts_with("disable --now prepage-boot.service\n"), "{called}");
+    assert!(called.ends_with("daemon-reload\nrestart prepage.service\n"), "{called}");
 }
 
 /// Whether the boot's unit does anything is decided by a shell: after `uptime_s` seconds, where systemd says `state`. It succeeds in either case, so that it is
