@@ -21,6 +21,8 @@ const UNITS: [(&str, &str); 3] = [
     (SESSION_NAME, include_str!("../../../service/units/prepage-session@.service")),
 ];
 /// What each unit begins with that `install` writes. Others are an administrator's, masks among them (links to /dev/null).
+/// Where a unit names the service's program.
+const PREPAGED: &str = "@PREPAGED@";
 const MARK: &str =
     "# Written by `prepage service install`, which replaces it; `prepage service remove` removes it.";
 /// Where systemd looks for units (systemd.unit(5)).
@@ -101,7 +103,9 @@ impl UnitDirectory {
     /// The program that the unit `name` starts, as [`quoted`] wrote it.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let unit = fs::read_to_string(self.units.join(name)).ok()?;
-        unquoted(unit.lines().find_map(|line| line.strip_prefix("ExecStart="))?)
+        let (_, template) = UNITS.iter().find(|(one, _)| *one == name)?;
+        let (before, _) = template.lines().find_map(|line| line.split_once(PREPAGED))?;
+        unquoted(unit.lines().find_map(|line| line.strip_prefix(before))?)
     }
 
     /// Whether systemd reads the units that lie here.
@@ -168,7 +172,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode> {
             );
             continue;
         }
-        let mut unit = format!("{MARK}\n{}", unit.replace("@PREPAGED@", &prepaged));
+        let mut unit = format!("{MARK}\n{}", unit.replace(PREPAGED, &prepaged));
         if let Some(documents) =
             documents.as_deref().and_then(Path::to_str).filter(|path| is_plain(path) && !path.contains('%'))
         {
