@@ -147,7 +147,7 @@ impl Span {
     }
 
     /// As [`Self::unmap_shared_ranges`], of pages of a private span that are the memfd's own. The caller has write-protected them and
-    /// then looked whether they are: a page that is written to meanwhile becomes a copy, which would be lost.
+    /// then looked whether they are, and lets no page be mapped anew meanwhile: one that is written to becomes a copy, which would be lost.
     ///
     /// # Errors
     /// As `unmap_shared`.

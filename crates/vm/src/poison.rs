@@ -62,7 +62,7 @@ impl Map {
         // which objects are in use.
         let _chain = core.chain.lock().anyway();
         let objects = core.objects_in_use();
-        let _held = core.keep_pages_out(&objects);
+        let _held = core.keep_pages_out(objects.iter().map(|object| object.mapping_sections()));
         let mut poisoned = core.poison.hold();
         // Those that were mapped since are no longer in the list: nothing that was written is lost. As in `prune`, nothing is allocated now.
         while let Some(page) = poisoned.pages.iter().copied().find(|&page| range.contains(page)) {
