@@ -299,6 +299,13 @@ impl MapCore {
         }
     }
 
+    /// `page` counts as written to where that is told, though it is protected.
+    pub(crate) fn may_be_written_to(&self, page: PageIndex) {
+        if let Some(writes) = self.writes.writes.get() {
+            writes.change(self.index_of(page), CLEAN, KEPT);
+        }
+    }
+
     /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken.
     fn copy_frozen(&self, writes: &Writes, run: PageRange, cpu: usize) {
         let freeze = writes.freeze.enter(cpu).expect("pages are frozen while a snapshot is taken alone");
