@@ -19,7 +19,7 @@ use crate::options::Mode;
 use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
-use crate::sync::yield_now;
+use crate::sync::sleep;
 use crate::whole;
 
 /// What came of mapping a page.
@@ -50,17 +50,23 @@ const NEAR: u64 = 16;
 const NEAR_IN_ORDER: u64 = 256;
 /// Pages that are copied into a map at once.
 const COPY_PAGES: u64 = 16;
+/// While the address space is being changed what cannot be done is tried again after so long at first: a fork takes no less.
+const PAUSE: Duration = Duration::from_micros(50);
+/// And at last.
+const MOST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A wait until the address space is not being changed any more: until the event of a fork is read. To copy large page tables takes seconds.
 #[derive(Debug)]
 pub(crate) struct Change {
     since: Option<Instant>,
     most: Duration,
+    /// What is tried again next waits so long: who is to read the event may need this processor.
+    pause: Duration,
 }
 
 impl Change {
     pub(crate) fn of(map: &MapCore) -> Self {
-        Self { since: None, most: map.vm.pool.core().patience(map.vm.options.read_deadline) }
+        Self { since: None, most: map.vm.pool.core().patience(map.vm.options.read_deadline), pause: PAUSE }
     }
 
     /// Lets others go on; then what could not be done is tried again.
@@ -71,13 +77,15 @@ impl Change {
         if self.since.get_or_insert_with(Instant::now).elapsed() > self.most {
             return Err(io::Error::from_raw_os_error(AGAIN));
         }
-        yield_now();
+        sleep(self.pause);
+        self.pause = MOST_PAUSE.min(2 * self.pause);
         Ok(())
     }
 
     /// Something could be done.
     pub(crate) fn is_over(&mut self) {
         self.since = None;
+        self.pause = PAUSE;
     }
 }
 
