@@ -126,6 +126,17 @@ impl Span {
         check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_READ) })
     }
 
+    /// Whether the page at `offset` can be read. It cannot where its memory is broken or a swap device fails, nor where it is missing and a userfaultfd is told of
+    /// touches in user code alone. Raises no signal. The span is served by a userfaultfd: else what is missing of it would come by this call. May be called in
+    /// signal handlers.
+    pub fn can_be_read(&self, offset: u64) -> bool {
+        let start = self.at(offset, PAGE_SIZE);
+        // SAFETY: the page lies in the span, and the call changes no byte of it.
+        let read =
+            check(unsafe { libc::madvise(start.cast(), PAGE_SIZE as usize, libc::MADV_POPULATE_READ) });
+        !read.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EHWPOISON)))
+    }
+
     fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.at(offset, len);
         // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
@@ -147,7 +158,7 @@ impl Span {
     }
 
     /// As [`Self::unmap_shared_ranges`], of pages of a private span that are the memfd's own. The caller has write-protected them and
-    /// then looked whether they are: a page that is written to meanwhile becomes a copy, which would be lost.
+    /// then looked whether they are, and lets no page be mapped anew meanwhile: one that is written to becomes a copy, which would be lost.
     ///
     /// # Errors
     /// As `unmap_shared`.

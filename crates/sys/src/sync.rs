@@ -48,7 +48,7 @@ mod real {
     #[cfg(not(feature = "counted"))]
     pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
     pub use std::sync::{Mutex, MutexGuard};
-    pub use std::thread::yield_now;
+    pub use std::thread::{sleep, yield_now};
 
     pub use crate::thread::Thread;
 
@@ -156,6 +156,11 @@ mod model {
     pub fn wait_for(word: &AtomicU32, expected: u32, _: Duration) -> bool {
         wait(word, expected);
         false
+    }
+
+    /// See above: others go on.
+    pub fn sleep(_: Duration) {
+        yield_now();
     }
 
     /// Wakes all that sleep.

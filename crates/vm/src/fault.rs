@@ -82,7 +82,14 @@ pub(crate) struct Fault<'a> {
     pub(crate) account: Account,
     /// Whether it has helped the reclaimer while it waited for the device.
     has_helped: bool,
+    /// Whether something was at the touched page before it was mapped.
+    pub(crate) was_there: bool,
 }
+
+/// How often a page is mapped that is there each time and cannot be read: it may come and go meanwhile.
+const UNREADABLE_TRIES: u32 = 8;
+/// EIO: what is there cannot be read.
+const EIO: i32 = 5;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub(crate) fn now_ns() -> u64 {
@@ -98,7 +105,7 @@ impl<'a> Fault<'a> {
         context: Context,
         account: Account,
     ) -> Self {
-        Self { map, at, touch, context, account, has_helped: false }
+        Self { map, at, touch, context, account, has_helped: false, was_there: false }
     }
 
     /// Serves the fault and writes down how it ended.
@@ -108,19 +115,38 @@ impl<'a> Fault<'a> {
         let map = self.map;
         let shown = map.look(&mut self.account);
         let place = lookup(&shown, self.touch.page);
-        let outcome = match (self.open(), place.frames()) {
-            (Some(outcome), _) => outcome,
-            (None, None) => self.make_zeros(&place),
-            (None, Some(frames)) => match self.write(&place, frames) {
-                Some(outcome) => outcome,
-                None => self.resolve(&place, frames),
-            },
+        let mut tries = 0;
+        let outcome = loop {
+            self.was_there = false;
+            let outcome = match (self.open(), place.frames()) {
+                (Some(outcome), _) => outcome,
+                (None, None) => self.make_zeros(&place),
+                (None, Some(frames)) => match self.write(&place, frames) {
+                    Some(outcome) => outcome,
+                    None => self.resolve(&place, frames),
+                },
+            };
+            if !self.is_unreadable() {
+                break outcome;
+            }
+            tries += 1;
+            if tries == UNREADABLE_TRIES {
+                break FaultOutcome::Failed(reason::of_errno(Some(EIO)));
+            }
         };
         self.finish(&place, outcome);
         if matches!(outcome, FaultOutcome::Mapped(FaultClass::Disk, _)) && !self.has_helped {
             map.vm.pool.core().help(map, self.account.cpu);
         }
         outcome
+    }
+
+    /// Whether the page is there and cannot be read: a copy that a swap device does not give back, or whose memory is broken. The kernel raises SIGBUS for it as for
+    /// a page that is missing, whenever it is touched.
+    fn is_unreadable(&self) -> bool {
+        let map = self.map;
+        let asks = self.was_there && self.context == Context::Signal && !map.writes_through;
+        asks && !map.span.can_be_read(map.offset_of(self.touch.page))
     }
 
     fn resolve(&mut self, place: &Place<'_>, frames: &Frames) -> FaultOutcome {
@@ -130,7 +156,8 @@ impl<'a> Fault<'a> {
             match frames.pages.see(page) {
                 Seen::Resident { .. } => {
                     match self.map.show_soft(place, frames, &mut self.account) {
-                        Ok(Shown::Pages(pages)) => {
+                        Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
+                            self.was_there = matches!(shown, Shown::There(_));
                             self.account.tally.soft += 1;
                             if frames.pages.take_mark(page) {
                                 self.ask_to_read_on(place, frames);
@@ -287,7 +314,8 @@ impl<'a> Fault<'a> {
             return outcome;
         }
         match self.map.show_read(place, frames, read, &mut self.account) {
-            Ok(Shown::Pages(_)) => {
+            Ok(shown @ (Shown::Pages(_) | Shown::There(_))) => {
+                self.was_there = matches!(shown, Shown::There(_));
                 self.write_to_what_came(place, frames);
                 FaultOutcome::Mapped(FaultClass::Disk, read.len())
             }

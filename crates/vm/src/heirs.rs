@@ -33,7 +33,7 @@ use crate::handler::{Vital, serve_message};
 use crate::map::MapCore;
 use crate::options::Mode;
 use crate::space::Space;
-use crate::sync::{Anyway, AtomicU32, AtomicU64, Ordering, spawn, wait, wait_for, wake, yield_now};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Ordering, spawn, wait, wait_for, wake};
 use crate::vm::VmCore;
 
 /// So many messages may wait for the server.
@@ -44,7 +44,7 @@ const FORKS: usize = 1024;
 /// How often a reader looks whether the process is still there whose faults it reads, where there are none.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// What is tried again where no descriptor or thread is left waits so long.
+/// What is tried again where no descriptor, thread or room in the queue is left waits so long.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What serves the maps that children inherit, here and in children. Its threads end when this is dropped.
@@ -62,14 +62,28 @@ struct Shared {
     queue: ArrayQueue<ServerMessage>,
     /// (a) Counts what is put into the queue; the server sleeps on it.
     bell: AtomicU32,
+    /// Counts what is taken out of it.
+    popped: Count,
     /// (a) 1 once the first reader reads.
     ready: AtomicU32,
-    /// (a) Odd while events of this process are read that are not in the queue yet; changes when they are.
-    reading: AtomicU32,
+    /// Odd while events of this process are read that are not in the queue yet; changes when they are.
+    reading: Count,
     /// (a) 1 when the threads have to end.
     stop: AtomicU32,
     /// (a) Bytes of the tables of children, from addresses to maps.
     table_bytes: AtomicU64,
+}
+
+/// A number that goes up, and threads that sleep until it does: one scheduled in real time that looked again and again would keep its processor
+/// from the thread that it waits for.
+///
+/// Lock legend: (a) atomic; (f) atomic, slept on.
+#[derive(Debug, Default)]
+struct Count {
+    /// (f)
+    number: AtomicU32,
+    /// (a) How many sleep.
+    sleepers: AtomicU32,
 }
 
 /// What the server is told.
@@ -145,11 +159,7 @@ impl VmCore {
         let shared =
             heirs.as_ref().map(|heirs| Arc::clone(&heirs.shared)).expect("made before the first map");
         drop(heirs);
-        let reading = shared.reading.load(Ordering::SeqCst);
-        while !reading.is_multiple_of(2) && shared.reading.load(Ordering::SeqCst) == reading {
-            yield_now();
-        }
-        shared.tell(change);
+        shared.tell_after_forks(change);
     }
 }
 
@@ -167,21 +177,60 @@ impl Drop for Heirs {
     }
 }
 
+impl Count {
+    fn now(&self) -> u32 {
+        self.number.load(Ordering::SeqCst)
+    }
+
+    /// Allocates nothing.
+    fn go_up(&self) {
+        self.number.fetch_add(1, Ordering::SeqCst);
+        // Who is about to sleep is counted, and looks at the number once more.
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            wake(&self.number, u32::MAX >> 1);
+        }
+    }
+
+    /// Sleeps while the number is `seen`, for `limit` at most.
+    fn wait(&self, seen: u32, limit: Option<Duration>) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.now() == seen {
+            match limit {
+                None => wait(&self.number, seen),
+                Some(limit) if wait_for(&self.number, seen, limit) => break,
+                Some(_) => {}
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Shared {
     fn new() -> Self {
         Self {
             queue: ArrayQueue::new(QUEUE + FORKS),
             bell: AtomicU32::new(0),
+            popped: Count::default(),
             ready: AtomicU32::new(0),
-            reading: AtomicU32::new(0),
+            reading: Count::default(),
             stop: AtomicU32::new(0),
             table_bytes: AtomicU64::new(0),
         }
     }
 
+    /// Tells of `change` once events that are being read are in the queue.
+    fn tell_after_forks(&self, change: ServerMessage) {
+        let reading = self.reading.now();
+        if !reading.is_multiple_of(2) {
+            self.reading.wait(reading, None);
+        }
+        self.tell(change);
+    }
+
     /// Allocates nothing.
     fn tell(&self, mut message: ServerMessage) {
         loop {
+            let popped = self.popped.now();
             let has_room = matches!(message, ServerMessage::Forked(..)) || self.queue.len() < QUEUE;
             message = match if has_room { self.queue.push(message) } else { Err(message) } {
                 Ok(()) => return self.ring(),
@@ -193,8 +242,14 @@ impl Shared {
                 Err(other) => other,
             };
             self.ring();
-            yield_now();
+            self.popped.wait(popped, Some(PAUSE));
         }
+    }
+
+    fn pop(&self) -> Option<ServerMessage> {
+        let message = self.queue.pop()?;
+        self.popped.go_up();
+        Some(message)
     }
 
     fn ring(&self) {
@@ -220,8 +275,10 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
         if matches!(ready, Ok(0)) && child.is_some_and(|span| space.uffd.has_ended(span)) {
             break;
         }
-        let is_own = u32::from(child.is_none());
-        shared.reading.fetch_add(is_own, Ordering::SeqCst);
+        let is_own = child.is_none();
+        if is_own {
+            shared.reading.go_up();
+        }
         let read = space.uffd.read(&mut events);
         for event in events.drain(..) {
             match event {
@@ -229,7 +286,9 @@ fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
                 Event::Forked(uffd) => shared.tell(ServerMessage::Forked(Arc::clone(space), uffd)),
             }
         }
-        shared.reading.fetch_add(is_own, Ordering::SeqCst);
+        if is_own {
+            shared.reading.go_up();
+        }
         match read {
             Ok(()) => spare = spare.or_else(reserve),
             // The event of a fork stays until there is a descriptor for it.
@@ -250,7 +309,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
     loop {
         let rung = shared.bell.load(Ordering::SeqCst);
         unread.retain(|reader| reader.start(shared).is_err());
-        let Some(message) = shared.queue.pop() else {
+        let Some(message) = shared.pop() else {
             if shared.has_to_end() {
                 return;
             }
@@ -337,12 +396,42 @@ impl Reader {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::time::Instant;
+
     use prepage_sys::forked::Forked;
+    use prepage_sys::processor_time::of_this_thread;
     use prepage_sys::region::{Contents, Region};
     use prepage_sys::userfaultfd::{OpenError, Served};
     use prepage_testing::{Need, is_child, passes_as_child, this_test, unless_refused};
 
     use super::*;
+
+    /// One that looks again and again, in real time, keeps its processor from the thread that it waits for.
+    #[test]
+    fn who_waits_for_the_reader_and_for_the_server_sleeps() {
+        let shared = Shared::new();
+        let tells_after = |ends_the_wait: &dyn Fn()| {
+            std::thread::scope(|scope| {
+                let telling = scope.spawn(|| {
+                    let (began, before) = (Instant::now(), of_this_thread());
+                    shared.tell_after_forks(ServerMessage::Dropped(0));
+                    (began.elapsed(), of_this_thread() - before)
+                });
+                std::thread::sleep(Duration::from_millis(200));
+                assert!(!telling.is_finished());
+                ends_the_wait();
+                let (took, computed) = telling.join().unwrap();
+                assert!(2 * computed < took, "{computed:?} of {took:?}");
+            });
+        };
+        shared.reading.go_up();
+        tells_after(&|| shared.reading.go_up());
+        while shared.queue.len() < QUEUE {
+            shared.tell(ServerMessage::Dropped(0));
+        }
+        tells_after(&|| assert!(shared.pop().is_some()));
+        assert_eq!(shared.queue.len(), QUEUE);
+    }
 
     #[test]
     fn forks_end_though_the_server_does_nothing() {

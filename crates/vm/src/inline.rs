@@ -40,3 +40,52 @@ pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict 
         FaultOutcome::Later => unreachable!("the thread waits for its own page"),
     }
 }
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_core::PAGE_SIZE;
+    use prepage_sys::call_filter::When;
+
+    use super::*;
+    use crate::snapshot::tests::while_failing;
+    use crate::{Map, MapOptions, Piece, Reason, Vm, VmOptions};
+
+    const ZEROPAGE: u32 = 0xc020_aa04;
+    const COPY: u32 = 0xc028_aa03;
+    const CONTINUE: u32 = 0xc020_aa07;
+    const EEXIST: i32 = 17;
+
+    /// What there is of the first page's fault on `map`.
+    fn serve_first(map: &Map) -> Verdict {
+        on_fault(&BusFault { address: map.address(), ip: 0, write: Some(false), protected: false })
+    }
+
+    /// As where a private copy cannot be read back: the page is not missing, and cannot be read.
+    #[test]
+    fn what_is_there_and_cannot_be_read_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+        let (object, zeros) = (vm.file(file.path()).unwrap(), vm.anonymous(4 * PAGE_SIZE).unwrap());
+        let all = vm.map(&object, &MapOptions::shared()).unwrap();
+        all.populate(all.window()).unwrap();
+        let options = MapOptions::private().every_fault();
+        let copied = [Piece::new(&object, object.pages()).copied()];
+        let maps = [
+            (CONTINUE, vm.map(&object, &options).unwrap()),
+            (COPY, vm.map_pieces(&copied, &options).unwrap()),
+            (ZEROPAGE, vm.map(&zeros, &options).unwrap()),
+        ];
+        for (call, map) in maps {
+            let is_there = (libc::SYS_ioctl, When::Is(1, call));
+            let Some(verdict) = while_failing(EEXIST, is_there, || serve_first(&map)) else { return };
+            assert_eq!(verdict, Verdict::Failed, "{call:x}");
+            let failures = vm.take_failures();
+            assert!(matches!(failures[..], [_]), "{failures:?}");
+            assert_eq!(failures[0].reason, Reason::System(5));
+            // One that another thread has mapped is no error.
+            assert_eq!(map.as_slice()[0], 0);
+            assert_eq!(serve_first(&map), Verdict::Resolved);
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::options::Mode;
 use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
-use crate::sync::yield_now;
+use crate::sync::sleep;
 use crate::whole;
 
 /// What came of mapping a page.
@@ -27,6 +27,8 @@ use crate::whole;
 pub(crate) enum Shown {
     /// So many pages are there now, the touched one among them.
     Pages(u64),
+    /// The same, and the touched one was there before: another thread mapped it, or the kernel cannot read it.
+    There(u64),
     /// The page is not resident.
     Away,
     /// Events wait to be read first.
@@ -50,17 +52,23 @@ const NEAR: u64 = 16;
 const NEAR_IN_ORDER: u64 = 256;
 /// Pages that are copied into a map at once.
 const COPY_PAGES: u64 = 16;
+/// While the address space is being changed what cannot be done is tried again after so long at first: a fork takes no less.
+const PAUSE: Duration = Duration::from_micros(50);
+/// And at last.
+const MOST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A wait until the address space is not being changed any more: until the event of a fork is read. To copy large page tables takes seconds.
 #[derive(Debug)]
 pub(crate) struct Change {
     since: Option<Instant>,
     most: Duration,
+    /// What is tried again next waits so long: who is to read the event may need this processor.
+    pause: Duration,
 }
 
 impl Change {
     pub(crate) fn of(map: &MapCore) -> Self {
-        Self { since: None, most: map.vm.pool.core().patience(map.vm.options.read_deadline) }
+        Self { since: None, most: map.vm.pool.core().patience(map.vm.options.read_deadline), pause: PAUSE }
     }
 
     /// Lets others go on; then what could not be done is tried again.
@@ -71,20 +79,22 @@ impl Change {
         if self.since.get_or_insert_with(Instant::now).elapsed() > self.most {
             return Err(io::Error::from_raw_os_error(AGAIN));
         }
-        yield_now();
+        sleep(self.pause);
+        self.pause = MOST_PAUSE.min(2 * self.pause);
         Ok(())
     }
 
     /// Something could be done.
     pub(crate) fn is_over(&mut self) {
         self.since = None;
+        self.pause = PAUSE;
     }
 }
 
 /// How far a run of calls came.
 enum Reached {
-    /// Up to here pages are there.
-    To(PageIndex),
+    /// Up to `end` pages are there, of which the first `was_there` before.
+    To { end: PageIndex, was_there: bool },
     /// Nothing, for this reason.
     No(Shown),
 }
@@ -287,7 +297,7 @@ impl MapCore {
     ) -> io::Result<Shown> {
         let exactly = matches!(self.around(), Around::Exactly(_));
         let shown = self.show(place, frames, around, exactly, account)?;
-        if let Shown::Pages(pages) = shown {
+        if let Shown::Pages(pages) | Shown::There(pages) = shown {
             let (policy, memory) = self.policy();
             memory.with(&mut account.tally, |state| policy.mapped(state, pages));
         }
@@ -343,8 +353,8 @@ impl MapCore {
             shown += self.map_beside(place, behind, exactly, account);
         }
         let forward = PageRange::new(page, if waits { behind.start() } else { run.end() });
-        let end = match self.map_from(place, forward, exactly, account)? {
-            Reached::To(end) => end,
+        let (end, was_there) = match self.map_from(place, forward, exactly, account)? {
+            Reached::To { end, was_there } => (end, was_there),
             Reached::No(shown) => return Ok(shown),
         };
         if !waits {
@@ -352,7 +362,8 @@ impl MapCore {
         }
         let mapped = PageRange::new(run.start(), if waits { run.end() } else { end });
         self.forget_poisoned(place, mapped, account);
-        Ok(Shown::Pages(shown + (end.0 - page.0)))
+        let shown = shown + (end.0 - page.0);
+        Ok(if was_there { Shown::There(shown) } else { Shown::Pages(shown) })
     }
 
     /// Maps `run`, in which the touched page does not lie, all of it where `exactly`, else what two calls reach.
@@ -361,7 +372,7 @@ impl MapCore {
         let mut calls = 0;
         while start < run.end() && (exactly || calls < 2) {
             // Neighbours that cannot be had do no harm.
-            let Ok(Reached::To(reached)) =
+            let Ok(Reached::To { end: reached, .. }) =
                 self.map_from(place, PageRange::new(start, run.end()), exactly, account)
             else {
                 break;
@@ -382,6 +393,7 @@ impl MapCore {
     ) -> io::Result<Reached> {
         let mut from = run.start();
         let mut end = run.end();
+        let mut was_there = false;
         while from < end {
             let len = (end.0 - from.0) * PAGE_SIZE;
             match self.space.uffd.map_resident(&self.span, place.offset_of(from), len, self.writes_told())? {
@@ -402,6 +414,7 @@ impl MapCore {
                     if self.space.mode == Mode::Handler {
                         self.wake_at(place.offset_of(from));
                     }
+                    was_there |= from == run.start();
                     from.0 += 1;
                     if !exactly {
                         break;
@@ -427,7 +440,7 @@ impl MapCore {
                 _ => break,
             }
         }
-        Ok(Reached::To(from))
+        Ok(Reached::To { end: from, was_there })
     }
 
     /// Copies the bytes of the page of `place`, and of the next ones of `run`, into the map.
@@ -452,7 +465,7 @@ impl MapCore {
                 if self.space.mode == Mode::Handler {
                     self.wake_at(place.offset_of(place.page));
                 }
-                return Ok(Shown::Pages(1));
+                return Ok(Shown::There(1));
             }
             Progress::Changing => return Ok(Shown::Changing),
             Progress::Hole => return Err(io::Error::from_raw_os_error(NOMEM)),
@@ -478,7 +491,7 @@ impl MapCore {
                 let place = lookup(&shown, at);
                 let Some(frames) = place.frames() else { break };
                 match self.show(&place, frames, range, true, account) {
-                    Ok(Shown::Pages(pages)) => at.0 += pages.max(1),
+                    Ok(Shown::Pages(pages) | Shown::There(pages)) => at.0 += pages.max(1),
                     Ok(Shown::Away) => at.0 += 1,
                     Ok(Shown::Changing | Shown::Gone) | Err(_) => return,
                 }
@@ -502,7 +515,7 @@ impl MapCore {
             while place.page < end {
                 let rest = PageRange::new(place.page, end);
                 match self.show(&place, frames, rest, true, account) {
-                    Ok(Shown::Pages(pages)) => {
+                    Ok(Shown::Pages(pages) | Shown::There(pages)) => {
                         change.is_over();
                         place.page.0 += pages.max(1);
                         continue;

@@ -559,11 +559,14 @@ impl MapCore {
         let _ = self.space.uffd.wake(self.address_of(page), PAGE_SIZE);
     }
 
+    /// Whether pages of it are protected at times, and so the kernel may keep marks of that where there is none.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.writes.are_told() || self.writes_through || self.protects.load(Ordering::SeqCst) != 0
+    }
+
     /// Has its faults served: those of unmapped pages too, where `served` says so and where frames lie there.
     pub(crate) fn register(&self, served: Served) -> std::io::Result<()> {
-        let is_told =
-            self.writes.are_told() || self.writes_through || self.protects.load(Ordering::SeqCst) != 0;
-        let writes = if is_told { Writes::Told } else { Writes::Free };
+        let writes = if self.has_marks() { Writes::Told } else { Writes::Free };
         let uffd = &self.space.uffd;
         let served = |segment: &Segment| match segment.install {
             Install::Zero => Served::Missing,

@@ -1,11 +1,16 @@
 //! Pages of a map that raise SIGBUS, since they could not be had, until they are tried again: in handler mode, where the
 //! thread that touched one sleeps in the kernel.
 
+use std::io;
+use std::sync::Arc;
+
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::userfaultfd::Progress;
+use prepage_sys::pagemap::PageEntry;
+use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::error::AccessError;
 use crate::map::{Map, MapCore};
+use crate::object::ObjectCore;
 use crate::segment::Place;
 use crate::statistics::Account;
 use crate::sync::{Anyway, AtomicU32, Mutex, MutexGuard, Ordering};
@@ -43,6 +48,10 @@ impl Poison {
 }
 
 impl Held<'_> {
+    pub(crate) fn holds(&self, page: PageIndex) -> bool {
+        self.pages.contains(&page)
+    }
+
     /// Poison is gone from the pages of which `which` is true.
     pub(crate) fn forget(&mut self, mut which: impl FnMut(PageIndex) -> bool) {
         self.pages.retain(|&page| !which(page));
@@ -62,7 +71,7 @@ impl Map {
         // which objects are in use.
         let _chain = core.chain.lock().anyway();
         let objects = core.objects_in_use();
-        let _held = core.keep_pages_out(&objects);
+        let _held = core.keep_pages_out(objects.iter().map(|object| object.mapping_sections()));
         let mut poisoned = core.poison.hold();
         // Those that were mapped since are no longer in the list: nothing that was written is lost. As in `prune`, nothing is allocated now.
         while let Some(page) = poisoned.pages.iter().copied().find(|&page| range.contains(page)) {
@@ -77,7 +86,51 @@ impl MapCore {
     /// Lets threads that wait for `page`, and those that touch it, get SIGBUS, until it is tried again.
     pub(crate) fn poison(&self, page: PageIndex, account: &mut Account) {
         let _hurry = self.vm.pool.core().hurry();
+        let laid = self.lay_poison(&mut self.poison.hold_by(account), page);
+        let laid = match laid {
+            Ok(Progress::Mapped) if self.has_marks() => {
+                let objects = self.objects_in_use();
+                let laid = self.poison_in_place_of_a_mark(page, &objects, account);
+                objects.into_iter().for_each(ObjectCore::let_go);
+                laid
+            }
+            laid => laid,
+        };
+        if !matches!(laid, Ok(Progress::Done)) {
+            // It is there after all, or going: the touch is repeated.
+            self.wake(page);
+        }
+    }
+
+    /// Poison lies in no place where the page table holds anything: neither where a page is, nor where there is a mark of the kernel, that a page
+    /// which comes there is protected. So the mark goes first; whoever maps the page protects it where it has to be.
+    fn poison_in_place_of_a_mark(
+        &self,
+        page: PageIndex,
+        objects: &[Arc<ObjectCore>],
+        account: &mut Account,
+    ) -> io::Result<Progress> {
+        let table = self.vm.page_map()?;
+        // A page that is mapped before it is unprotected could be written to, and nobody would be told.
+        let _held = self.keep_pages_out(objects.iter().map(|object| object.mapping_sections()));
         let mut poisoned = self.poison.hold_by(account);
+        let mut entry = [PageEntry::default()];
+        table.entries(self.address_of(page), &mut entry)?;
+        if entry[0].is_present() || !entry[0].may_be_private() || poisoned.holds(page) {
+            return Ok(Progress::Mapped);
+        }
+        // It may be a private copy that came and went to a swap device meanwhile: then it may have been written to by the time it is protected again.
+        self.may_be_written_to(page);
+        let (uffd, offset) = (&self.space.uffd, self.offset_of(page));
+        uffd.unprotect(&self.span, offset, PAGE_SIZE)?;
+        let laid = self.lay_poison(&mut poisoned, page);
+        if !matches!(laid, Ok(Progress::Done)) && self.writes_told() == Writes::Told {
+            uffd.protect(&self.span, offset, PAGE_SIZE)?;
+        }
+        laid
+    }
+
+    fn lay_poison(&self, poisoned: &mut Held<'_>, page: PageIndex) -> io::Result<Progress> {
         // Known before the poison is laid: whoever maps over it looks here afterwards.
         poisoned.count.store(poisoned.pages.len() as u32 + 1, Ordering::SeqCst);
         let laid = self.space.uffd.poison(&self.span, self.offset_of(page), PAGE_SIZE);
@@ -85,9 +138,8 @@ impl MapCore {
             poisoned.pages.push(page);
         } else {
             poisoned.count.store(poisoned.pages.len() as u32, Ordering::SeqCst);
-            // It is there after all, or going: the touch is repeated.
-            self.wake(page);
         }
+        laid
     }
 
     /// The object's pages `run` were mapped at `place`: poison that lay there is gone, and what the program writes there from
@@ -107,13 +159,12 @@ impl MapCore {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use prepage_sys::call_filter::When;
     use prepage_sys::region::try_copy;
-    use prepage_testing::{Doctor, Need, unless_refused};
+    use prepage_testing::{Doctor, Need, is_child, passes_as_child, this_test, unless_refused};
 
     use super::*;
     use crate::error::MapError;
@@ -150,6 +201,69 @@ mod tests {
         assert!(!map.core.poison.is_nowhere());
         well.store(true, Ordering::SeqCst);
         Some((object, map))
+    }
+
+    /// A page that is not in memory has a mark of the kernel's where pages around it were protected by one call.
+    #[test]
+    fn a_page_of_a_file_that_cannot_be_had_where_there_is_a_mark_is_an_error() {
+        if !is_child(&this_test()) {
+            // A touch that is repeated for ever does not end.
+            return passes_as_child(&["timeout", "60"]);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+        let object = vm.file_writable(file.path()).unwrap();
+        let options = MapOptions::writable().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let Some(map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
+        for page in [2, 4] {
+            map.as_atomics()[(page * PAGE_SIZE) as usize].store(1, Ordering::Relaxed);
+        }
+        assert_eq!(object.write_back(object.pages()).unwrap(), 2);
+        assert!(!object.is_resident(PageIndex(3)));
+        file.as_file().set_len(3 * PAGE_SIZE).unwrap();
+        assert_eq!(try_copy(map.address() + 3 * PAGE_SIZE, &mut [0]).unwrap(), 0);
+        assert_eq!(vm.take_failures().len(), 1);
+        // It can be had again.
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        map.populate(map.window()).unwrap();
+        assert_eq!(try_copy(map.address() + 3 * PAGE_SIZE, &mut [1]).unwrap(), 1);
+        map.as_atomics()[3 * PAGE_SIZE as usize].store(3, Ordering::Relaxed);
+        assert_eq!(object.write_back(object.pages()).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_page_of_a_source_that_cannot_be_had_where_there_is_a_mark_is_an_error() {
+        if !is_child(&this_test()) {
+            return passes_as_child(&["timeout", "60"]);
+        }
+        let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+        let well = Arc::new(AtomicBool::new(true));
+        let object = vm.source("heals", Heals(Arc::clone(&well))).unwrap();
+        let options = MapOptions::private().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let Some(mut map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
+        for round in 0..2 {
+            for page in [2, 4] {
+                map.as_mut_slice()[(page * PAGE_SIZE) as usize] = round;
+            }
+            map.snapshot().unwrap();
+        }
+        well.store(false, Ordering::SeqCst);
+        for _ in 0..2 {
+            assert_eq!(try_copy(map.address() + 3 * PAGE_SIZE, &mut [0]).unwrap(), 0);
+        }
+        assert_eq!(vm.take_failures().len(), 1);
+        // A snapshot has nothing of it, and what is written once it can be had is told.
+        map.snapshot().unwrap();
+        well.store(true, Ordering::SeqCst);
+        map.populate(map.window()).unwrap();
+        map.as_mut_slice()[3 * PAGE_SIZE as usize] = 9;
+        let snapshot = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!([2, 3, 4, 5].map(|page| snapshot.as_slice()[page * PAGE_SIZE as usize]), [1, 9, 1, 7]);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! Frames are taken out of private maps, and what was written to the maps stays in them.
 //!
 //! ```text
-//!   page table: which pages are the object's own ─► protect those ─► which still are ─► unmap these ─► unprotect
+//!   who would map a page waits ─► those that began before end ─┐
+//!    ┌─────────────────────────────────────────────────────────┘
+//!    └► page table: which pages are the object's own ─► protect those ─► which still are ─► unmap these ─► unprotect ─► they go on
 //! ```
-//! Who writes to a page in between waits, or touches again and again, until the last step. A page that became a copy before it was
-//! protected is one at the second look.
+//! A page that became a copy before it was protected is one at the second look. Whoever faults on the map meanwhile waits until the end: by a
+//! write to a protected page, or by a touch of one that was discarded or evicted after that look. Mapped anew it would not be protected, and
+//! what is written to it would go with the pages that are unmapped.
 
 use std::io;
 
@@ -13,6 +16,7 @@ use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::userfaultfd::Served;
 
 use crate::map::MapCore;
+use crate::object::Frames;
 use crate::sync::{MutexGuard, Ordering};
 use crate::unwire::Shower;
 
@@ -39,19 +43,22 @@ impl<'a> PrivateMap<'a> {
         self.untold.is_none() && self.places.iter().any(|place| place.backing.window.contains(page))
     }
 
-    /// Takes the object's pages `runs` out of the map, but for copies.
-    pub(crate) fn hide(&self, runs: &[PageRange]) -> io::Result<()> {
+    /// Takes the pages `runs` of the object of `frames` out of the map, but for copies.
+    pub(crate) fn hide(&self, frames: &Frames, runs: &[PageRange]) -> io::Result<()> {
         if self.untold.is_none() {
             return Ok(());
         }
         let map = &self.places[0].map;
         let table = map.vm.page_map()?;
         let here: Vec<_> = self.places.iter().flat_map(|place| place.places(runs)).collect();
-        // Writes wait while pages are protected, maybe in a signal handler that interrupted the allocator: so all memory is taken before,
-        // and given back after.
+        if here.is_empty() {
+            return Ok(());
+        }
+        // Faults wait meanwhile, maybe in a signal handler that interrupted the allocator: so all memory is taken before, and given back after.
         let most = here.iter().map(|(_, len)| (len / PAGE_SIZE) as usize).sum();
         let mut entries = vec![PageEntry::default(); most];
         let (mut own, mut still) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let _held = map.keep_pages_out([&frames.sections]);
         of_object(table, map, &here, &mut entries, &mut own)?;
         let uffd = &map.space.uffd;
         let protected = own.iter().try_for_each(|&(at, len)| uffd.protect(&map.span, at, len));

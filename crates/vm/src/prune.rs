@@ -151,7 +151,7 @@ impl MapCore {
         ranges: &mut Vec<(u64, u64)>,
     ) -> io::Result<()> {
         ranges.clear();
-        let _held = self.keep_pages_out(objects);
+        let _held = self.keep_pages_out(objects.iter().map(|object| object.mapping_sections()));
         let _poison = self.poison.hold();
         each_empty_block(table, addresses, |empty| {
             debug_assert!(ranges.len() < ranges.capacity(), "nothing is allocated now");
@@ -162,13 +162,11 @@ impl MapCore {
         self.span.free_empty_tables(ranges)
     }
 
-    /// No page of `objects`, which are all that are in use, comes into the map while what this returns lives.
-    pub(crate) fn keep_pages_out(&self, objects: &[Arc<ObjectCore>]) -> Held<'_> {
+    /// No page of the objects that map pages in `sections` comes into the map while what this returns lives. Allocates nothing.
+    pub(crate) fn keep_pages_out<'a>(&self, sections: impl IntoIterator<Item = &'a Sections>) -> Held<'_> {
         let held = self.mapping.hold();
         // Who maps a page now sees that it is held; who did not see it has ended when this is done.
-        for object in objects {
-            object.mapping_sections().wait();
-        }
+        sections.into_iter().for_each(Sections::wait);
         held
     }
 
@@ -189,7 +187,7 @@ impl MapCore {
 
 impl ObjectCore {
     /// Where its pages are mapped.
-    fn mapping_sections(&self) -> &Sections {
+    pub(crate) fn mapping_sections(&self) -> &Sections {
         self.frames().map_or(&self.vm.zeros.sections, |frames| &frames.sections)
     }
 }

@@ -299,7 +299,7 @@ impl Reading {
         &self.buffer.pages(self.range.len())[from as usize..][..range.bytes() as usize]
     }
 
-    fn complete(mut self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
+    fn complete(self: Box<Self>, outcome: Result<(), (u16, Option<String>)>) {
         if self.is_inherited() {
             // The buffer is not here, and the frames are the parent's too.
             return std::mem::forget(self);
@@ -307,6 +307,20 @@ impl Reading {
         // This may be a thread of the program: it holds a claim.
         let _masked = Masked::asynchronous();
         let object = Arc::clone(&self.object);
+        self.settle(&object, outcome);
+        object.let_go();
+    }
+
+    /// Nothing is to be read for it any more. Where the map and the object are gone by now the source goes with this, and not on this thread: it may be one
+    /// of the source's own, for whose end the source waits as it is dropped.
+    fn let_go(self: Box<Self>) {
+        let Self { object, flight, buffer, .. } = *self;
+        object.vm.request_buffers.give(buffer);
+        flight.let_go();
+        object.let_go();
+    }
+
+    fn settle(mut self: Box<Self>, object: &Arc<ObjectCore>, outcome: Result<(), (u16, Option<String>)>) {
         let frames = object.frames().expect("zeros are never read");
         let mut account = Account::here();
         let asks_again = matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len();
@@ -318,14 +332,11 @@ impl Reading {
                 .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
             return object.vm.jobs.push(Job::Again(self));
         }
-        let Some(mut pending) = self.flight.take(&mut account) else {
-            object.vm.request_buffers.give(self.buffer);
-            return;
-        };
+        let Some(mut pending) = self.flight.take(&mut account) else { return self.let_go() };
         let mut waiters = Waiters::default();
         let priority = pending.wanted.priority;
         let outcome = outcome.and_then(|()| {
-            let valid = valid_bytes(&object, self.range);
+            let valid = valid_bytes(object, self.range);
             self.buffer.pages(self.range.len())[valid..].fill(0);
             let range = pending.claim.range();
             write(frames, range, self.bytes_of(range), priority).map_err(|code| (code, None))
@@ -336,24 +347,25 @@ impl Reading {
                 .partition(|more| write(frames, more.range(), self.bytes_of(more.range()), priority).is_ok());
             for more in came {
                 let wanted = Wanted { mark: None, ..pending.wanted };
-                waiters = fill::commit(&object, frames, more, wanted, waiters, &mut account).waiters;
+                waiters = fill::commit(object, frames, more, wanted, waiters, &mut account).waiters;
             }
             pending.beside = not;
         }
-        let_be(&object, pending.beside, &mut waiters);
-        object.vm.request_buffers.give(self.buffer);
+        let_be(object, pending.beside, &mut waiters);
+        let range = self.range;
+        self.let_go();
         let filled = match outcome {
-            Ok(()) => fill::commit(&object, frames, pending.claim, pending.wanted, waiters, &mut account),
+            Ok(()) => fill::commit(object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
                 // A bad page beside it does no harm to what is claimed.
-                let had_more = self.range != pending.claim.range() && priority > Priority::Ahead;
+                let had_more = range != pending.claim.range() && priority > Priority::Ahead;
                 if let Some(message) = message.filter(|_| !had_more) {
                     object.remember(pending.wanted.needed, message, &mut account);
                 }
                 let (claim, wanted) = (pending.claim, pending.wanted);
                 let rest = match had_more {
                     true => Some(claim),
-                    false => fill::after_failure(&object, claim, wanted, code, &mut waiters, &mut account),
+                    false => fill::after_failure(object, claim, wanted, code, &mut waiters, &mut account),
                 };
                 match rest {
                     // It, or a part of it, may be had alone. Its frames are reserved anew.
@@ -365,13 +377,13 @@ impl Reading {
                             object.vm.jobs.serve_listed_soon();
                         }
                         object.vm.figures.settle(&mut account);
-                        return read_later(object, claim, wanted, pending.then, &mut account);
+                        return read_later(Arc::clone(object), claim, wanted, pending.then, &mut account);
                     }
                     None => Filled { outcome: Err(code), waiters },
                 }
             }
         };
-        end(&object, filled, pending.wanted, pending.then, &mut account);
+        end(object, filled, pending.wanted, pending.then, &mut account);
     }
 }
 
@@ -486,4 +498,65 @@ fn write(frames: &Frames, range: PageRange, bytes: &[u8], priority: Priority) ->
 /// How many bytes of `range` lie before the object's end.
 fn valid_bytes(object: &ObjectCore, range: PageRange) -> usize {
     (object.len_bytes - range.start().offset_bytes()).min(range.bytes()) as usize
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::ThreadId;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::AccessError;
+    use crate::{MapOptions, Reason, Vm, VmOptions};
+
+    /// Leaves its reads to others, and says which thread drops it.
+    struct Left {
+        requests: Sender<Request>,
+        dropped: Sender<ThreadId>,
+    }
+
+    impl Source for Left {
+        fn len_bytes(&self) -> u64 {
+            PAGE_SIZE
+        }
+
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            unreachable!("it has `begin`")
+        }
+
+        fn begin(&self, request: Request) {
+            self.requests.send(request).unwrap();
+        }
+    }
+
+    impl Drop for Left {
+        fn drop(&mut self) {
+            self.dropped.send(thread::current().id()).unwrap();
+        }
+    }
+
+    /// A source that ends its threads as it is dropped would wait for itself.
+    #[test]
+    fn a_source_is_not_dropped_by_who_completes_its_last_read() {
+        let ((requests, begun), (dropped, drops)) = (channel(), channel());
+        let vm =
+            Vm::new(VmOptions::default().explain(false).read_deadline(Duration::from_millis(10))).unwrap();
+        let object = vm.source("left", Left { requests, dropped }).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let failed = map.populate(map.window());
+        let is_late = matches!(failed, Err(AccessError::Unavailable { reason: Reason::TimedOut, .. }));
+        assert!(is_late, "{failed:?}");
+        drop((map, object));
+        // The thread that looks after deadlines has let go of it by then.
+        thread::sleep(Duration::from_millis(200));
+        let request = begun.recv().unwrap();
+        let completing = thread::spawn(move || {
+            request.complete(Ok(()));
+            thread::current().id()
+        });
+        let completing = completing.join().unwrap();
+        let drops = drops.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_ne!(drops, completing);
+    }
 }

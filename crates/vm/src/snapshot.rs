@@ -341,11 +341,13 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use prepage_sys::call_filter::{When, fail};
+    use prepage_sys::sigbus::{BusFault, Verdict};
     use prepage_testing::{Need, unless_refused};
 
     use super::*;
     use crate::book::STORES_MOST;
     use crate::error::AccessError;
+    use crate::inline::on_fault;
     use crate::{MapOptions, VmOptions};
 
     /// The pages that the kernel holds of a memfd.
@@ -407,6 +409,42 @@ pub(crate) mod tests {
         assert_eq!((held(&store), vm.statistics().frames), (1, 3));
         let clone = vm.map(&second, &MapOptions::private()).unwrap();
         assert_eq!([5, 6, 42].map(|page| read(&clone, page)), [3, 1, 2]);
+    }
+
+    #[test]
+    fn a_snapshot_that_cannot_read_what_was_written_to_fails() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        let _first = map.snapshot().unwrap();
+        [5, 42].into_iter().for_each(|page| write(&mut map, page, 1));
+        let call = (libc::SYS_pwrite64, When::Is(3, 42 * PAGE_SIZE as u32));
+        let Some(failed) = while_failing(libc::EFAULT, call, || map.snapshot()) else { return };
+        assert!(matches!(failed, Err(SnapshotError::System(_))));
+        let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!([5, 42].map(|page| (read(&map, page), read(&clone, page))), [(1, 1); 2]);
+    }
+
+    /// The kernel may not read that, either; but nothing was written to it.
+    #[test]
+    fn a_page_whose_frame_goes_before_it_is_written_to_fails_no_snapshot() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(128 * PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let mut map = vm.map(&object, &MapOptions::private()).unwrap();
+        write(&mut map, 5, 1);
+        let _first = map.snapshot().unwrap();
+        assert_eq!(read(&map, 42), 0);
+        let address = map.address() + 42 * PAGE_SIZE;
+        let touch = BusFault { address, ip: 0, write: Some(true), protected: true };
+        assert_eq!(on_fault(&touch), Verdict::Resolved);
+        assert_eq!(map.core.written().len(), 1);
+        assert_eq!(object.evict(PageRange::new(PageIndex(42), PageIndex(43))).unwrap(), 1);
+        map.snapshot().unwrap();
+        write(&mut map, 42, 2);
+        let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!([5, 42].map(|page| read(&clone, page)), [1, 2]);
     }
 
     #[test]

@@ -119,7 +119,8 @@ impl Vm {
     /// An object of `len_bytes` zeros, shared by all maps of it that are made with [`MapOptions::writable`](crate::MapOptions::writable).
     /// Its pages count as frames of the pool. When frames are short they go to a swap file
     /// ([`PoolOptions::swap`](crate::PoolOptions::swap)), after pages of files and before code. Without a swap file, or if it
-    /// is full or fails, the pages stay in memory, and reads that find no frame fail.
+    /// is full or fails, the pages stay in memory, and reads that find no frame fail. What the page cache has taken counts as swapped: if its
+    /// device fails later, while the kernel writes it out, a touch of the page gets SIGBUS, and calls an error.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,8 +4,8 @@
 //!   word: Resident ─► Resident, unwired ─► sections that began before end ─► page tables ─► nobody sees the frame
 //!                          └─ a fault clears the flag first, and then maps: it may be unmapped once more, and faults again
 //! ```
-//! Shared maps can forget a page that the object keeps. A private map may hold a copy of its own by the time it is told: its pages
-//! are write-protected first, then looked at, and those that are still the object's are taken out (`private_unwire`). A frame that
+//! Shared maps can forget a page that the object keeps. A private map may hold a copy of its own by the time it is told: faults on it wait
+//! while its pages are write-protected, then looked at, and those that are still the object's are taken out (`private_unwire`). A frame that
 //! a map with snapshots may show stays wired until it is reclaimed: there the protection tells what was written.
 
 use std::io;
@@ -112,7 +112,7 @@ impl ObjectCore {
         // Who writes to a private map, or takes a snapshot of it, waits for what is held of it here.
         let may_offer = is_patient && private.is_empty();
         let outcome = shared.iter().try_for_each(|shower| shower.hide(&runs, may_offer));
-        let outcome = outcome.and_then(|()| private.iter().try_for_each(|map| map.hide(&runs)));
+        let outcome = outcome.and_then(|()| private.iter().try_for_each(|map| map.hide(frames, &runs)));
         if let Err(error) = outcome {
             let rewired = done.iter().filter(|&&page| frames.pages.rewire(page)).count();
             self.rewires(frames, rewired as u64);

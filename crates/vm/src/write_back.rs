@@ -45,7 +45,7 @@ pub(crate) struct Written {
 struct Came {
     written: Vec<PageRange>,
     refused: Vec<PageIndex>,
-    /// How many pages failed since one was written.
+    /// How many pages failed since one was written, but for those that a full swap file refuses.
     failed_in_row: u32,
     /// The first error.
     outcome: Result<(), FlushError>,
@@ -58,9 +58,12 @@ impl Default for Came {
 }
 
 impl Came {
-    fn fail(&mut self, page: PageIndex, error: FlushError) {
+    fn fail(&mut self, page: PageIndex, error: FlushError, dirty: &Dirty) {
         self.refused.push(page);
-        self.failed_in_row += 1;
+        // Where a swap file is full pages that have no place in it are refused, which takes no time, and others are not.
+        let is_full =
+            matches!(&error, FlushError::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull);
+        self.failed_in_row += u32::from(!(dirty.home.is_swap() && is_full));
         if self.outcome.is_ok() {
             self.outcome = Err(error);
         }
@@ -345,7 +348,7 @@ impl ObjectCore {
     fn write_run(&self, frames: &Frames, dirty: &Dirty, run: PageRange, bytes: &mut [u8], came: &mut Came) {
         if let Err(source) = frames.memfd.read_at(bytes, run.start().offset_bytes()) {
             let Some((first, rest)) = halves(run) else {
-                return came.fail(run.start(), self.write_error(run, source));
+                return came.fail(run.start(), self.write_error(run, source), dirty);
             };
             let (first_bytes, rest_bytes) = bytes.split_at_mut(first.bytes() as usize);
             self.write_run(frames, dirty, first, first_bytes, came);
@@ -374,7 +377,7 @@ impl ObjectCore {
                 came.failed_in_row = 0;
                 came.written.push(part);
             }
-            (Err(error), None) => came.fail(part.start(), error),
+            (Err(error), None) => came.fail(part.start(), error, dirty),
             (Err(_), Some((first, rest))) => {
                 let (first_bytes, rest_bytes) = bytes.split_at(first.bytes() as usize);
                 self.write_part(dirty, first, first_bytes, came);

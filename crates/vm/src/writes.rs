@@ -299,6 +299,13 @@ impl MapCore {
         }
     }
 
+    /// `page` counts as written to where that is told, though it is protected.
+    pub(crate) fn may_be_written_to(&self, page: PageIndex) {
+        if let Some(writes) = self.writes.writes.get() {
+            writes.change(self.index_of(page), CLEAN, KEPT);
+        }
+    }
+
     /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken.
     fn copy_frozen(&self, writes: &Writes, run: PageRange, cpu: usize) {
         let freeze = writes.freeze.enter(cpu).expect("pages are frozen while a snapshot is taken alone");
@@ -312,21 +319,52 @@ impl MapCore {
         let known = self.vm.page_map().and_then(|table| table.entries(start, entries));
         let mut outcome = known;
         for (index, entry) in run.iter().zip(&*entries) {
-            let mut to = CLEAN;
+            let mut to = if outcome.is_ok() { CLEAN } else { KEPT };
             // One that is the object's, or none at all, was never written to.
             if outcome.is_ok() && entry.may_be_private() {
-                match self.copy_pages(&freeze, PageRange::new(index, PageIndex(index.0 + 1))) {
-                    Ok(true) => to = CLEAN | COPIED,
-                    Ok(false) => {}
-                    Err(error) => outcome = Err(error),
-                }
+                (to, outcome) = match self.copy_pages(&freeze, PageRange::new(index, PageIndex(index.0 + 1)))
+                {
+                    Ok(true) => (CLEAN | COPIED, Ok(())),
+                    Ok(false) => self.after_no_copy(index),
+                    Err(error) => (KEPT, Err(error)),
+                };
             }
             if let Err(error) = &outcome {
                 let number = error.raw_os_error().unwrap_or(EIO) as u32;
                 let _ = freeze.failed.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
-                to = KEPT;
             }
             writes.copied(index.0, to);
+        }
+    }
+
+    /// What becomes of the page `index`, which is protected and could not be read. Only one that is surely no private copy counts as clean: a
+    /// snapshot without another would lack what was written to it.
+    fn after_no_copy(&self, index: PageIndex) -> (u32, std::io::Result<()>) {
+        let address = self.span.start() + index.offset_bytes();
+        let look = || {
+            let mut entry = [PageEntry::default()];
+            self.vm.page_map().and_then(|table| table.entries(address, &mut entry)).map(|()| entry[0])
+        };
+        let unreadable = || Err(std::io::Error::from_raw_os_error(EIO));
+        let page = PageIndex(self.window.start().0 + index.0);
+        let is_poison = || !self.poison.is_nowhere() && self.poison.hold().holds(page);
+        match look() {
+            Ok(entry) if !entry.may_be_private() => return (CLEAN, Ok(())),
+            Ok(entry) if entry.is_present() => return (KEPT, unreadable()),
+            Ok(_) if is_poison() => return (CLEAN, Ok(())),
+            Ok(_) => {}
+            Err(error) => return (KEPT, Err(error)),
+        }
+        // A copy that a device has, or whose memory is broken, is there without protection too; a mark is not.
+        if let Err(error) = self.space.uffd.unprotect(&self.span, index.offset_bytes(), PAGE_SIZE) {
+            return (KEPT, Err(error));
+        }
+        match look() {
+            Ok(entry) if entry.may_be_private() => (OPEN, unreadable()),
+            // It came before it was unprotected.
+            Ok(entry) if entry.is_present() => (OPEN, Ok(())),
+            Ok(_) => (CLEAN, Ok(())),
+            Err(error) => (OPEN, Err(error)),
         }
     }
 

@@ -21,6 +21,8 @@ use crate::statistics::{Account, Tally};
 
 /// What came of making zeros.
 enum Made {
+    /// They are there, and the touched one was before: another thread made it, or the kernel cannot read what is there.
+    There,
     /// They are there.
     All,
     /// From this page on events wait to be read first.
@@ -68,13 +70,14 @@ impl Zeros {
 impl Fault<'_> {
     /// Makes zeros where the touch found nothing.
     pub(crate) fn make_zeros(&mut self, place: &Place<'_>) -> FaultOutcome {
-        let made = |tally: &Tally| tally.pages_zeroed + tally.pages_given;
-        let before = made(&self.account.tally);
+        let count = |tally: &Tally| tally.pages_zeroed + tally.pages_given;
+        let before = count(&self.account.tally);
         match make(self.map, place, self.touch.page, self.touch.write, &mut self.account) {
-            Ok(Made::All) => {
+            Ok(made @ (Made::All | Made::There)) => {
+                self.was_there = matches!(made, Made::There);
                 self.account.tally.zero += 1;
                 // None but its own where another fault made them meanwhile.
-                let pages = (made(&self.account.tally) - before).max(1);
+                let pages = (count(&self.account.tally) - before).max(1);
                 FaultOutcome::Mapped(FaultClass::ZeroFill, pages)
             }
             Ok(Made::Changing(_)) => FaultOutcome::Again,
@@ -153,6 +156,7 @@ fn make_range(
     let zeros = map.vm.zeros.pages.as_slice();
     let uffd = &map.space.uffd;
     let mut from = range.start();
+    let mut was_there = false;
     while from < range.end() {
         let offset = map.offset_of(from);
         let pages = (range.end().0 - from.0).min(CALL_PAGES);
@@ -175,6 +179,7 @@ fn make_range(
                 if map.space.mode == Mode::Handler {
                     map.wake(from);
                 }
+                was_there |= from == page;
                 (0, 1)
             }
             Progress::Changing => return Ok(Made::Changing(from)),
@@ -193,5 +198,5 @@ fn make_range(
         account.tally.pages_zeroed += made;
         from.0 += made + passed;
     }
-    Ok(Made::All)
+    Ok(if was_there { Made::There } else { Made::All })
 }

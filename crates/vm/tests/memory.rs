@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_vm::{AccessError, FlushError, MapOptions, Pool, PoolOptions, Reason, Vm, VmOptions};
 use support::{Words, left_in, modes, pages, touch, word};
 
@@ -103,6 +103,22 @@ fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
         assert!((0..200).all(|page| touch(&map, page) == word(page * PAGE_SIZE)));
         assert_eq!(pool.figures().swap_pages, 0);
     }
+}
+
+#[test]
+fn pages_that_have_a_place_in_a_full_swap_file_are_written_to_it() {
+    let (pool, vm) = with_swap(4);
+    let object = vm.memory(8 * PAGE_SIZE).unwrap();
+    let map = vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
+    let write = |page: u64, byte: u8| map.write_at(page * PAGE_SIZE, &[byte]).unwrap();
+    (4..8).for_each(|page| write(page, 1));
+    assert_eq!(object.write_back(object.pages()).unwrap(), 4);
+    (2..8).for_each(|page| write(page, 2));
+    let refused = object.write_back(object.pages());
+    assert!(matches!(refused, Err(FlushError::Write { page: PageIndex(2), .. })), "{refused:?}");
+    assert_eq!((vm.statistics().counted.pages_swapped, object.dirty_pages()), (8, 2));
+    assert_eq!((pool.reclaim(8), pool.figures().swap_pages), (4, 4));
+    assert!((2..8).all(|page| map.as_atomics()[(page * PAGE_SIZE) as usize].load(Ordering::Relaxed) == 2));
 }
 
 #[test]

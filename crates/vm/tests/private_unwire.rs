@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_vm::{MapOptions, Object, Piece, Vm, VmOptions};
-use support::{Words, modes, pages, touch, until, vm, word};
+use support::{Stop, Words, file, modes, of_file, pages, read, touch, until, vm, word, write};
 
 const PAGES: u64 = 64;
 
@@ -98,6 +98,78 @@ fn no_write_is_lost_while_frames_are_unwired() {
         });
         assert_eq!(vm.statistics().counted.failed, 0);
     }
+}
+
+/// What came out of the map after it was protected and looked at comes back without protection, and is written to.
+#[test]
+fn no_write_is_lost_to_pages_that_were_discarded_while_frames_are_unwired() {
+    const PAGES: u64 = 1024;
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let file = file(PAGES * PAGE_SIZE);
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &MapOptions::private().mode(mode).every_fault()).unwrap();
+        // Pages between them are copies, so that they are taken out one by one, which takes as long as to write to dozens of them.
+        let odd = || (0..PAGES / 2).rev().map(|at| 2 * at + 1);
+        (0..PAGES).step_by(2).for_each(|page| write(&mut map, page, page));
+        for round in 0..20 {
+            odd().for_each(|page| map.discard(pages(page, page + 1)).unwrap());
+            assert!(odd().all(|page| read(&map, page) == of_file(page)));
+            std::thread::scope(|scope| {
+                scope.spawn(|| object.unwire(object.pages()).unwrap());
+                for page in odd() {
+                    map.discard(pages(page, page + 1)).unwrap();
+                    write(&mut map, page, round);
+                }
+            });
+            assert!(odd().all(|page| read(&map, page) == round), "{mode:?}, round {round}");
+        }
+        assert!((0..PAGES).step_by(2).all(|page| read(&map, page) == page));
+        assert_eq!(vm.statistics().counted.failed, 0);
+    }
+}
+
+/// The same of what was evicted meanwhile.
+#[test]
+fn no_write_is_lost_while_frames_are_unwired_and_evicted() {
+    const PAGES: u64 = 1024;
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let file = file(PAGES * PAGE_SIZE);
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let options = MapOptions::private().mode(mode).every_fault();
+        beside(
+            &[&|| _ = object.unwire(object.pages()).unwrap(), &|| _ = object.evict(object.pages()).unwrap()],
+            || {
+                for round in 0..60 {
+                    let mut map = vm.map(&object, &options).unwrap();
+                    for page in 0..PAGES {
+                        // The object's own first.
+                        assert_eq!(touch(&map, page), word(page * PAGE_SIZE));
+                        write(&mut map, page, page);
+                    }
+                    assert!((0..PAGES).all(|page| read(&map, page) == page), "{mode:?}, round {round}");
+                }
+            },
+        );
+        assert_eq!(vm.statistics().counted.failed, 0);
+    }
+}
+
+/// Does `work` while each of `others` is done again and again by a thread of its own.
+fn beside(others: &[&(dyn Fn() + Sync)], work: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&is_over);
+        for other in others {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    other();
+                }
+            });
+        }
+        work();
+    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use prepage_sys::{processor_time, scheduling};
 use prepage_testing::{Need, unless_refused};
 use prepage_vm::{Map, MapOptions, Object, Source, SourceError, Vm, VmOptions};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use support::{Stop, Words, modes, pages, random, touch, word};
+use support::{Stop, Words, modes, pages, random, touch, word, write};
 
 const PAGES: u64 = 256;
 const READ: Duration = Duration::from_millis(2);
@@ -86,11 +86,17 @@ fn who_waits_for_a_read_sleeps() {
     }
 }
 
+const ROUNDS: u32 = 300;
+/// A round takes a second if the kernel has to take the processor away from who waits.
+const ENOUGH: Duration = Duration::from_secs(60);
+
+/// The others run.
+fn pause() {
+    std::thread::sleep(Duration::from_micros(200));
+}
+
 #[test]
 fn who_waits_for_threads_that_have_lost_the_processor_sleeps() {
-    const ROUNDS: u32 = 300;
-    /// A round takes a second if the kernel has to take the processor away from who waits.
-    const ENOUGH: Duration = Duration::from_secs(60);
     stay_here();
     let vm = Vm::new(VmOptions::default()).unwrap();
     let file = support::file(PAGES * PAGE_SIZE);
@@ -98,11 +104,33 @@ fn who_waits_for_threads_that_have_lost_the_processor_sleeps() {
     for mode in modes(&vm, &object) {
         let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
         // Pages that the others are about to map, or to take away, when the processor is taken from them.
-        let pause = || std::thread::sleep(Duration::from_micros(200));
         let evicts = || (0..ROUNDS).for_each(|_| (evict(&object), pause()).1);
         let touches = || (0..ROUNDS).for_each(|_| (touch_all(&map), pause()).1);
         let Some([evicting, _]) = in_real_time(evicts, || touch_all(&map)) else { return };
         let Some([touching, _]) = in_real_time(touches, || evict(&object)) else { return };
         assert!(evicting < ENOUGH && touching < ENOUGH, "{mode:?}: {evicting:?}, {touching:?}");
+    }
+}
+
+#[test]
+fn who_writes_to_a_private_map_while_frames_are_unwired_sleeps() {
+    stay_here();
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let file = support::file(PAGES * PAGE_SIZE);
+    let object = vm.file(file.path()).unwrap();
+    for mode in modes(&vm, &object) {
+        let mut map = vm.map(&object, &MapOptions::private().mode(mode).every_fault()).unwrap();
+        let writes = || {
+            for round in 0..ROUNDS {
+                map.discard(map.window()).unwrap();
+                touch_all(&map);
+                // The others are about to take the object's pages out of the map when the processor is taken from them.
+                pause();
+                (0..PAGES).for_each(|page| write(&mut map, page, round.into()));
+            }
+        };
+        let unwires = || _ = object.unwire(pages(0, PAGES)).unwrap();
+        let Some([took, _]) = in_real_time(writes, unwires) else { return };
+        assert!(took < ENOUGH, "{mode:?}: {took:?}");
     }
 }
