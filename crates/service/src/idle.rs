@@ -35,6 +35,8 @@ use crate::searches::Searches;
 const PROBABILITY_MIN: f64 = 0.75;
 /// Programs brought in at once. Each has a watch of its own, of which a user has 128.
 const BROUGHT_MAX: usize = 16;
+/// Of them, those that one user may have while another expects something too.
+const BROUGHT_OF_A_USER_MAX: usize = BROUGHT_MAX / 2;
 /// A program has opened the files of its start after this long.
 const START: Duration = Duration::from_secs(10);
 /// A program whose pages were found in memory is not looked at again for this long.
@@ -249,12 +251,17 @@ impl Idle {
     fn next(&self, expected: &[(u32, Expected)]) -> Option<(u32, Launched)> {
         let mut state = self.state.lock().anyway();
         state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
+        let has_room = |uid: u32, what: &Launched| {
+            let others = state.brought.iter().filter(|entry| entry.uid == uid && entry.what != *what);
+            others.count() < BROUGHT_OF_A_USER_MAX || expected.iter().all(|(other, _)| *other == uid)
+        };
         let is_new = |(uid, expected): &&(u32, Expected)| {
             let what = &expected.what;
             let is_done = |entry: &Entry| entry.is_whole || entry.started.is_some();
             !state.brought.iter().any(|entry| entry.is_of(*uid, what) && is_done(entry))
                 && !state.in_memory.contains_key(&(*uid, what.clone()))
                 && state.in_memory.len() < IN_MEMORY_MAX
+                && has_room(*uid, what)
         };
         expected.iter().find(is_new).map(|(uid, expected)| (*uid, expected.what.clone()))
     }
@@ -320,9 +327,15 @@ impl Idle {
             self.counters.predicted_used_bytes.add(used_bytes);
             self.counters.predicted_unused_bytes.add(unused_bytes);
             self.counters.predicted_sent_out_bytes.add(sent_out_bytes);
+            let mut state = self.state.lock().anyway();
+            if sent_out_bytes > 0 {
+                // Programs share libraries: what is missing of the others now is brought in once more.
+                let others = state.brought.iter_mut().filter(|entry| entry.started.is_none());
+                others.for_each(|entry| entry.is_whole = false);
+            }
             // That memory got short says nothing of the guess.
             if started.is_some() || !is_short {
-                self.state.lock().anyway().worth.settle(bytes, used_bytes, now_unix_s);
+                state.worth.settle(bytes, used_bytes, now_unix_s);
             }
         }
     }
