@@ -20,7 +20,7 @@ use prepage_sys::local_time::utc_offset_s;
 use prepage_sys::sync::Anyway;
 use serde::Serialize;
 
-use crate::brought::{Brought, Current, Reader, Settled};
+use crate::brought::{Brought, Current, Reader, SeenUsed, Settled};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
@@ -211,12 +211,20 @@ impl Idle {
             log.expected(PROBABILITY_MIN)
         };
         let reading = self.sampler.lock().anyway().look();
-        {
+        let seen: Vec<(u32, SeenUsed)> = {
             let mut state = self.state.lock().anyway();
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
             // While whoever has opened something is likely to be there still.
-            state.brought.iter_mut().for_each(|entry| entry.brought.look());
+            let look = |entry: &mut Entry| {
+                let uid = entry.uid;
+                entry.brought.look().into_iter().map(move |seen| (uid, seen))
+            };
+            state.brought.iter_mut().flat_map(look).collect()
+        };
+        for (uid, seen) in seen {
+            round.is_for(uid);
+            seen.end(round);
         }
         let is_short = reading.is_some_and(|reading| reading.is_short());
         self.settle(&expected, is_short, now_unix_s, round);
