@@ -173,7 +173,7 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        self.log.lock().anyway().launched(uid, &what, process.session(), unix_s());
+        self.log.lock().anyway().launched(uid, &what, process.login(), unix_s());
         let mut state = self.state.lock().anyway();
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
