@@ -86,7 +86,7 @@ struct Entry {
     uid: u32,
     what: Launched,
     brought: Brought,
-    /// Whether nothing came between.
+    /// Whether all of it was brought in: nothing came between, and nothing of another one, which may share files with it, was sent out since.
     is_whole: bool,
     started: Option<Instant>,
 }
@@ -285,7 +285,7 @@ impl Idle {
         let started = begun.as_ref().and_then(|begun| begun.started);
         let begun_bytes = begun.as_ref().map_or(0, |begun| begun.brought.bytes());
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
-        let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
+        let known = self.library.expected(&key, uid).filter(|_| self.library.wishes(Some(uid)).predicts);
         // Who wants it done whatever the machine does waits for nobody.
         let reader = Reader::new(!self.after.is_zero(), round.clone());
         let reader = self.current.set(reader);

@@ -6,7 +6,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -134,6 +136,25 @@ fn of_many_cold_starts_few_are_held_out_and_nothing_is_read_for_these() {
     });
     assert!(service.count("fetched") > 0 || starts < PROGRAMS, "of {starts} starts none was fetched");
     service.wait_until("it is kept", || service.status()["gains"]["held_out_starts"] == 1);
+}
+
+#[test]
+fn users_are_told_whether_their_own_starts_are_held_out() {
+    const USER: u32 = 54321;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    place.profile(&program, &[&place.cold_file("file", 0o644)]);
+    let (home, config) = (place.path("home"), place.path("home/.config/prepage"));
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("config"), "hold-outs = no\n").unwrap();
+    std::os::unix::fs::chown(&home, Some(USER), None).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    let mut start = Command::new(&program);
+    let _running = Running(start.arg("60").uid(USER).env("HOME", &home).spawn().unwrap());
+    service.wait_until("it is fetched", || service.count("fetched") > 0);
+    let [Some(own), Some(others)] = [USER, USER + 1].map(|uid| service.status_for(uid)) else { return };
+    let all = service.status();
+    assert_eq!([&own, &others, &all].map(|status| &status["gains"]["is_on"]), [false, true, true]);
 }
 
 #[test]
