@@ -135,7 +135,7 @@ impl Status {
                 Done::Warm => "in memory",
                 Done::Recent => "fetched a moment before",
                 Done::HeldOut => "held out",
-                Done::Off | Done::LeftAlone => "left alone",
+                Done::LeftAlone => "left alone",
                 Done::Guessed => "guessed from other roles",
                 Done::Unknown => "unknown",
             },

@@ -218,10 +218,11 @@ impl Service {
         }
         let fetched = match done {
             Done::Fetched => account.map(|account| Some(account.amounts.clone())),
-            Done::HeldOut | Done::Off => Some(None),
+            Done::HeldOut => Some(None),
             Done::Warm | Done::Recent | Done::Unknown => {
                 return Next::Done(Need::Nothing { covers: found.is_some() });
             }
+            // What a start that is left alone starts is fetched: it is no measure of a start for which nothing is.
             Done::LeftAlone | Done::Guessed => None,
         };
         match (found, fetched.filter(|_| may_follow)) {
