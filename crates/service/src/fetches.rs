@@ -312,7 +312,9 @@ impl Fetches {
         }
         match (looked, turn) {
             (Ok(Residency::All), _) => {
-                self.counters.warm.count();
+                if priority == Priority::Start {
+                    self.counters.warm.count();
+                }
                 return Done::Warm;
             }
             (Ok(_), Turn::Off) => return Done::LeftAlone,
@@ -383,7 +385,10 @@ impl Fetches {
             is_whole &= is_lent;
             is_lent
         });
-        self.counters.fetched.count();
+        // A guess is counted by who makes it.
+        if priority == Priority::Start {
+            self.counters.fetched.count();
+        }
         let mut prefetches = self.prefetches.lock().anyway();
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
         own.into_iter().for_each(|own| {
