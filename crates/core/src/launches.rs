@@ -30,10 +30,12 @@ pub const FOLLOWERS_MAX: usize = 24;
 /// A program or a role with a longer name is not remembered.
 pub const NAME_BYTES_MAX: usize = 1024;
 /// What has begun with a launch or an arrival lasts this long.
-const VISIT_S: u64 = 600;
+pub const VISIT_S: u64 = 600;
 const HOUR_S: u64 = 3600;
 /// Someone who launches nothing for this long is away.
 const AWAY_S: u64 = 4 * HOUR_S;
+/// Someone who launches nothing for this long is not expected to arrive any more: what others expect needs the memory.
+const GONE_S: u64 = 7 * 24 * HOUR_S;
 /// Programs of the coming hour are expected this long before it.
 const AHEAD_S: u64 = 600;
 /// Visits at once: two, and one for each program launched lately.
@@ -183,7 +185,7 @@ impl Launches {
         for visit in &self.open {
             see(visit.context, &visit.launched);
         }
-        if self.is_away() {
+        if self.is_away() && self.now_unix_s - self.last_launch_unix_s <= GONE_S {
             see(Context::Arrival, &[]);
         }
         if self.since_the_hour_s() >= HOUR_S - AHEAD_S {

@@ -46,7 +46,7 @@ impl Accounts {
     }
 
     /// Looks at the list `passwd` where it has changed, and not since the last look: one that is written over lacks lines meanwhile. Returns the
-    /// numbers that are nobody's any more, or somebody else's.
+    /// numbers that are nobody's any more, somebody else's, or somebody's anew: what is left of a removed user's processes goes on to start programs.
     pub fn look(&mut self, passwd: &Path) -> Vec<u32> {
         let Ok(metadata) = std::fs::metadata(passwd) else { return Vec::new() };
         let version = Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()));
@@ -60,8 +60,12 @@ impl Accounts {
             return Vec::new();
         }
         self.version = version;
-        let has_gone = |(uid, name): (&u32, &String)| (names.get(uid) != Some(name)).then_some(*uid);
-        let gone = self.names.iter().filter_map(has_gone).collect();
+        let is_another = |uid: &&u32| names.get(uid) != self.names.get(uid);
+        let is_known = !self.names.is_empty();
+        let of_both =
+            self.names.keys().chain(names.keys().filter(|uid| is_known && !self.names.contains_key(uid)));
+        let mut gone: Vec<u32> = of_both.filter(is_another).copied().collect();
+        gone.sort_unstable();
         self.is_written &= names == self.names;
         self.names = names;
         gone
@@ -127,14 +131,16 @@ mod tests {
         assert!(look(&mut accounts).is_empty(), "nobody was known");
         accounts.write().unwrap();
         write("b:x:8:8::/home/b:\nc:x:9:9::/home/c:\n");
-        assert_eq!((look(&mut accounts), accounts.look(&passwd)), (vec![7], vec![]));
+        assert_eq!((look(&mut accounts), accounts.look(&passwd)), (vec![7, 9], vec![]));
         // It was not written that this is known: what is kept may not have been removed.
         let mut next = Accounts::read(directory.path().into());
-        assert_eq!(look(&mut next), [7]);
+        assert_eq!(look(&mut next), [7, 9]);
         next.write().unwrap();
         write("d:x:8:8::/home/d:\nc:x:9:9::/home/c:\n");
         let mut last = Accounts::read(directory.path().into());
         assert_eq!(look(&mut last), [8], "another has the number");
+        write("d:x:8:8::/home/d:\nc:x:9:9::/home/c:\ne:x:7:7::/home/e:\n");
+        assert_eq!(look(&mut last), [7], "processes of the one before may have gone on");
         std::fs::write(&passwd, "").unwrap();
         assert!(look(&mut last).is_empty(), "it is being written");
     }

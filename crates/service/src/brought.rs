@@ -16,7 +16,7 @@ use prepage_core::profile::plan::PlanOptions;
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_prefetch::engine::Engine;
-use prepage_profiles::identity::open_if_same;
+use prepage_profiles::identity::{identity_of, open_if_same};
 use prepage_sys::cachestat::{self, cached_pages};
 use prepage_sys::exec_watch::{OpenWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
@@ -40,7 +40,7 @@ const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT
 pub struct Brought {
     rights: Rights,
     files: Vec<BroughtFile>,
-    watch: OpenWatch,
+    watch: Arc<OpenWatch>,
 }
 
 #[derive(Debug)]
@@ -50,6 +50,28 @@ struct BroughtFile {
     handle: FileHandle,
     bytes: u64,
     is_used: bool,
+    is_watched: bool,
+}
+
+/// A file that was seen used: it need not be watched any more.
+#[derive(Debug)]
+pub struct SeenUsed {
+    profiled: ProfiledFile,
+    rights: Rights,
+    watch: Arc<OpenWatch>,
+}
+
+impl SeenUsed {
+    /// Has the kernel tell no more of it: it has room for so many events, and for none of other files behind them. Looks the file up in `round`.
+    pub fn end(&self, round: &Round) {
+        let Some(_looking) = round.look_at(&self.profiled.path) else { return };
+        let opened = {
+            let Ok(_assumed) = self.rights.assume() else { return };
+            open_if_same(&self.profiled)
+        };
+        // Of what is not found any more the kernel may go on to tell.
+        opened.into_iter().for_each(|file| _ = self.watch.remove(file.as_fd()));
+    }
 }
 
 /// What became of what was brought in.
@@ -199,7 +221,8 @@ impl Brought {
         spare_bytes: u64,
         reader: &Reader,
     ) -> io::Result<Option<Self>> {
-        let mut brought = Self { rights: rights.clone(), files: Vec::new(), watch: OpenWatch::new()? };
+        let watch = Arc::new(OpenWatch::new()?);
+        let mut brought = Self { rights: rights.clone(), files: Vec::new(), watch };
         brought.go_on(planned, spare_bytes, reader)?;
         Ok((!brought.files.is_empty()).then_some(brought))
     }
@@ -223,9 +246,8 @@ impl Brought {
             // What has changed, cannot be watched, or does not say what is missing of it, is left to its start.
             let Ok(file) = opened else { continue };
             let Ok(handle) = handle_of(&file) else { continue };
-            if watch.add(file.as_fd()).is_err() {
-                continue;
-            }
+            // The profile may have been learned on another disk.
+            let Ok(device) = identity_of(&file).map(|identity| identity.device) else { continue };
             let mut extents = Vec::new();
             let is_known = profiled.extents.iter().all(|extent| {
                 missing(file.as_fd(), extent.range, &mut |range| extents.push(Extent { range, ..*extent }))
@@ -236,7 +258,11 @@ impl Brought {
             if !is_known || wanted_bytes == 0 || wanted_bytes > left_bytes {
                 continue;
             }
-            let device = profiled.identity.device;
+            // Of files that are in memory already, as all programs use them, the kernel would tell more than it has room for.
+            let is_used = files.iter().any(|file| file.handle == handle && file.is_used);
+            if !is_used && watch.add(file.as_fd()).is_err() {
+                continue;
+            }
             let bytes =
                 reader.read(Profile { files: vec![profiled.clone()], ..Profile::default() }, device, rights);
             left_bytes = left_bytes.saturating_sub(bytes);
@@ -246,7 +272,7 @@ impl Brought {
                     file.profiled.extents.extend(profiled.extents);
                     file.bytes += bytes;
                 }
-                None => files.push(BroughtFile { profiled, handle, bytes, is_used: false }),
+                None => files.push(BroughtFile { profiled, handle, bytes, is_used: false, is_watched: true }),
             }
         }
         Ok(())
@@ -258,8 +284,19 @@ impl Brought {
     }
 
     /// Takes account of who has opened what: a boot or a session that is followed opens all that the last ones needed. Whoever is gone by now counts
-    /// as anybody.
-    pub fn look(&mut self) {
+    /// as anybody. Returns the files that were not seen used before.
+    pub fn look(&mut self) -> Vec<SeenUsed> {
+        self.see();
+        let (rights, watch) = (&self.rights, &self.watch);
+        let is_new = |one: &mut BroughtFile| one.is_used && std::mem::take(&mut one.is_watched);
+        let seen = |one: &mut BroughtFile| {
+            let (profiled, rights, watch) = (one.profiled.clone(), rights.clone(), watch.clone());
+            SeenUsed { profiled, rights, watch }
+        };
+        self.files.iter_mut().filter_map(|one| is_new(one).then(|| seen(one))).collect()
+    }
+
+    fn see(&mut self) {
         let own = std::process::id();
         let files = &mut self.files;
         let mut see = |seen: Seen| match seen {
@@ -277,7 +314,7 @@ impl Brought {
 
     /// Says what was used. What was not is sent out in `round` where `keep` does not say otherwise.
     pub fn settle(mut self, keep: bool, round: &Round) -> Settled {
-        self.look();
+        self.see();
         let mut settled = Settled::default();
         for file in &self.files {
             if file.is_used {

@@ -68,10 +68,8 @@ pub enum Done {
     Recent,
     /// It is held out, to see what fetching gains.
     HeldOut,
-    /// Fetching gains nothing on this device.
-    Off,
-    /// It is part of a start that is held out, or comes a moment after one for which nothing was fetched; fetching gains nothing, and some of it
-    /// is in memory; it was cancelled; prefetches hold too much already; or a file system does not answer.
+    /// Fetching gains nothing on this device; it is part of a start that is held out, or comes a moment after one for which nothing was fetched; it
+    /// was cancelled; prefetches hold too much already; or a file system does not answer.
     LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
@@ -314,11 +312,12 @@ impl Fetches {
         }
         match (looked, turn) {
             (Ok(Residency::All), _) => {
-                self.counters.warm.count();
+                if priority == Priority::Start {
+                    self.counters.warm.count();
+                }
                 return Done::Warm;
             }
-            (Ok(Residency::Little), Turn::Off) => return Done::Off,
-            (Ok(Residency::Most), Turn::Off) => return Done::LeftAlone,
+            (Ok(_), Turn::Off) => return Done::LeftAlone,
             (Ok(Residency::Little), Turn::HoldOut) => {
                 self.counters.held_out.count();
                 return Done::HeldOut;
@@ -386,7 +385,10 @@ impl Fetches {
             is_whole &= is_lent;
             is_lent
         });
-        self.counters.fetched.count();
+        // A guess is counted by who makes it.
+        if priority == Priority::Start {
+            self.counters.fetched.count();
+        }
         let mut prefetches = self.prefetches.lock().anyway();
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
         own.into_iter().for_each(|own| {
@@ -423,7 +425,7 @@ impl Fetches {
         Some(match one.done {
             Some(done) if one.pid == pid || [Done::Warm, Done::Unknown].contains(&done) => done,
             // Nothing was fetched.
-            Some(Done::HeldOut | Done::Off | Done::LeftAlone) => Done::LeftAlone,
+            Some(Done::HeldOut | Done::LeftAlone) => Done::LeftAlone,
             _ => Done::Recent,
         })
     }

@@ -20,7 +20,7 @@ use prepage_sys::local_time::utc_offset_s;
 use prepage_sys::sync::Anyway;
 use serde::Serialize;
 
-use crate::brought::{Brought, Current, Reader, Settled};
+use crate::brought::{Brought, Current, Reader, SeenUsed, Settled};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
@@ -35,6 +35,8 @@ use crate::searches::Searches;
 const PROBABILITY_MIN: f64 = 0.75;
 /// Programs brought in at once. Each has a watch of its own, of which a user has 128.
 const BROUGHT_MAX: usize = 16;
+/// Of them, those that one user may have while another expects something too.
+const BROUGHT_OF_A_USER_MAX: usize = BROUGHT_MAX / 2;
 /// A program has opened the files of its start after this long.
 const START: Duration = Duration::from_secs(10);
 /// A program whose pages were found in memory is not looked at again for this long.
@@ -84,7 +86,7 @@ struct Entry {
     uid: u32,
     what: Launched,
     brought: Brought,
-    /// Whether nothing came between.
+    /// Whether all of it was brought in: nothing came between, and nothing of another one, which may share files with it, was sent out since.
     is_whole: bool,
     started: Option<Instant>,
 }
@@ -171,7 +173,7 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        self.log.lock().anyway().launched(uid, &what, process.session(), unix_s());
+        self.log.lock().anyway().launched(uid, &what, process.login(), unix_s());
         let mut state = self.state.lock().anyway();
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
@@ -209,12 +211,20 @@ impl Idle {
             log.expected(PROBABILITY_MIN)
         };
         let reading = self.sampler.lock().anyway().look();
-        {
+        let seen: Vec<(u32, SeenUsed)> = {
             let mut state = self.state.lock().anyway();
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
             // While whoever has opened something is likely to be there still.
-            state.brought.iter_mut().for_each(|entry| entry.brought.look());
+            let look = |entry: &mut Entry| {
+                let uid = entry.uid;
+                entry.brought.look().into_iter().map(move |seen| (uid, seen))
+            };
+            state.brought.iter_mut().flat_map(look).collect()
+        };
+        for (uid, seen) in seen {
+            round.is_for(uid);
+            seen.end(round);
         }
         let is_short = reading.is_some_and(|reading| reading.is_short());
         self.settle(&expected, is_short, now_unix_s, round);
@@ -249,12 +259,17 @@ impl Idle {
     fn next(&self, expected: &[(u32, Expected)]) -> Option<(u32, Launched)> {
         let mut state = self.state.lock().anyway();
         state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
+        let has_room = |uid: u32, what: &Launched| {
+            let others = state.brought.iter().filter(|entry| entry.uid == uid && entry.what != *what);
+            others.count() < BROUGHT_OF_A_USER_MAX || expected.iter().all(|(other, _)| *other == uid)
+        };
         let is_new = |(uid, expected): &&(u32, Expected)| {
             let what = &expected.what;
             let is_done = |entry: &Entry| entry.is_whole || entry.started.is_some();
             !state.brought.iter().any(|entry| entry.is_of(*uid, what) && is_done(entry))
                 && !state.in_memory.contains_key(&(*uid, what.clone()))
                 && state.in_memory.len() < IN_MEMORY_MAX
+                && has_room(*uid, what)
         };
         expected.iter().find(is_new).map(|(uid, expected)| (*uid, expected.what.clone()))
     }
@@ -270,7 +285,7 @@ impl Idle {
         let started = begun.as_ref().and_then(|begun| begun.started);
         let begun_bytes = begun.as_ref().map_or(0, |begun| begun.brought.bytes());
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
-        let known = self.library.expected(&key, uid).filter(|_| self.library.predicts(uid));
+        let known = self.library.expected(&key, uid).filter(|_| self.library.wishes(Some(uid)).predicts);
         // Who wants it done whatever the machine does waits for nobody.
         let reader = Reader::new(!self.after.is_zero(), round.clone());
         let reader = self.current.set(reader);
@@ -320,9 +335,15 @@ impl Idle {
             self.counters.predicted_used_bytes.add(used_bytes);
             self.counters.predicted_unused_bytes.add(unused_bytes);
             self.counters.predicted_sent_out_bytes.add(sent_out_bytes);
+            let mut state = self.state.lock().anyway();
+            if sent_out_bytes > 0 {
+                // Programs share libraries: what is missing of the others now is brought in once more.
+                let others = state.brought.iter_mut().filter(|entry| entry.started.is_none());
+                others.for_each(|entry| entry.is_whole = false);
+            }
             // That memory got short says nothing of the guess.
             if started.is_some() || !is_short {
-                self.state.lock().anyway().worth.settle(bytes, used_bytes, now_unix_s);
+                state.worth.settle(bytes, used_bytes, now_unix_s);
             }
         }
     }

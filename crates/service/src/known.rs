@@ -84,6 +84,14 @@ impl Known {
         self.used_ns.load(Ordering::Relaxed)
     }
 
+    /// It takes the place of the one `before`: it was used when that was, and is left alone as long.
+    pub fn continues(&self, before: &Self) {
+        self.used_ns.fetch_max(before.used_ns(), Ordering::Relaxed);
+        let until = *before.left_alone_until.lock().anyway();
+        let mut own = self.left_alone_until.lock().anyway();
+        *own = until.max(*own);
+    }
+
     /// What is done for its next cold start, after those of its own and the `seen` ones: gains belong to a user and a device, and the profile
     /// may be everybody's. `random` is as in [`gain::turn`].
     pub fn turn(&self, seen: &[ColdStart], random: Option<u64>) -> Turn {

@@ -23,7 +23,7 @@ use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::Known;
 use crate::place::{file_of, is_of_container};
 use crate::process::Process;
-use crate::shelf::{Shelf, version};
+use crate::shelf::{OnDisk, Shelf, version};
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -33,6 +33,8 @@ const OF_A_USER_BYTES_MAX: u64 = 2 << 20;
 const OF_A_USER_READ: ReadMax = ReadMax { files: 4096, bytes: 4 * OF_A_USER_BYTES_MAX };
 /// Users whose profiles are in memory at once.
 const USERS_MAX: usize = 4;
+/// Who has started something in this time keeps the own profiles in memory: others than these would have to be read again for each start of each user.
+const IN_USE: Duration = Duration::from_secs(60);
 /// How old what is known of a user may get: whether the directory has changed is asked with the user's rights, for a start.
 const USER_AGE_MAX: Duration = Duration::from_secs(10);
 /// What those of containers may take in memory, and which part of what the machine's may take on the disk: whoever is root in a container decides
@@ -81,17 +83,27 @@ impl State {
         Some(Stores::at(directory).keeping(bytes_max / OF_CONTAINERS_SHARE))
     }
 
-    /// Forgets a user's profiles where there are others of as many users as may be beside user `uid`: first of those who have none, as users
-    /// that only run a service.
-    fn make_room(&mut self, uid: u32) {
-        if self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
-            let oldest = self
-                .users
-                .iter()
-                .min_by_key(|(_, shelf)| (!shelf.by_key.is_empty(), shelf.looked))
-                .map(|(uid, _)| *uid);
-            oldest.map(|uid| self.users.remove(&uid));
+    /// Whose profiles make room for those of another user: first of users who have none, as those that only run a service. `None` where all that
+    /// there are are in use.
+    fn oldest(&self) -> Option<u32> {
+        let by_use = |(_, shelf): &(&u32, &Arc<Shelf>)| (!shelf.by_key.is_empty(), shelf.looked);
+        let (uid, shelf) = self.users.iter().min_by_key(by_use)?;
+        let is_in_use = shelf.looked.is_some_and(|looked| looked.elapsed() < IN_USE);
+        (shelf.by_key.is_empty() || !is_in_use).then_some(*uid)
+    }
+
+    /// Whether the profiles of user `uid` may be in memory.
+    fn has_room(&self, uid: u32) -> bool {
+        self.users.len() < USERS_MAX || self.users.contains_key(&uid) || self.oldest().is_some()
+    }
+
+    /// Has others make room for them. Returns whether they may be there.
+    fn make_room(&mut self, uid: u32) -> bool {
+        let has_room = self.has_room(uid);
+        if has_room && self.users.len() >= USERS_MAX && !self.users.contains_key(&uid) {
+            self.oldest().map(|oldest| self.users.remove(&oldest));
         }
+        has_room
     }
 }
 
@@ -124,7 +136,11 @@ impl Library {
     pub fn reload(&self) {
         let (everybody, config) = (Rights::of_everybody(), Config::of_machine());
         let stores = self.machine_stores().keeping(config.store_bytes_max);
-        let mut shelf = Shelf::load(&stores, &OF_ALL, &everybody, BYTES_MAX, ReadMax::ALL);
+        let held = {
+            let state = self.lock();
+            [&state.machine, &state.containers].map(Arc::clone)
+        };
+        let mut shelf = Shelf::load(&stores, &OF_ALL, &held[0], &everybody, BYTES_MAX, ReadMax::ALL);
         shelf.config = config;
         let containers = {
             let mut state = self.lock();
@@ -132,7 +148,8 @@ impl Library {
             state.container_stores()
         };
         if let Some(stores) = containers {
-            let shelf = Shelf::load(&stores, &OF_USER, &everybody, OF_CONTAINERS_BYTES_MAX, OF_A_USER_READ);
+            let (most, read) = (OF_CONTAINERS_BYTES_MAX, OF_A_USER_READ);
+            let shelf = Shelf::load(&stores, &OF_USER, &held[1], &everybody, most, read);
             // Of these programs the key says which file each is in.
             for program in shelf.by_program.keys() {
                 file_of(program).into_iter().for_each(|file| self.note(file, program));
@@ -165,7 +182,7 @@ impl Library {
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
             return Ok(());
         };
-        let known = Arc::new(Known::new(&profile, Rights::of_everybody()));
+        let known = learned(&profile, Rights::of_everybody());
         let after = version(&stores, &OF_ALL);
         let mut state = self.lock();
         state.machine = Arc::new(state.machine.with(known, BYTES_MAX).changed(&before, after));
@@ -185,7 +202,7 @@ impl Library {
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::User, &path)) else {
             return Ok(());
         };
-        let known = Arc::new(Known::new(&profile, Rights::of_everybody()));
+        let known = learned(&profile, Rights::of_everybody());
         let after = version(&stores, &OF_USER);
         let mut state = self.lock();
         let shelf = state.containers.with(known, OF_CONTAINERS_BYTES_MAX).changed(&before, after);
@@ -212,16 +229,12 @@ impl Library {
         machine.config.enabled && machine.config.learn
     }
 
-    /// Whether starts of user `uid` are learned from, as far as the user's configuration has been read.
-    pub fn learns_of(&self, uid: u32) -> bool {
-        self.lock().users.get(&uid).is_none_or(|own| own.config.learn)
-    }
-
-    /// Whether it is measured in starts of user `uid` what fetching gains, as far as the user's configuration has been read.
-    pub fn measures(&self, uid: u32) -> bool {
+    /// What is to be remembered of the starts of user `uid`, as far as the user's configuration is in memory; without a user, what the machine's
+    /// administrator wants of everybody.
+    pub fn wishes(&self, uid: Option<u32>) -> Wishes {
         let state = self.lock();
-        let wants = |config: &Config| config.enabled && config.learn && config.hold_outs;
-        wants(&state.machine.config) && state.users.get(&uid).is_none_or(|own| wants(&own.config))
+        let own = uid.and_then(|uid| state.users.get(&uid));
+        Wishes::of(&state.machine.config, own.map(|own| &own.config))
     }
 
     /// Has `write` change the own profiles of the user for whom `process` runs, with the rights of the user and no others.
@@ -244,13 +257,13 @@ impl Library {
         let path = stores.path_of(&process.context.key, Layer::User);
         let written = path.and_then(|path| stores.at_path(Layer::User, &path));
         let after = version(&stores, &OF_USER);
-        let known = written.ok().flatten().map(|profile| Known::new(&profile, rights.clone()));
         drop(assumed);
+        let known = written.ok().flatten().map(|profile| learned(&profile, rights.clone()));
         // That one alone is new: others need not be read again.
         let mut state = self.lock();
         if let Some(shelf) = state.users.get(&rights.uid) {
             let shelf = match known {
-                Some(known) => shelf.with(Arc::new(known), OF_A_USER_BYTES_MAX).changed(&before, after),
+                Some(known) => shelf.with(known, OF_A_USER_BYTES_MAX).changed(&before, after),
                 None => Shelf { looked: None, ..(**shelf).clone() },
             };
             state.users.insert(rights.uid, Arc::new(shelf));
@@ -279,48 +292,67 @@ impl Library {
     /// Where the file system of the user's home does not answer.
     fn of_user(&self, process: &Process) -> Result<Option<Arc<Shelf>>, Unanswered> {
         let rights = &process.rights;
-        let held = self.lock().users.get(&rights.uid).cloned();
+        let (held, has_room) = {
+            let state = self.lock();
+            (state.users.get(&rights.uid).cloned(), state.has_room(rights.uid))
+        };
         if let Some(shelf) = &held
             && shelf.looked.is_some_and(|looked| looked.elapsed() < USER_AGE_MAX)
         {
             return Ok(held);
         }
         let Some((stores, home)) = self.stores_for(process)? else { return Ok(None) };
-        let shelf = {
+        let (read, config) = {
             let _asking = Askers::of_machine().ask(&home)?;
             let Ok(_assumed) = rights.assume() else { return Ok(None) };
             let is_same = held.as_ref().is_some_and(|held| held.version == version(&stores, &OF_USER));
-            let mut shelf = match held {
-                Some(held) if is_same => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
-                _ => Shelf::load(&stores, &OF_USER, rights, OF_A_USER_BYTES_MAX, OF_A_USER_READ),
-            };
-            shelf.config = of_user(Config::default(), &home);
-            Arc::new(shelf)
+            let read = (has_room && !is_same).then(|| OnDisk::read(&stores, &OF_USER, OF_A_USER_READ));
+            (read, of_user(Config::default(), &home))
         };
-        let mut state = self.lock();
-        state.make_room(rights.uid);
-        state.users.insert(rights.uid, shelf.clone());
+        let held = held.unwrap_or_default();
+        let mut shelf = match read {
+            Some(read) => Shelf::of(&read, &held, rights, OF_A_USER_BYTES_MAX),
+            // Each profile is read when it is asked for.
+            None if !has_room => Shelf { is_cut: true, ..Shelf::default() },
+            None => Shelf { looked: Some(Instant::now()), ..(*held).clone() },
+        };
+        shelf.config = config;
+        let (shelf, mut state) = (Arc::new(shelf), self.lock());
+        if has_room && state.make_room(rights.uid) {
+            state.users.insert(rights.uid, shelf.clone());
+        }
         Ok(Some(shelf))
     }
 
-    /// The profile for a start: the user's own, else the machine's. `Err` where the user wants nothing done.
-    ///
-    /// # Errors
-    /// [`Unwanted`].
-    pub fn find(&self, process: &Process) -> Result<Option<Arc<Known>>, Unwanted> {
-        let (pid, key) = (process.context.pid, &process.context.key);
+    /// What is known for a start, and what its user wants.
+    pub fn find(&self, process: &Process) -> Found {
         // A container's user is no user of this machine, whatever number the user has.
         if process.root.is_some() {
-            return Ok(self.find_of_container(key).inspect(|known| known.mark_as_used()));
+            let known = self.find_of_container(&process.context.key);
+            return Found {
+                known: Ok(known.inspect(|known| known.mark_as_used())),
+                wishes: self.wishes(None),
+            };
         }
+        let Ok(own) = self.of_user(process) else {
+            // What the user wants cannot be read then.
+            return Found { known: Err(Unwanted), wishes: self.wishes(Some(process.rights.uid)) };
+        };
+        // Others may make room for other users meanwhile: what was read is asked once.
+        let wishes = Wishes::of(&self.lock().machine.config, own.as_ref().map(|own| &own.config));
+        Found { known: self.find_in(process, own.as_deref()), wishes }
+    }
+
+    /// The profile for a start: of the user's `own` ones, else the machine's.
+    fn find_in(&self, process: &Process, own: Option<&Shelf>) -> Result<Option<Arc<Known>>, Unwanted> {
+        let (pid, key) = (process.context.pid, &process.context.key);
         let name = key.role.split(' ').next().unwrap_or_default();
-        // What the user wants cannot be read then.
-        if let Some(own) = self.of_user(process).map_err(|Unanswered| Unwanted)? {
+        if let Some(own) = own {
             let config = &own.config;
             if !config.wants(name.as_ref(), Path::new(&key.program)) || !config.wants_groups_of(pid) {
                 return Err(Unwanted);
             }
-            if let Some(known) = own.find(key).or_else(|| self.fetch_of_user(process, &own)) {
+            if let Some(known) = own.find(key).or_else(|| self.fetch_of_user(process, own)) {
                 known.mark_as_used();
                 return Ok(Some(known));
             }
@@ -337,11 +369,12 @@ impl Library {
         }
         let rights = &process.rights;
         let (stores, home) = self.stores_for(process).ok().flatten()?;
-        let known = {
+        let profile = {
             let _asking = Askers::of_machine().ask(&home).ok()?;
             let _assumed = rights.assume().ok()?;
-            read(&stores.only(&OF_USER), &process.context.key, rights, OF_A_USER_READ.bytes)?
+            read(&stores.only(&OF_USER), &process.context.key, OF_A_USER_READ.bytes)?
         };
+        let known = Arc::new(Known::new(&profile, rights.clone()));
         let mut state = self.lock();
         if let Some(shelf) = state.users.get_mut(&rights.uid) {
             *shelf = Arc::new(shelf.with(known.clone(), OF_A_USER_BYTES_MAX));
@@ -357,7 +390,8 @@ impl Library {
         };
         containers.find(key).or_else(|| {
             let stores = stores.filter(|_| containers.is_cut)?;
-            let known = read(&stores, key, &Rights::of_everybody(), OF_A_USER_READ.bytes)?;
+            let profile = read(&stores, key, OF_A_USER_READ.bytes)?;
+            let known = Arc::new(Known::new(&profile, Rights::of_everybody()));
             let mut state = self.lock();
             state.containers = Arc::new(state.containers.with(known.clone(), OF_CONTAINERS_BYTES_MAX));
             Some(known)
@@ -370,7 +404,7 @@ impl Library {
             return None;
         }
         let stores = self.machine_stores().only(&OF_ALL);
-        let known = read(&stores, key, &Rights::of_everybody(), ReadMax::ALL.bytes)?;
+        let known = Arc::new(Known::new(&read(&stores, key, ReadMax::ALL.bytes)?, Rights::of_everybody()));
         let mut state = self.lock();
         state.machine = Arc::new(state.machine.with(known.clone(), BYTES_MAX));
         Some(known)
@@ -459,14 +493,6 @@ impl Library {
         state.handles.insert(file, program.to_owned());
     }
 
-    /// Whether the machine and user `uid` want launches remembered, as far as the user's configuration has been read.
-    pub fn predicts(&self, uid: u32) -> bool {
-        let state = self.lock();
-        let machine = &state.machine.config;
-        let own = state.users.get(&uid).is_none_or(|own| own.config.enabled && own.config.predict);
-        own && machine.enabled && machine.predict
-    }
-
     /// The profile in memory for an expected start of `key` by user `uid`; `None` where no profile is known or prediction is off.
     pub fn expected(&self, key: &ProgramKey, uid: u32) -> Option<Arc<Known>> {
         let (machine, own) = self.shelves_of(uid);
@@ -478,7 +504,7 @@ impl Library {
         own.and_then(|own| own.find(key)).or_else(|| machine.find(key))
     }
 
-    /// All that is in memory and wanted, the machine's first; of the same layer what was used last.
+    /// All that is in memory and wanted, what was used last first.
     pub fn all(&self) -> Vec<Arc<Known>> {
         let state = self.lock();
         if !state.machine.config.enabled {
@@ -486,12 +512,9 @@ impl Library {
         }
         let shelves = std::iter::once(&state.machine).chain(state.users.values());
         let shelves = shelves.filter(|shelf| shelf.config.enabled);
-        let by_use = |shelf: &Arc<Shelf>| {
-            let mut all: Vec<_> = shelf.by_key.values().cloned().collect();
-            all.sort_by_key(|known| std::cmp::Reverse(known.used_ns()));
-            all
-        };
-        shelves.flat_map(by_use).collect()
+        let mut all: Vec<_> = shelves.flat_map(|shelf| shelf.by_key.values().cloned()).collect();
+        all.sort_by_key(|known| std::cmp::Reverse(known.used_ns()));
+        all
     }
 
     /// How many profiles of the machine, of users and of containers are in memory, and about what they take.
@@ -505,10 +528,46 @@ impl Library {
 }
 
 /// The profile of `key` in `stores`, where it takes at most `bytes_max` in memory.
-fn read(stores: &Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> Option<Arc<Known>> {
-    let profile =
-        stores.read(key).ok()??.decode_within(bytes_max).ok().filter(|profile| key.is_of(profile))?;
-    Some(Arc::new(Known::new(&profile, rights.clone())))
+fn read(stores: &Stores, key: &ProgramKey, bytes_max: u64) -> Option<Profile> {
+    stores.read(key).ok()??.decode_within(bytes_max).ok().filter(|profile| key.is_of(profile))
+}
+
+/// `profile`, which was just learned in a start.
+fn learned(profile: &Profile, rights: Rights) -> Arc<Known> {
+    let known = Known::new(profile, rights);
+    known.mark_as_used();
+    Arc::new(known)
+}
+
+/// What is known for a start.
+#[derive(Debug)]
+pub struct Found {
+    /// The profile: the user's own, else the machine's; `Err` where the user wants nothing done.
+    pub known: Result<Option<Arc<Known>>, Unwanted>,
+    /// What is to be remembered of the start.
+    pub wishes: Wishes,
+}
+
+/// What the machine's administrator and a user want to be remembered of the user's starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whether they are learned from.
+    pub learns: bool,
+    /// Whether it is measured what fetching gains.
+    pub measures: bool,
+    /// Whether it is remembered which ones follow which.
+    pub predicts: bool,
+}
+
+impl Wishes {
+    fn of(machine: &Config, own: Option<&Config>) -> Self {
+        let all = |wants: fn(&Config) -> bool| wants(machine) && own.is_none_or(wants);
+        Self {
+            learns: all(|config| config.learn),
+            measures: all(|config| config.enabled && config.learn && config.hold_outs),
+            predicts: all(|config| config.enabled && config.predict),
+        }
+    }
 }
 
 /// The user wants nothing done for a start.
@@ -516,98 +575,4 @@ fn read(stores: &Stores, key: &ProgramKey, rights: &Rights, bytes_max: u64) -> O
 pub struct Unwanted;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_any_number_of_programs_no_more_files_are_remembered_than_fit() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        for number in 0..8 * HANDLES_MAX as u32 {
-            let file = FileHandle { file_system: 1, kind: 1, bytes: number.to_ne_bytes().into() };
-            library.note(file.clone(), "/usr/bin/program");
-            assert!(library.is_known(&file));
-        }
-        assert!(library.lock().handles.len() <= HANDLES_MAX);
-    }
-
-    /// A machine has more users that only run a service than may be kept.
-    #[test]
-    fn a_user_without_profiles_makes_room_for_others_before_those_who_have_some() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let mut state = library.lock();
-        for uid in 0..2 * USERS_MAX as u32 {
-            let mut shelf = Shelf { looked: Some(Instant::now()), ..Shelf::default() };
-            if uid == 0 {
-                shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
-            }
-            state.make_room(uid);
-            state.users.insert(uid, Arc::new(shelf));
-        }
-        assert!(state.users.len() == USERS_MAX && state.users.contains_key(&0), "{:?}", state.users.keys());
-    }
-
-    #[test]
-    fn where_nothing_is_wanted_there_is_nothing_to_look_up() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let all = |machine: bool, user: bool| {
-            let shelf = |enabled| {
-                let mut shelf = Shelf { config: Config { enabled, ..Config::default() }, ..Shelf::default() };
-                shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
-                Arc::new(shelf)
-            };
-            let mut state = library.lock();
-            (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
-            drop(state);
-            library.all().len()
-        };
-        assert_eq!([all(true, true), all(true, false), all(false, true)], [2, 1, 0]);
-    }
-
-    /// To look for it takes a thread.
-    #[test]
-    fn of_a_program_of_several_roles_none_is_looked_for_before_its_arguments_are_known() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let file = FileHandle { file_system: 1, kind: 1, bytes: [1].into() };
-        let with = |roles: &[&str]| {
-            let mut shelf = Shelf::default();
-            for role in roles {
-                let profile =
-                    Profile { program: "/bin/x".into(), role: (*role).into(), ..Profile::default() };
-                shelf.put(Arc::new(Known::new(&profile, Rights::of_everybody())));
-            }
-            library.lock().machine = Arc::new(shelf);
-            (library.may_have_one_role(&file), library.only_role(&file, 7).is_some())
-        };
-        assert_eq!(with(&["x"]), (false, false), "nobody has said what is in the file");
-        library.note(file.clone(), "/bin/x");
-        assert_eq!([with(&[]), with(&["x"])], [(true, false), (true, true)], "a user may have one");
-        assert_eq!(with(&["x", "x -a"]), (false, false));
-    }
-
-    #[test]
-    fn what_fetching_gains_is_measured_where_the_machine_and_the_user_want_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let measures = |machine: &Config, user: &Config| {
-            let shelf = |config: &Config| Arc::new(Shelf { config: config.clone(), ..Shelf::default() });
-            let mut state = library.lock();
-            (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
-            drop(state);
-            (library.measures(7), library.measures(8))
-        };
-        let yes = Config::default();
-        assert_eq!(measures(&yes, &yes), (true, true));
-        for no in [
-            Config { hold_outs: false, ..Config::default() },
-            Config { learn: false, ..Config::default() },
-            Config { enabled: false, ..Config::default() },
-        ] {
-            assert_eq!(measures(&yes, &no), (false, true));
-            assert_eq!(measures(&no, &yes), (false, false));
-        }
-    }
-}
+mod tests;

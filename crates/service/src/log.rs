@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use prepage_core::launches::{Expected, Launched, Launches};
+use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
 use prepage_prefetch::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pages::{HasUsers, Keep, Kept, Users};
 
 /// Logins of a user that are told apart.
-const SESSIONS_MAX: usize = 8;
+const LOGINS_MAX: usize = 8;
 
 /// The launches of all users.
 #[derive(Debug)]
@@ -24,7 +24,9 @@ pub struct Log {
 pub struct User {
     launches: Launches,
     /// The last logins that launched something.
-    sessions: Vec<u32>,
+    logins: Vec<u32>,
+    /// When a login last launched something; 0 where none has since this was read.
+    last_unix_s: u64,
     /// What was read was written since the machine was started: the first login of which something is seen is going on already.
     is_of_this_boot: bool,
 }
@@ -50,19 +52,24 @@ impl Log {
         let decode = |file: &Kept| {
             let launches = Launches::decode(&file.bytes).ok()?;
             let is_of_this_boot = file.last_unix_s >= boot_unix_s;
-            Some(User { launches, is_of_this_boot, sessions: Vec::new() })
+            Some(User { launches, is_of_this_boot, ..User::default() })
         };
         Self { users: Users::read(directory, decode), utc_offset_s: 0 }
     }
 
-    /// User `uid` has launched `what` in the login `session`, where it is in one.
-    pub fn launched(&mut self, uid: u32, what: &Launched, session: Option<u32>, now_unix_s: u64) {
+    /// User `uid` has launched `what` in the `login`, where it is in one.
+    pub fn launched(&mut self, uid: u32, what: &Launched, login: Option<u32>, now_unix_s: u64) {
         let Some(user) = self.users.see(uid, now_unix_s) else { return };
-        let is_new = session.is_some_and(|session| !user.sessions.contains(&session));
-        let arrives = is_new && !(user.is_of_this_boot && user.sessions.is_empty());
+        let is_new = login.is_some_and(|login| !user.logins.contains(&login));
+        // Who works already has arrived: each `ssh HOST COMMAND` is a login.
+        let is_at_work = now_unix_s.abs_diff(user.last_unix_s) <= VISIT_S;
+        let arrives = is_new && !is_at_work && !(user.is_of_this_boot && user.logins.is_empty());
         if is_new {
-            user.sessions.truncate(SESSIONS_MAX - 1);
-            user.sessions.splice(..0, session);
+            user.logins.truncate(LOGINS_MAX - 1);
+            user.logins.splice(..0, login);
+        }
+        if login.is_some() {
+            user.last_unix_s = now_unix_s;
         }
         user.launches.set_zone(self.utc_offset_s);
         user.launches.launched(what, arrives, now_unix_s);
@@ -109,6 +116,7 @@ mod tests {
 
     use super::*;
     use crate::pages::{AWAY_S, Page, USERS_MAX, remove_all, uids_in};
+    use crate::process::login_in;
 
     const NOW: u64 = 20_000 * 86_400;
 
@@ -179,20 +187,58 @@ mod tests {
         let now = NOW + 4 * 86_400 + 8 * 3600;
         log.launched(7, &what("c"), Some(9), now);
         log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap());
-        let is_expected_after = |session| {
+        let is_expected_after = |login, pause_s| {
             let mut again = Log::read(log.users.directory().into());
             // What has begun with the arrival is over.
             again.tick(now + 1000, 0);
             again.launched(7, &what("c"), Some(9), now + 1000);
-            again.launched(7, &what("c"), Some(session), now + 1001);
+            again.launched(7, &what("c"), Some(login), now + 1000 + pause_s);
             again.expected(0.7).iter().any(|(_, expected)| expected.what == what("a"))
         };
-        assert!(!is_expected_after(9));
-        assert!(is_expected_after(10), "another login");
+        assert!(!is_expected_after(9, 1) && !is_expected_after(9, VISIT_S + 1));
+        assert!(!is_expected_after(10, 1), "somebody is at work");
+        assert!(is_expected_after(10, VISIT_S + 1), "another login");
         // Another boot.
         let page = std::fs::File::open(log.users.directory().join("7")).unwrap();
         page.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
-        assert!(is_expected_after(9));
+        assert!(is_expected_after(9, 1));
+    }
+
+    /// A user who logs in at another hour each day begins with something else each time. Beside that come jobs each hour, and each evening somebody
+    /// who is at work has another machine run commands here.
+    #[test]
+    fn neither_jobs_nor_commands_of_somebody_at_work_are_arrivals() {
+        const JOB: &str = "0::/system.slice/cron.service\n";
+        const LOGIN: &str = "0::/user.slice/user-7.slice/session-3.scope\n";
+        let mut log = Log::read("/no/such/directory".into());
+        let mut session = 0;
+        let mut in_login = |groups: &str| {
+            session += 1;
+            login_in(&session.to_string(), groups)
+        };
+        for day in 0..5 {
+            for hour in 0..24 {
+                let now = NOW + day * 86_400 + hour * 3600;
+                log.tick(now, 0);
+                log.launched(7, &what("job"), in_login(JOB), now);
+                if hour == 3 * (day + 1) {
+                    let (now, login) = (now + 1200, in_login(LOGIN));
+                    log.launched(7, &what(&format!("first{day}")), login, now);
+                    if day == 4 {
+                        let expected = log.expected(0.7).into_iter().map(|(_, one)| one.what);
+                        assert_eq!(expected.collect::<Vec<_>>(), [what("b")]);
+                        return;
+                    }
+                    log.launched(7, &what("b"), login, now + 5);
+                    for command in 1..10 {
+                        let now = now + 404 + command * 200;
+                        log.launched(7, &what("command"), in_login(LOGIN), now);
+                        log.tick(now, 0);
+                    }
+                }
+                log.tick(now + 3599, 0);
+            }
+        }
     }
 
     #[test]

@@ -173,10 +173,10 @@ impl Process {
         })
     }
 
-    /// The login that it belongs to, where it belongs to one (audit's session).
-    pub fn session(&self) -> Option<u32> {
-        let text = proc_file::read_text(format!("/proc/{}/sessionid", self.context.pid)).ok()?;
-        text.trim().parse().ok().filter(|session| *session != u32::MAX)
+    /// The login that it belongs to, where it belongs to one.
+    pub fn login(&self) -> Option<u32> {
+        let text = |name| proc_file::read_text(format!("/proc/{}/{name}", self.context.pid)).ok();
+        login_in(&text("sessionid")?, &text("cgroup").unwrap_or_default())
     }
 
     /// The program's file, as the process has it.
@@ -205,6 +205,17 @@ fn script_in(argv: &[OsString], stat: &ProcessStat) -> Option<usize> {
         return None;
     }
     argv.iter().take(AT_MAX + 1).position(is_it)
+}
+
+/// The login of a process by its audit session (/proc/PID/sessionid) and its control groups (/proc/PID/cgroup). Each job of cron has an audit session too:
+/// where systemd has put processes into units, one in none of a login or of a user belongs to no login.
+pub(crate) fn login_in(session: &str, groups: &str) -> Option<u32> {
+    let number = session.trim().parse().ok().filter(|session| *session != u32::MAX)?;
+    let units = || groups.split(['/', '\n']).filter(|name| name.contains('.'));
+    let is = |name: &str, begin: &str, end: &str| name.starts_with(begin) && name.ends_with(end);
+    let is_unit = |name: &str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
+    let is_of_login = |name: &str| is(name, "session-", ".scope") || is(name, "user@", ".service");
+    (units().any(is_of_login) || !units().any(is_unit)).then_some(number)
 }
 
 /// Whether the environment of process `pid` says that prepage is to leave it alone.
@@ -423,6 +434,27 @@ mod tests {
         let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
         assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
         assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
+    }
+
+    #[test]
+    fn a_job_belongs_to_no_login_where_the_control_groups_tell() {
+        let login = |groups: &str| login_in("7\n", groups);
+        for of_login in [
+            "0::/user.slice/user-1000.slice/session-3.scope\n",
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-editor.scope\n",
+            "2:cpu:/\n1:name=systemd:/user.slice/user-1000.slice/session-c1.scope\n0::/\n",
+            // Without systemd.
+            "0::/\n",
+            "1:cpu:/jobs/7\n",
+            "",
+        ] {
+            assert_eq!(login(of_login), Some(7), "{of_login}");
+        }
+        for of_none in ["0::/system.slice/cron.service\n", "1:name=systemd:/system.slice/ssh.service\n0::/\n"]
+        {
+            assert_eq!(login(of_none), None, "{of_none}");
+        }
+        assert_eq!(login_in(&u32::MAX.to_string(), ""), None);
     }
 
     #[test]

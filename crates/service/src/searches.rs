@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use prepage_sys::rights::Rights;
 use prepage_sys::sync::Anyway;
@@ -24,15 +25,19 @@ struct Search {
     /// Those of the user's last start.
     rights: Rights,
     directories: Vec<PathBuf>,
+    noted: Instant,
 }
 
 impl Searches {
-    /// Somebody with `rights` looks for programs in these directories.
+    /// Somebody with `rights` looks for programs in these directories. Whoever has started nothing for longest makes room.
     pub fn note(&self, rights: &Rights, directories: &[PathBuf]) {
         let mut users = self.users.lock().anyway();
-        if users.len() < USERS_MAX || users.contains_key(&rights.uid) {
-            users.insert(rights.uid, Search { rights: rights.clone(), directories: directories.to_vec() });
+        if users.len() >= USERS_MAX && !users.contains_key(&rights.uid) {
+            let oldest = users.iter().min_by_key(|(_, search)| search.noted).map(|(uid, _)| *uid);
+            oldest.map(|uid| users.remove(&uid));
         }
+        let (rights, directories) = (rights.clone(), directories.to_vec());
+        users.insert(rights.uid, Search { rights, directories, noted: Instant::now() });
     }
 
     /// Forgets user `uid`.
@@ -43,7 +48,7 @@ impl Searches {
     /// Looks for the program called `name` in `round`, as user `uid` looks for it, so that the kernel has the answers in memory. Returns
     /// whether it is there.
     pub fn look_up(&self, uid: u32, name: &str, round: &Round) -> bool {
-        let Some(Search { rights, directories }) = self.users.lock().anyway().get(&uid).cloned() else {
+        let Some(Search { rights, directories, .. }) = self.users.lock().anyway().get(&uid).cloned() else {
             return false;
         };
         let Ok(_assumed) = rights.assume() else { return false };
@@ -63,17 +68,19 @@ mod tests {
     fn users_are_remembered_until_they_are_forgotten_and_no_more_than_fit() {
         let own = Rights::of_process(std::process::id()).unwrap();
         let searches = Searches::default();
+        let of_others = || {
+            (own.uid + 1..own.uid + 100).for_each(|uid| searches.note(&Rights { uid, ..own.clone() }, &[]))
+        };
         let is_found = |name| searches.look_up(own.uid, name, &Round::default());
         assert!(!is_found("sh"), "nobody has said where");
+        of_others();
         searches.note(&own, &["/no/such/directory".into(), "/bin".into()]);
         for (name, is_there) in [("sh", true), ("no-such-program", false), ("../bin/sh", true)] {
             assert_eq!(is_found(name), is_there, "{name}");
         }
-        for uid in own.uid + 1..own.uid + 100 {
-            searches.note(&Rights { uid, ..own.clone() }, &[]);
-        }
-        assert_eq!(searches.users.lock().anyway().len(), USERS_MAX);
         searches.forget(own.uid);
         assert!(!is_found("sh"));
+        of_others();
+        assert_eq!(searches.users.lock().anyway().len(), USERS_MAX);
     }
 }

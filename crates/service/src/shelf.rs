@@ -29,28 +29,41 @@ pub(crate) struct Shelf {
     pub(crate) config: Config,
 }
 
+/// Profiles as a store has them.
+pub(crate) struct OnDisk {
+    version: Version,
+    profiles: Vec<Profile>,
+    is_all: bool,
+}
+
+impl OnDisk {
+    /// Those of `layers`, as far as `max` lets it, with the rights of the calling thread.
+    pub(crate) fn read(stores: &Stores, layers: &[Layer], max: ReadMax) -> Self {
+        let mut read = Self { version: version(stores, layers), profiles: Vec::new(), is_all: true };
+        let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
+            read.profiles.extend(profile);
+            true
+        };
+        // A directory that cannot be followed has no profiles.
+        read.is_all = layers.iter().all(|layer| stores.each(*layer, max, &mut see).unwrap_or(true));
+        read
+    }
+}
+
 impl Shelf {
-    /// The profiles of `layers`, of each key the first, as far as they take at most `bytes_max` in memory.
+    /// The profiles of `layers`, of each key the first, as far as they take at most `bytes_max` in memory. Of those that were `held` is known when
+    /// they were used.
     pub(crate) fn load(
         stores: &Stores,
         layers: &[Layer],
+        held: &Self,
         rights: &Rights,
         bytes_max: u64,
         max: ReadMax,
     ) -> Self {
         let mut shelf = Self { version: version(stores, layers), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
-            let Ok(profile) = profile else { return true };
-            let known = Known::new(&profile, rights.clone());
-            if is_of_subject(&profile) || shelf.find(&known.key).is_some() {
-                return true;
-            }
-            let fits = shelf.bytes + known.bytes <= bytes_max;
-            if fits {
-                shelf.bytes += known.bytes;
-                shelf.put(Arc::new(known));
-            }
-            fits
+            profile.map_or(true, |profile| shelf.add(&profile, held, rights, bytes_max))
         };
         // A directory that cannot be followed has no profiles. Behind one that does not fit, none of another layer takes its place.
         let all = layers.iter().all(|layer| stores.each(*layer, max, &mut see).unwrap_or(true));
@@ -59,13 +72,41 @@ impl Shelf {
         shelf
     }
 
+    /// The same of a user's profiles that were read with the user's rights. With these nobody can look what root knows of devices, so that what is
+    /// worth fetching is found out afterwards.
+    pub(crate) fn of(read: &OnDisk, held: &Self, rights: &Rights, bytes_max: u64) -> Self {
+        let (version, looked) = (read.version.clone(), Some(Instant::now()));
+        let mut shelf = Self { version, looked, ..Self::default() };
+        let all = read.profiles.iter().all(|profile| shelf.add(profile, held, rights, bytes_max));
+        shelf.is_cut = !(all && read.is_all);
+        shelf
+    }
+
+    /// Adds `profile` where it is a program's, and there is none of its key yet. Returns whether there is room.
+    fn add(&mut self, profile: &Profile, held: &Self, rights: &Rights, bytes_max: u64) -> bool {
+        if is_of_subject(profile) {
+            return true;
+        }
+        let known = Known::new(profile, rights.clone());
+        if self.find(&known.key).is_some() {
+            return true;
+        }
+        let fits = self.bytes + known.bytes <= bytes_max;
+        if fits {
+            held.find(&known.key).iter().for_each(|before| known.continues(before));
+            self.bytes += known.bytes;
+            self.put(Arc::new(known));
+        }
+        fits
+    }
+
     pub(crate) fn put(&mut self, known: Arc<Known>) {
         self.by_program.entry(known.key.program.clone()).or_default().push(known.clone());
         self.by_key.insert((known.key.program.clone(), known.key.role.clone()), known);
     }
 
-    fn remove(&mut self, key: &ProgramKey) {
-        let Some(known) = self.by_key.remove(&(key.program.clone(), key.role.clone())) else { return };
+    fn remove(&mut self, key: &ProgramKey) -> Option<Arc<Known>> {
+        let known = self.by_key.remove(&(key.program.clone(), key.role.clone()))?;
         if let Some(of_program) = self.by_program.get_mut(&key.program) {
             of_program.retain(|other| other.key != *key);
             if of_program.is_empty() {
@@ -73,13 +114,14 @@ impl Shelf {
             }
         }
         self.bytes -= known.bytes;
+        Some(known)
     }
 
     /// The same with `known` in place of what there was of its key. Those that were used longest ago make room, unless it does not fit
     /// by itself.
     pub(crate) fn with(&self, known: Arc<Known>, bytes_max: u64) -> Self {
         let mut shelf = self.clone();
-        shelf.remove(&known.key);
+        shelf.remove(&known.key).iter().for_each(|before| known.continues(before));
         shelf.is_cut |= shelf.bytes + known.bytes > bytes_max;
         if known.bytes > bytes_max {
             return shelf;
@@ -153,6 +195,10 @@ mod tests {
         assert_eq!(shelf.bytes, bytes);
         let shelf = shelf.with(known("a", 10), 2 * bytes);
         ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());
+        shelf.find(&key("a")).unwrap().leave_alone(std::time::Duration::from_secs(3600));
+        // It was learned again.
+        let shelf = shelf.with(known("a", 10), 2 * bytes);
+        assert!(shelf.find(&key("a")).unwrap().is_left_alone());
         let shelf = shelf.with(known("c", 10), 2 * bytes);
         let are_there = ["a", "b", "c"].map(|role| shelf.find(&key(role)).is_some());
         assert_eq!((are_there, shelf.bytes), ([true, false, true], 2 * bytes), "that used last stays");

@@ -107,6 +107,8 @@ impl Status {
     pub fn of(service: &Service, uid: u32) -> Self {
         let ([machine_profiles, user_profiles, container_profiles], profile_bytes) = service.library.size();
         let (launching_threads, reading_threads, hanging_threads) = service.threads();
+        // Root asks for all users.
+        let whose = (uid != 0).then_some(uid);
         let file_systems = service.watch.file_systems().into_iter().map(|watched| FileSystem {
             point: watched.point.to_string_lossy().into_owned(),
             kind: watched.kind,
@@ -133,7 +135,7 @@ impl Status {
                 Done::Warm => "in memory",
                 Done::Recent => "fetched a moment before",
                 Done::HeldOut => "held out",
-                Done::Off | Done::LeftAlone => "left alone",
+                Done::LeftAlone => "left alone",
                 Done::Guessed => "guessed from other roles",
                 Done::Unknown => "unknown",
             },
@@ -155,7 +157,7 @@ impl Status {
             reading_threads,
             hanging_threads,
             counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
-            gains: service.gains.status(uid, service.measures(u32::MAX)),
+            gains: service.gains.status(uid, service.measures(service.library.wishes(whose))),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
             names_unseen: service.learner.names_unseen().map(str::to_owned),

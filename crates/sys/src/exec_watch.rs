@@ -74,6 +74,15 @@ impl OpenWatch {
         self.group.mark(0, libc::FAN_OPEN | libc::FAN_ACCESS, file.as_raw_fd(), None)
     }
 
+    /// Removes a file: what was seen of it before is still told.
+    ///
+    /// # Errors
+    /// ENOENT where it was not added.
+    pub fn remove(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let mask = libc::FAN_OPEN | libc::FAN_ACCESS;
+        self.group.change(libc::FAN_MARK_REMOVE, mask, file.as_raw_fd(), None)
+    }
+
     /// As [`ExecWatch::read`].
     ///
     /// # Errors

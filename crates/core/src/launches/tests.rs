@@ -63,6 +63,26 @@ fn what_comes_on_arrival_after_a_program_and_at_an_hour_is_expected_then() {
     assert!(names(&launches, 0.7).contains(&"report".to_owned()), "{:?}", launches.expected(0.0));
 }
 
+/// Else what users expect who no longer come stays in memory for good, and leaves no room for anybody else.
+#[test]
+fn who_does_not_come_for_a_week_is_not_expected_until_the_next_arrival() {
+    let mut launches = Launches::default();
+    week(&mut launches, 5);
+    let last = launches.last_launch_unix_s;
+    let is_expected_after = |since_s: u64| {
+        let mut launches = launches.clone();
+        pass(&mut launches, last + since_s);
+        names(&launches, 0.0).contains(&"mail".to_owned())
+    };
+    assert_eq!([12 * HOUR_S, GONE_S, GONE_S + 1].map(is_expected_after), [true, true, false]);
+    // At eleven in the morning, when nothing ever came.
+    let noon = MONDAY + 30 * DAY_S + 3 * HOUR_S;
+    pass(&mut launches, noon);
+    assert_eq!(launches.expected(0.0), []);
+    launches.launched(&what("other"), false, noon);
+    assert!(names(&launches, 0.0).contains(&"mail".to_owned()), "an arrival");
+}
+
 /// At half past five in the evening in London it is eleven at night in Delhi.
 #[test]
 fn hours_are_those_of_the_clock_on_the_wall_and_move_with_it() {

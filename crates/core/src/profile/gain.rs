@@ -10,7 +10,7 @@ use super::start::{ColdStart, alike, median};
 const HOLD_OUT_EVERY: u64 = 32;
 /// Between two that are held out lie at least this many that are not.
 const HOLD_OUT_APART: usize = 8;
-/// Where prefetching gains nothing, one cold start in this many is prefetched nevertheless, to see whether that holds.
+/// Where prefetching gains nothing, one cold start in this many is prefetched nevertheless, and another one held out, to see whether that holds.
 const TRY_AGAIN_EVERY: u64 = 8;
 
 /// Cold starts with and without prefetch on one device.
@@ -78,7 +78,11 @@ impl Gain {
 pub fn turn(device: u64, starts: &[ColdStart], random: Option<u64>) -> Turn {
     let is_drawn = |one_in: u64| random.is_some_and(|random| random.is_multiple_of(one_in));
     if Gain::on(device, starts).is_none() {
-        return if is_drawn(TRY_AGAIN_EVERY) { Turn::Prefetch } else { Turn::Off };
+        return match random.map(|random| random % TRY_AGAIN_EVERY) {
+            Some(0) => Turn::Prefetch,
+            Some(1) => Turn::HoldOut,
+            _ => Turn::Off,
+        };
     }
     let here = starts.iter().rev().filter(|start| start.device == device);
     let since_last = here.take_while(|start| !start.held_out).count();
@@ -132,9 +136,8 @@ mod tests {
     #[test]
     fn where_nothing_is_gained_it_is_off_and_tried_now_and_then() {
         let none = starts(&[100; 5], &[90; 3]);
-        let prefetched = (0..800).filter(|&random| turn(1, &none, Some(random)) == Turn::Prefetch).count();
-        assert_eq!(prefetched, 100);
-        assert!((0..800).all(|random| turn(1, &none, Some(random)) != Turn::HoldOut));
+        let drawn = |tried| (0..800).filter(|&random| turn(1, &none, Some(random)) == tried).count();
+        assert_eq!([Turn::Prefetch, Turn::HoldOut, Turn::Off].map(drawn), [100, 100, 600]);
         assert_eq!(turn(1, &none, None), Turn::Off, "where nothing is tried, not even now and then");
         let better = starts(&[50; 9], &[90; 3]);
         assert!((0..800).all(|random| turn(1, &better, Some(random)) != Turn::Off));

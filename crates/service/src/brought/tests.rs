@@ -60,6 +60,50 @@ fn what_somebody_else_has_opened_is_used_and_the_rest_is_sent_out() {
     assert_eq!(brought.settle(false, &Round::default()), expected);
 }
 
+fn events(brought: &Brought) -> usize {
+    let mut events = 0;
+    while brought.watch.read(&mut |_| events += 1).unwrap() {}
+    events
+}
+
+/// Other programs may use them all the time: more events than the kernel has room for count as a use of everything.
+#[test]
+fn only_files_that_something_was_brought_in_of_are_watched_and_each_until_it_is_used() {
+    let Some(place) = Place::new() else { return };
+    let [a, b] = ["a", "b"].map(|name| place.file(name));
+    std::fs::read(&b.path).unwrap();
+    let mut brought = bring(&profile(&[&b, &a]), u64::MAX).unwrap();
+    assert_eq!(brought.bytes(), 4 * PAGE_SIZE);
+    // This process's own.
+    events(&brought);
+    open_by_another(&b);
+    assert_eq!(events(&brought), 0, "all of it was in memory");
+    open_by_another(&a);
+    let seen = brought.look();
+    assert_eq!(seen.len(), 1);
+    assert!(brought.look().is_empty(), "it was seen before");
+    seen.iter().for_each(|seen| seen.end(&Round::default()));
+    events(&brought);
+    open_by_another(&a);
+    assert_eq!(events(&brought), 0, "it is known to be used");
+    let Settled { used_bytes, unused_bytes, .. } = brought.settle(true, &Round::default());
+    assert_eq!((used_bytes, unused_bytes), (4 * PAGE_SIZE, 0));
+}
+
+/// Numbers of devices change from boot to boot, and profiles come from other machines.
+#[test]
+fn others_are_asked_for_the_disk_that_the_file_lies_on_now() {
+    let Some(place) = Place::new() else { return };
+    let mut learned_elsewhere = place.file("file");
+    let device = learned_elsewhere.identity.device;
+    learned_elsewhere.identity.device = device + 1;
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    let reader = Reader::new(true, Arc::default());
+    let _ = Brought::bring(&profile(&[&learned_elsewhere]), &rights, u64::MAX, &reader);
+    let asked = reader.turn.lock().unwrap().as_ref().map(|turn| turn.device);
+    assert_eq!(asked, Some(device));
+}
+
 /// A session that begins opens all that the last ones needed, and looks again at what it has seen.
 #[test]
 fn what_prepage_itself_has_opened_is_not_used() {

@@ -206,6 +206,28 @@ fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {
     assert_eq!(asked.get(), 2);
 }
 
+/// A program that has no profile yet.
+#[test]
+fn a_guess_counts_as_a_guess_and_not_as_a_profile_that_was_fetched_or_in_memory() {
+    let place = std::path::PathBuf::from("/var/tmp");
+    if !has(Need::Root) || !has(Need::Eviction(place.clone())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(place).unwrap();
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    // What is guessed is fetched with the rights of everybody.
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), everybody).unwrap();
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let fetches = Fetches::new(Arc::default());
+    let guess =
+        |guess: Profile, uid| fetches.fetch_guess("/bin/x", || Some(guess), &start(uid, uid, Instant::now()));
+    assert_eq!([guess(profile, 7), guess(Profile::default(), 8)], [Done::Guessed, Done::Warm]);
+    let counters = &fetches.counters;
+    assert_eq!([&counters.fetched, &counters.warm, &counters.guessed].map(|one| one.get()), [0, 0, 1]);
+}
+
 /// A program is executed while files of it are looked at.
 #[test]
 fn what_is_under_way_for_a_process_is_waited_for() {

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use prepage_core::profile::Profile;
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_sys::rights::Rights;
@@ -18,6 +18,11 @@ const PAGES: u64 = 16;
 /// A file on the disk, and up to four pages of it, brought in for user 7 a moment ago.
 fn brought(path: &Path, what: &Launched) -> Entry {
     let (file, profiled) = needed_file(path, PAGES, &[4, 5, 6, 7]);
+    brought_of(&file, profiled, what)
+}
+
+/// The same of such a file that is there.
+fn brought_of(file: &File, profiled: ProfiledFile, what: &Launched) -> Entry {
     let profile = Profile { files: vec![profiled], ..Profile::default() };
     let rights = Rights::of_process(std::process::id()).unwrap();
     let until = Instant::now() + PATIENCE;
@@ -31,20 +36,75 @@ fn brought(path: &Path, what: &Launched) -> Entry {
     }
 }
 
+/// `None`, and a skip, where this machine does not allow the tests.
+fn on_a_disk() -> Option<tempfile::TempDir> {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR"));
+    (has(Need::Root) && has(Need::Eviction(place.into()))).then(|| tempfile::tempdir_in(place).unwrap())
+}
+
+fn idle_in(directory: &Path) -> Idle {
+    let layers = vec![directory.join("layer")];
+    let library = Arc::new(Library::open(Some(layers)).unwrap());
+    Idle::new(library, Arc::default(), directory.join("log"), Duration::ZERO)
+}
+
+fn what(name: &str) -> Launched {
+    Launched { program: format!("/bin/{name}"), role: name.into() }
+}
+
+fn expects(uid: u32, name: &str) -> (u32, Expected) {
+    (uid, Expected { what: what(name), probability: 1.0 })
+}
+
+#[test]
+fn one_user_leaves_room_for_what_others_expect() {
+    let Some(directory) = on_a_disk() else { return };
+    let idle = idle_in(directory.path());
+    for at in 0..BROUGHT_OF_A_USER_MAX {
+        let name = format!("program{at}");
+        let path = directory.path().canonicalize().unwrap().join(&name);
+        idle.state.lock().anyway().brought.push(brought(&path, &what(&name)));
+    }
+    let (more, of_another) = (expects(7, "more"), expects(8, "other"));
+    assert_eq!(
+        idle.next(std::slice::from_ref(&more)),
+        Some((7, what("more"))),
+        "nobody else expects anything"
+    );
+    assert_eq!(idle.next(&[more.clone(), of_another]), Some((8, what("other"))));
+    // One that is begun has its place.
+    idle.state.lock().anyway().brought[3].is_whole = false;
+    let begun = [expects(7, "program3"), expects(8, "other")];
+    assert_eq!(idle.next(&begun), Some((7, what("program3"))));
+    idle.state.lock().anyway().brought.pop();
+    assert_eq!(idle.next(&[more, expects(8, "other")]), Some((7, what("more"))));
+}
+
+/// Programs share libraries.
+#[test]
+fn what_is_sent_out_with_one_program_is_looked_for_again_for_another() {
+    let Some(directory) = on_a_disk() else { return };
+    let idle = idle_in(directory.path());
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let (file, profiled) = needed_file(&path, PAGES, &[4, 5, 6, 7]);
+    for name in ["first", "second"] {
+        let entry = brought_of(&file, profiled.clone(), &what(name));
+        idle.state.lock().anyway().brought.push(entry);
+    }
+    let expected = [expects(7, "second")];
+    assert_eq!(idle.next(&expected), None, "it is there");
+    idle.settle(&expected, false, 100, &Round::default());
+    assert!(idle.counters.predicted_sent_out_bytes.get() > 0);
+    assert_eq!(idle.next(&expected), Some((7, what("second"))));
+}
+
 /// That memory is short says nothing of the guess, which may still come true.
 #[test]
 fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_as_a_bad_guess() {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if !has(Need::Root) || !has(Need::Eviction(place.into())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(place).unwrap();
+    let Some(directory) = on_a_disk() else { return };
     let path = directory.path().canonicalize().unwrap().join("file");
-    let layers = vec![directory.path().join("layer")];
-    let (library, counters) = (Arc::new(Library::open(Some(layers)).unwrap()), Arc::<Counters>::default());
-    let idle = Idle::new(library, counters.clone(), directory.path().join("log"), Duration::ZERO);
-    let what = Launched { program: "/bin/program".into(), role: "program".into() };
-    let expected = [(7, Expected { what: what.clone(), probability: 1.0 })];
+    let idle = idle_in(directory.path());
+    let (what, expected) = (what("program"), [expects(7, "program")]);
     let in_memory = || {
         let all = PageRange::new(PageIndex(0), PageIndex(PAGES));
         cached_pages(File::open(&path).unwrap().as_fd(), all).unwrap()
@@ -60,7 +120,7 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
         assert_eq!(idle.state.lock().anyway().brought.len(), 1, "it is expected, and there is room");
         idle.settle(&expected, true, 100, &Round::default());
         assert!(idle.state.lock().anyway().brought.is_empty());
-        assert_eq!(counters.predicted_sent_out_bytes.get(), brought_bytes);
+        assert_eq!(idle.counters.predicted_sent_out_bytes.get(), brought_bytes);
         let worth = idle.state.lock().anyway().worth;
         assert_eq!((worth.used_share(), worth.is_paused(100)), (None, false));
         if in_memory() == 0 {

@@ -153,7 +153,8 @@ impl Service {
             && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
             && is_switched_off(pid).is_ok_and(|is_off| !is_off);
         if is_wanted {
-            let may_follow = !is_in_container && self.may_follow(&known, uid, starter);
+            let wishes = self.library.wishes(Some(uid));
+            let may_follow = !is_in_container && self.may_follow(&known, uid, starter, wishes);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
             let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
             let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };

@@ -16,6 +16,7 @@ use crate::fetches::{Done, Start};
 use crate::gains::Followed;
 use crate::known::Known;
 use crate::last_starts::LastStart;
+use crate::library::{Found, Wishes};
 use crate::moment::Moment;
 use crate::process::{Elsewhere, LeftAlone, Process, user_of};
 use crate::streaks::{Caller, Need};
@@ -74,8 +75,8 @@ impl Service {
 
     /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
     /// an observation is observed.
-    pub(super) fn may_follow(&self, known: &Known, uid: u32, starter: u32) -> bool {
-        self.measures(uid)
+    pub(super) fn may_follow(&self, known: &Known, uid: u32, starter: u32, wishes: Wishes) -> bool {
+        self.measures(wishes)
             && uid == starter
             && !known.has_changed()
             && !self.learner.owes(&known.key)
@@ -84,9 +85,9 @@ impl Service {
             && self.learner.has_time()
     }
 
-    /// Whether starts of user `uid` are held out and kept, as far as is known.
-    pub(crate) fn measures(&self, uid: u32) -> bool {
-        self.learns && self.library.measures(uid)
+    /// Whether starts are held out and kept of a user with these `wishes`.
+    pub(crate) fn measures(&self, wishes: Wishes) -> bool {
+        self.learns && wishes.measures
     }
 
     /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
@@ -136,13 +137,16 @@ impl Service {
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && is_served
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
-        let found = if is_wanted { self.library.find(&process).ok() } else { None };
+        let (found, wishes) = match is_wanted.then(|| self.library.find(&process)) {
+            Some(Found { known, wishes }) => (known.ok(), wishes),
+            None => (None, self.library.wishes(Some(uid))),
+        };
         // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
-        let predicts = root.is_none() && self.library.predicts(uid);
+        let predicts = root.is_none() && wishes.predicts;
         if !predicts && root.is_none() {
             self.idle.iter().for_each(|idle| idle.forget(uid));
         }
-        if root.is_none() && !self.measures(uid) {
+        if root.is_none() && !self.measures(wishes) {
             self.gains.forget(uid);
         }
         let Some(found) = found else {
@@ -173,7 +177,7 @@ impl Service {
                 may_follow = part_of.is_none()
                     && root.is_none()
                     && moment.is_some()
-                    && self.may_follow(known, uid, process.starter);
+                    && self.may_follow(known, uid, process.starter, wishes);
                 let done = self.fetch_known(known, &start, may_follow, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
@@ -202,7 +206,7 @@ impl Service {
             self.to_forget.note(file.clone());
         }
         let is_due = self.is_due(found.as_ref(), key, done, may_come_again);
-        if is_due && part_of.is_none() && self.may_learn_of(&process, found.as_ref()) {
+        if is_due && part_of.is_none() && self.may_learn_of(&process, found.as_ref(), wishes) {
             return Next::Observe(process);
         }
         if let (Some(_), Some(file)) = (&found, file)
@@ -214,10 +218,11 @@ impl Service {
         }
         let fetched = match done {
             Done::Fetched => account.map(|account| Some(account.amounts.clone())),
-            Done::HeldOut | Done::Off => Some(None),
+            Done::HeldOut => Some(None),
             Done::Warm | Done::Recent | Done::Unknown => {
                 return Next::Done(Need::Nothing { covers: found.is_some() });
             }
+            // What a start that is left alone starts is fetched: it is no measure of a start for which nothing is.
             Done::LeftAlone | Done::Guessed => None,
         };
         match (found, fetched.filter(|_| may_follow)) {
@@ -274,12 +279,12 @@ impl Service {
         }
     }
 
-    /// Whether there is time to observe `process`, of which `known` is known, and its user lets it be observed.
-    fn may_learn_of(&self, process: &Process, known: Option<&Arc<Known>>) -> bool {
+    /// Whether there is time to observe `process`, of which `known` is known, and the `wishes` of its user let it be observed.
+    fn may_learn_of(&self, process: &Process, known: Option<&Arc<Known>>, wishes: Wishes) -> bool {
         let is_known = known.is_some_and(|known| !known.has_changed());
         self.may_observe()
             && (!is_known || self.learner.has_plenty())
-            && (process.root.is_some() || self.library.learns_of(process.context.uid))
+            && (process.root.is_some() || wishes.learns)
     }
 
     /// A number to draw whether a known start is observed; none where it was learned from a moment ago.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::launches::{Launched, Launches};
@@ -16,7 +16,7 @@ use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, skip};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes here, on the slowest machine.
@@ -244,6 +244,25 @@ impl Prepaged {
 
     pub fn status(&self) -> serde_json::Value {
         ask(&self.socket).unwrap()
+    }
+
+    /// What it says to user `uid`; `None`, and a skip, where nothing can ask as that user.
+    pub fn status_for(&self, uid: u32) -> Option<serde_json::Value> {
+        let python = Need::Tool("python3 that all users may run".into());
+        match Command::new("python3").args(["-c", ""]).uid(uid).status() {
+            Ok(status) if status.success() => {}
+            other => {
+                skip(python, format!("{other:?}"));
+                return None;
+            }
+        }
+        let asks = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+            s.sendall(b'status\\n')\nwhile part := s.recv(65536): sys.stdout.buffer.write(part)";
+        let mut command = Command::new("python3");
+        command.args(["-c", asks]).arg(&self.socket).uid(uid).stderr(Stdio::inherit());
+        let asked = command.output().unwrap();
+        assert!(asked.status.success(), "every user may ask: {}", asked.status);
+        Some(serde_json::from_slice(&asked.stdout).unwrap())
     }
 
     pub fn count(&self, name: &str) -> u64 {

@@ -1,0 +1,267 @@
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use prepage_core::DeviceFigures;
+use prepage_core::profile::{ProfiledFile, Touches, file as profile_file};
+use prepage_prefetch::calibrate::Calibration;
+use prepage_prefetch::calibrate::cache::Cache;
+use prepage_prefetch::calibrate::device::Device;
+use prepage_prefetch::start::StartContext;
+use prepage_testing::{Need, assert_passed, child_command, child_output, has};
+
+use super::*;
+use crate::moment::Moment;
+
+/// The first of users who are in no list.
+const FIRST_UID: u32 = 7001;
+
+fn key(name: &str) -> ProgramKey {
+    ProgramKey { program: format!("/bin/{name}"), role: name.into() }
+}
+
+/// Of one page of a file on `device`.
+fn profile_of(key: &ProgramKey, device: u64) -> Profile {
+    let mut touches = Touches::default();
+    touches.touch(prepage_core::PageIndex(1), 1);
+    let mut file =
+        ProfiledFile { path: "/file".into(), extents: touches.extents(), ..ProfiledFile::default() };
+    file.identity.device = device;
+    let ProgramKey { program, role } = key.clone();
+    Profile { program, role, files: vec![file], ..Profile::default() }
+}
+
+/// Writes a profile into a store's `directory`.
+fn write(directory: &Path, profile: &Profile) {
+    std::fs::create_dir_all(directory).unwrap();
+    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    std::fs::write(directory.join(key.file_name()), profile_file::encode(profile)).unwrap();
+}
+
+/// A directory that everybody may look into, and a library of the machine's profiles in `machine` there.
+fn in_a_place(place: &Path) -> Library {
+    std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir_all(place.join("machine")).unwrap();
+    Library::open(Some(vec![place.join("machine")])).unwrap()
+}
+
+/// Makes a user with a profile of `x`, whose file lies on `device`. Returns a start of `x` by the user.
+fn start_of(uid: u32, place: &Path, device: u64) -> Process {
+    let home = place.join(uid.to_string());
+    write(&home.join(".local/state/prepage"), &profile_of(&key("x"), device));
+    chown(&home, Some(uid), Some(uid)).unwrap();
+    let rights = Rights { uid, gid: uid, groups: [].into() };
+    let context = StartContext {
+        pid: std::process::id(),
+        uid,
+        argv: Vec::new(),
+        executable: None,
+        key: key("x"),
+        began_ns: 0,
+    };
+    Process {
+        context,
+        rights,
+        root: None,
+        program: "/bin/x".into(),
+        starter: uid,
+        places: Vec::new(),
+        search: Vec::new(),
+        home: Some(home),
+        parents: Vec::new(),
+        moment: Moment::after_exec(),
+    }
+}
+
+#[test]
+fn of_more_users_than_fit_each_is_served_as_the_user_wants_and_stores_are_not_read_for_each_start() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let library = in_a_place(directory.path());
+    let uids = FIRST_UID..=FIRST_UID + USERS_MAX as u32;
+    let starts: Vec<Process> = uids.clone().map(|uid| start_of(uid, directory.path(), 1)).collect();
+    let config = directory.path().join(format!("{}/.config/prepage", uids.end()));
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("config"), "learn = no\npredict = no\n").unwrap();
+    let round = || {
+        let found = |start: &Process| {
+            let Found { known, wishes } = library.find(start);
+            let known = known.unwrap().expect("each user has a profile");
+            assert_eq!((&known.key, known.rights.uid), (&key("x"), start.rights.uid));
+            (known, wishes)
+        };
+        starts.iter().map(found).collect::<Vec<_>>()
+    };
+    let (first, second) = (round(), round());
+    // What was read stays. For the last user there is no room, and what the user wants holds all the same.
+    for at in 0..USERS_MAX {
+        assert!(Arc::ptr_eq(&first[at].0, &second[at].0), "the profiles of user {at} were read again");
+        assert_eq!(second[at].1, library.wishes(None));
+    }
+    let nothing = Wishes { learns: false, measures: false, predicts: false };
+    assert_eq!([first[USERS_MAX].1, second[USERS_MAX].1], [nothing; 2]);
+    // Whoever starts nothing for a while makes room.
+    let mut state = library.lock();
+    let long_ago = Instant::now().checked_sub(IN_USE);
+    let first_of_all = state.users.get_mut(&FIRST_UID).unwrap();
+    *first_of_all = Arc::new(Shelf { looked: long_ago, ..(**first_of_all).clone() });
+    drop(state);
+    let last = &starts[USERS_MAX];
+    let _ = library.find(last);
+    assert!(library.is_own(&key("x"), last.rights.uid) && !library.is_own(&key("x"), FIRST_UID));
+}
+
+/// Where a copy of this program finds the users that it is to look at.
+const PLACE: &str = "PREPAGE_TEST_USERS";
+
+/// What root has measured lies in a store that nobody else can look into.
+#[test]
+fn what_users_have_learned_is_planned_with_the_figures_of_the_device() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut inside = child_command("library::tests::inside_with_figures", &[]);
+    let store = directory.path().join("figures");
+    inside.env("PREPAGE_STORE", store).env(PLACE, directory.path());
+    assert_passed(&child_output(&mut inside));
+}
+
+/// No test by itself: what the one above starts.
+#[test]
+fn inside_with_figures() {
+    let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else { return };
+    let number = rustix::fs::makedev(7, 3);
+    let figures = DeviceFigures { latency_ns: 7_000_000, ..DeviceFigures::default() };
+    let calibration = Calibration { figures, latency_p99_ns: 1, rates: Vec::new(), measured_unix_s: 1 };
+    Cache::of_user().unwrap().store(&Device { number, identity: "a disk".into() }, &calibration).unwrap();
+    let library = in_a_place(&place);
+    let start = start_of(FIRST_UID, &place, number);
+    let figures_in = || library.find(&start).known.unwrap().unwrap().figures;
+    assert_eq!(figures_in(), figures, "all of the user's");
+    library.update_of_user(&start, |_| Ok(())).unwrap();
+    assert_eq!(figures_in(), figures, "one that was learned");
+    {
+        let mut state = library.lock();
+        let shelf = Shelf { is_cut: true, looked: Some(Instant::now()), ..Shelf::default() };
+        state.users.insert(FIRST_UID, Arc::new(shelf));
+    }
+    assert_eq!(figures_in(), figures, "one that did not fit");
+}
+
+#[test]
+fn what_was_used_last_comes_first_also_after_all_was_read_again() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let machine = directory.path().join("machine");
+    ["a", "b", "c"].iter().for_each(|name| write(&machine, &profile_of(&key(name), 1)));
+    let library = in_a_place(directory.path());
+    let first = || library.all()[0].key.clone();
+    for name in ["a", "c", "b"] {
+        let known = library.lock().machine.find(&key(name)).unwrap();
+        known.mark_as_used();
+        library.reload();
+        assert_eq!(first(), key(name));
+    }
+    // Of somebody who has just started it.
+    library.update(&key("c"), |_| Ok::<_, StoreError>(())).unwrap();
+    assert_eq!(first(), key("c"), "it was just learned");
+    let mut own = Shelf::default();
+    own.put(Arc::new(Known::new(&profile_of(&key("x"), 1), Rights::of_everybody())));
+    own.find(&key("x")).unwrap().mark_as_used();
+    library.lock().users.insert(7, Arc::new(own));
+    assert_eq!(first(), key("x"), "whoever it is known to");
+}
+
+#[test]
+fn of_any_number_of_programs_no_more_files_are_remembered_than_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+    for number in 0..8 * HANDLES_MAX as u32 {
+        let file = FileHandle { file_system: 1, kind: 1, bytes: number.to_ne_bytes().into() };
+        library.note(file.clone(), "/usr/bin/program");
+        assert!(library.is_known(&file));
+    }
+    assert!(library.lock().handles.len() <= HANDLES_MAX);
+}
+
+/// A machine has more users that only run a service than may be kept.
+#[test]
+fn a_user_without_profiles_makes_room_for_others_before_those_who_have_some() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+    let mut state = library.lock();
+    for uid in 0..2 * USERS_MAX as u32 {
+        let mut shelf = Shelf { looked: Some(Instant::now()), ..Shelf::default() };
+        if uid == 0 {
+            shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
+        }
+        state.make_room(uid);
+        state.users.insert(uid, Arc::new(shelf));
+    }
+    assert!(state.users.len() == USERS_MAX && state.users.contains_key(&0), "{:?}", state.users.keys());
+}
+
+#[test]
+fn where_nothing_is_wanted_there_is_nothing_to_look_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+    let all = |machine: bool, user: bool| {
+        let shelf = |enabled| {
+            let mut shelf = Shelf { config: Config { enabled, ..Config::default() }, ..Shelf::default() };
+            shelf.put(Arc::new(Known::new(&Profile::default(), Rights::of_everybody())));
+            Arc::new(shelf)
+        };
+        let mut state = library.lock();
+        (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
+        drop(state);
+        library.all().len()
+    };
+    assert_eq!([all(true, true), all(true, false), all(false, true)], [2, 1, 0]);
+}
+
+/// To look for it takes a thread.
+#[test]
+fn of_a_program_of_several_roles_none_is_looked_for_before_its_arguments_are_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+    let file = FileHandle { file_system: 1, kind: 1, bytes: [1].into() };
+    let with = |roles: &[&str]| {
+        let mut shelf = Shelf::default();
+        for role in roles {
+            let profile = Profile { program: "/bin/x".into(), role: (*role).into(), ..Profile::default() };
+            shelf.put(Arc::new(Known::new(&profile, Rights::of_everybody())));
+        }
+        library.lock().machine = Arc::new(shelf);
+        (library.may_have_one_role(&file), library.only_role(&file, 7).is_some())
+    };
+    assert_eq!(with(&["x"]), (false, false), "nobody has said what is in the file");
+    library.note(file.clone(), "/bin/x");
+    assert_eq!([with(&[]), with(&["x"])], [(true, false), (true, true)], "a user may have one");
+    assert_eq!(with(&["x", "x -a"]), (false, false));
+}
+
+#[test]
+fn what_fetching_gains_is_measured_where_the_machine_and_the_user_want_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+    let measures = |machine: &Config, user: &Config| {
+        let shelf = |config: &Config| Arc::new(Shelf { config: config.clone(), ..Shelf::default() });
+        let mut state = library.lock();
+        (state.machine, state.users) = (shelf(machine), HashMap::from([(7, shelf(user))]));
+        drop(state);
+        (library.wishes(Some(7)).measures, library.wishes(Some(8)).measures)
+    };
+    let yes = Config::default();
+    assert_eq!(measures(&yes, &yes), (true, true));
+    for no in [
+        Config { hold_outs: false, ..Config::default() },
+        Config { learn: false, ..Config::default() },
+        Config { enabled: false, ..Config::default() },
+    ] {
+        assert_eq!(measures(&yes, &no), (false, true));
+        assert_eq!(measures(&no, &yes), (false, false));
+    }
+}
