@@ -20,9 +20,9 @@ const UNITS: [(&str, &str); 3] = [
     (BOOT_NAME, include_str!("../../../service/units/prepage-boot.service")),
     (SESSION_NAME, include_str!("../../../service/units/prepage-session@.service")),
 ];
-/// What each unit begins with that `install` writes. Others are an administrator's, masks among them (links to /dev/null).
 /// Where a unit names the service's program.
 const PREPAGED: &str = "@PREPAGED@";
+/// What each unit begins with that `install` writes. Others are an administrator's, masks among them (links to /dev/null).
 const MARK: &str =
     "# Written by `prepage service install`, which replaces it; `prepage service remove` removes it.";
 /// Where systemd looks for units (systemd.unit(5)).
