@@ -28,7 +28,7 @@ use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_sys::random::random;
-use prepage_sys::{exec, own_pages};
+use prepage_sys::{exec, own_pages, uncommon_calls};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -178,7 +178,8 @@ pub struct Launched {
 }
 
 /// Begins to serve a start of `command`, called `name`, beside this process. The caller looks for the program,
-/// [waits](Launched::wait), and becomes it ([`prepage_sys::exec::exec_with`]), whatever this returns.
+/// [waits](Launched::wait), and becomes it ([`prepage_sys::exec::exec_with`]), whatever this returns. Where [`uncommon_calls::are_deadly`] it looks
+/// by [`program::there`] alone.
 ///
 /// To be called while the process has one thread.
 pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Launched {
@@ -191,6 +192,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     };
     if config::is_switched_off() {
         launched.say("switched off by the configuration");
+        return launched;
+    }
+    if uncommon_calls::are_deadly() {
+        launched.say("not served: a seccomp filter kills who makes the system calls that this takes");
         return launched;
     }
     let at_hand = match Found::at_hand(command) {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
 use rustix::io::Errno;
 
 use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
@@ -89,6 +89,19 @@ pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
         }
     }
     found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// What is there under `name`, found by openat(2) alone, which every loader makes, for processes that may be killed for other calls: the name itself where it
+/// has a slash, else each file of that name in PATH behind the last that is `executed`. The caller finds out which may be executed, and which are links
+/// that `prepage enable` made: those look further behind themselves.
+pub fn there(name: &OsStr, executed: Option<&Path>) -> Vec<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return vec![name.into()];
+    }
+    let all: Vec<PathBuf> = candidates(name).collect();
+    let own = executed.and_then(|executed| all.iter().rposition(|path| path == executed));
+    let is_there = |path: &PathBuf| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok();
+    all.into_iter().skip(own.map_or(0, |own| own + 1)).filter(is_there).collect()
 }
 
 /// Whether `path` is a link to a file called `prepage`, as `prepage enable` makes them.
