@@ -13,6 +13,8 @@ use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::forked::Forked;
+use prepage_testing::{Need, has, skip};
+use rustix::io::Errno;
 
 fn key(role: &str) -> ProgramKey {
     ProgramKey { program: format!("/usr/bin/{}", role.split(' ').next().unwrap()), role: role.into() }
@@ -430,5 +432,35 @@ fn a_store_that_is_a_file_or_below_one_is_told_to_be_no_directory() {
         let refused = Stores::at(wanted.into()).room(Layer::User).unwrap_err();
         let StoreError::Io { path, source } = &refused else { panic!("{refused:?}") };
         assert_eq!((&**path, source.kind()), (wanted, std::io::ErrorKind::NotADirectory));
+    }
+}
+
+/// What refuses each profile says so before a program is observed for nothing, at each start anew.
+#[test]
+fn a_store_that_takes_no_profile_has_no_room() {
+    use prepage_sys::call_filter::{When, fail};
+    let (_dir, stores) = place();
+    write(&stores, &key("x"), Layer::User);
+    assert!(stores.room(Layer::User).is_ok());
+    assert_eq!(names(stores.directory(Layer::User).unwrap()).len(), 1, "what was tried is gone");
+    let reason = |error: StoreError| match error {
+        StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(0),
+        other => panic!("{other}"),
+    };
+    let child = Forked::new(|| {
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, none).unwrap();
+        stores.room(Layer::User).map_or_else(reason, |()| 0)
+    });
+    assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(Errno::FBIG.raw_os_error()));
+    for (call, errno) in [(libc::SYS_flock, Errno::NOLCK), (libc::SYS_fallocate, Errno::DQUOT)] {
+        let child = Forked::new(|| match fail(errno.raw_os_error(), &[(call, When::Always)]) {
+            Ok(()) => stores.room(Layer::User).map_or_else(reason, |()| 0),
+            Err(_) => 255,
+        });
+        match child.unwrap().wait().unwrap().exit_status() {
+            Some(255) => return skip(Need::Path("/proc/sys/kernel/seccomp".into()), "no filters"),
+            status => assert_eq!(status, Some(errno.raw_os_error()), "call {call}"),
+        }
     }
 }
