@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use prepage_core::profile::Profile;
 use prepage_prefetch::config::Config;
+use prepage_profiles::key::is_of_subject;
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::rights::Rights;
 
 use crate::known::Known;
-use crate::subject::is_of_subject;
 
 /// The profiles for one user, or for all.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ impl Shelf {
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             let Ok(profile) = profile else { return true };
             let known = Known::new(&profile, rights.clone());
-            if is_of_subject(&profile) || shelf.find(&known.key).is_some() {
+            if is_of_subject(&profile.program, &profile.role) || shelf.find(&known.key).is_some() {
                 return true;
             }
             let fits = shelf.bytes + known.bytes <= bytes_max;
