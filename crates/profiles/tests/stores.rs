@@ -427,13 +427,13 @@ fn only_what_is_surely_ours_and_surely_stale_may_be_pruned() {
     put("elsewhere", &of(fifo.to_str().unwrap(), version));
     fs::create_dir_all(dir.path().join("other/build-id/ab")).unwrap();
     fs::rename(dir.path().join("elsewhere"), dir.path().join("other/build-id/ab/cd.profile")).unwrap();
-    let verdict = sidecar(&dir.path().join("other/build-id/ab/cd.profile")).verdict;
+    let verdict = sidecar(&dir.path().join("other/build-id/ab/cd.profile"), false).verdict;
     assert_eq!(verdict, Verdict::Stale("no regular file".into()));
     let found: Vec<PathBuf> = sidecars_below(dir.path()).unwrap();
     assert_eq!(found.len(), 4, "{found:?}");
-    let pruned: Vec<&PathBuf> = found.iter().filter(|path| sidecar(path).may_be_pruned()).collect();
+    let pruned: Vec<&PathBuf> = found.iter().filter(|path| sidecar(path, false).may_be_pruned()).collect();
     assert_eq!(pruned, [&dir.path().join("build-id/ab/cd.profile")]);
-    let verdict = |name: &str| sidecar(&dir.path().join(name)).verdict;
+    let verdict = |name: &str| sidecar(&dir.path().join(name), false).verdict;
     assert!(matches!(verdict("build-id/ab/newer.profile"), Verdict::Unknown(_)));
     assert!(matches!(verdict("build-id/ab/pipe.profile"), Verdict::Unknown(_)), "it is not waited for");
 }
