@@ -257,6 +257,24 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
     }
 }
 
+/// A script that exports two programs is to hear that one of them is missing.
+#[test]
+fn a_named_profile_that_is_left_out_fails_and_one_of_all_does_not() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.store()).unwrap();
+    for (at, program) in ["/usr/bin/perl", "/home/ann/tool"].into_iter().enumerate() {
+        let role = program.rsplit_once('/').unwrap().1.to_owned();
+        let profile = Profile { program: program.into(), role, ..Profile::default() };
+        fs::write(sandbox.store().join(format!("one-000000000000000{at}.profile")), encode(&profile))
+            .unwrap();
+    }
+    for (names, code) in [(&["perl", "tool"][..], 1), (&["perl"], 0), (&["--all"], 0)] {
+        let exported = sandbox.output(&[&["profile", "export", "-o", "-"], names].concat());
+        assert_eq!(exported.status.code(), Some(code), "{names:?}: {}", text(&exported.stderr));
+        assert_eq!(bundle::read(&exported.stdout).unwrap().len(), 1, "{names:?}");
+    }
+}
+
 #[test]
 fn profiles_are_exported_merged_and_imported() {
     let sandbox = Sandbox::outside_homes();
