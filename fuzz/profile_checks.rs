@@ -82,7 +82,7 @@ fn changed(bytes: &[u8], change: &Change) -> Vec<u8> {
 /// Several profiles in one file.
 pub fn bundle(bytes: &[u8]) {
     let Ok(profiles) = bundle::read(bytes) else { return };
-    assert_eq!(bundle::read(&bundle::write(&profiles)).expect("just written"), profiles);
+    assert_eq!(bundle::read(&bundle::write(&profiles).expect("just read")).expect("just written"), profiles);
     let programs = profiles.len();
     assert!(bundle::merge([profiles]).len() <= programs);
 }

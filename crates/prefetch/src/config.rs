@@ -9,7 +9,7 @@
 //! takes `learn`, `hold_outs` and `verbose` for what the command line does not say. Who writes into a store bounds it by
 //! [`Config::store_bytes_max`].
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
@@ -163,9 +163,14 @@ impl Config {
 
     /// The files that are looked for, in this order.
     pub fn paths() -> Vec<PathBuf> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let of_user = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
-        let of_user = of_user.filter(|directory| directory.is_absolute());
+        Self::paths_by(|name| std::env::var_os(name))
+    }
+
+    /// As the variables of an environment say, which `variable` gives.
+    fn paths_by(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+        // From a relative one each directory would lead elsewhere.
+        let directory = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let of_user = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")));
         [Some(OF_MACHINE.into()), of_user.map(|directory| directory.join("prepage/config"))]
             .into_iter()
             .flatten()
@@ -380,6 +385,23 @@ mod tests {
     use prepage_testing::{Need, assert_passed, child_command, child_output, has, this_test};
 
     use super::*;
+
+    /// Such paths are invalid (XDG Base Directory Specification), and would lead elsewhere from each directory.
+    #[test]
+    fn a_relative_home_of_configurations_is_ignored() {
+        let of_user = |directory: &'static str| {
+            let variables = [("XDG_CONFIG_HOME", directory), ("HOME", "/home/x")];
+            let paths = Config::paths_by(|wanted| {
+                variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into())
+            });
+            assert_eq!(paths[0], Path::new(OF_MACHINE));
+            paths[1..].to_vec()
+        };
+        assert_eq!(of_user("/config"), [Path::new("/config/prepage/config")]);
+        for relative in ["config", "./config", ""] {
+            assert_eq!(of_user(relative), [Path::new("/home/x/.config/prepage/config")]);
+        }
+    }
 
     fn parsed(texts: &[&str]) -> Config {
         let mut config = Config::default();

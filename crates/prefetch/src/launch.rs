@@ -28,7 +28,7 @@ use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_sys::random::random;
-use prepage_sys::{exec, own_pages};
+use prepage_sys::{exec, own_pages, uncommon_calls};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -178,7 +178,8 @@ pub struct Launched {
 }
 
 /// Begins to serve a start of `command`, called `name`, beside this process. The caller looks for the program,
-/// [waits](Launched::wait), and becomes it ([`prepage_sys::exec::exec_with`]), whatever this returns.
+/// [waits](Launched::wait), and becomes it ([`prepage_sys::exec::exec_with`]), whatever this returns. Where [`uncommon_calls::are_deadly`] it looks
+/// by [`program::there`] alone.
 ///
 /// To be called while the process has one thread.
 pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Launched {
@@ -191,6 +192,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     };
     if config::is_switched_off() {
         launched.say("switched off by the configuration");
+        return launched;
+    }
+    if uncommon_calls::are_deadly() {
+        launched.say("not served: a seccomp filter kills who makes the system calls that this takes");
         return launched;
     }
     let at_hand = match Found::at_hand(command) {
@@ -481,14 +486,14 @@ impl Launch<'_> {
         Ok(Some(Known { stored, past, is_as_learned }))
     }
 
-    fn known(&self, known: &Known, word: Word) {
+    fn known(&self, known: &Known, mut word: Word) {
         let Known { stored, past, .. } = known;
         // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait. Where the bytes make no
         // sense, the start is learned from in any case.
         let may_wait = stored.was_just_written(self.options.write_interval);
         let random = (!may_wait).then_some(self.found.random);
         let is_due = || past.as_ref().is_none_or(|past| past.observation_due(random));
-        let is_observed = self.options.learn && is_due();
+        let is_observed = self.options.learn && is_due() && self.has_room(&mut word);
         let is_kept = self.options.learn && (is_observed || !may_wait);
         let word = released_unless(is_observed, word);
         match stored.decode() {
@@ -502,16 +507,22 @@ impl Launch<'_> {
 
     /// There is no profile, or none that can be read.
     fn unknown(&self, mut word: Word) {
-        // Nobody hears this process once the program runs: what can go wrong must be found now.
-        let room = if self.options.learn { Some(self.stores.room(Layer::User)) } else { None };
-        let learns = matches!(room, Some(Ok(())));
-        if let Some(Err(error)) = room {
-            word.message(&format!("not learning: {}\n  try: {}", chain(&error), error.remedy()));
-        } else if learns {
+        let learns = self.options.learn && self.has_room(&mut word);
+        if learns {
             let role: String = self.found.context.key.role.escape_debug().take(ROLE_CHARS_SHOWN).collect();
             word.message(&format!("no profile of {role} yet: learning from this start"));
         }
         self.beside(learns).unknown(released_unless(learns, word));
+    }
+
+    /// Whether what this start shows can be written. Nobody hears this process once the program runs: what can go wrong must be found now, or each
+    /// start would be observed anew.
+    fn has_room(&self, word: &mut Word) -> bool {
+        let room = self.stores.room(Layer::User);
+        if let Err(error) = &room {
+            word.message(&format!("not learning: {}\n  try: {}", chain(error), error.remedy()));
+        }
+        room.is_ok()
     }
 
     fn beside(&self, is_kept: bool) -> Beside<'_> {
@@ -536,7 +547,7 @@ fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
 
@@ -555,20 +566,22 @@ mod tests {
     fn the_end_of_the_word_is_waited_for_and_not_that_of_the_pipe() {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let kept = to.try_clone().unwrap();
+        let (waited, over) = mpsc::channel::<()>();
         let letgo = std::thread::spawn(move || {
             let mut word = Word { to, said: Vec::new(), is_verbose: true };
             word.message("e");
             word.observed(&[("NAME", "value".into())]);
-            std::thread::sleep(Duration::from_secs(5));
+            let is_over_first =
+                over.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected);
             drop(kept);
+            is_over_first
         });
         let launched = waiting_for(from);
-        let began = Instant::now();
         let prepared = launched.wait("/no/such/program".as_ref());
-        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        drop(waited);
         assert_eq!(prepared.messages, ["e"]);
         assert_eq!(prepared.variables, [("NAME".to_owned(), "value".into())]);
-        letgo.join().unwrap();
+        assert!(letgo.join().unwrap(), "the pipe ended first");
     }
 
     #[test]

@@ -63,8 +63,21 @@ pub fn read(mut bytes: &[u8]) -> Result<Vec<Profile>, BundleError> {
 }
 
 /// `profiles` as a bundle.
-pub fn write(profiles: &[Profile]) -> Vec<u8> {
-    profiles.iter().flat_map(file::encode).collect()
+///
+/// # Errors
+/// [`BundleError::TooLarge`] where it would not be read.
+pub fn write(profiles: &[Profile]) -> Result<Vec<u8>, BundleError> {
+    if profiles.len() > PROFILES_MAX {
+        return Err(BundleError::TooLarge);
+    }
+    let mut bytes = Vec::new();
+    for profile in profiles {
+        bytes.extend(file::encode(profile));
+        if bytes.len() as u64 > BUNDLE_BYTES_MAX {
+            return Err(BundleError::TooLarge);
+        }
+    }
+    Ok(bytes)
 }
 
 /// All profiles of all `bundles`, those of one program and role merged ([`merge::merge`]), sorted by program and role. The
@@ -88,12 +101,20 @@ mod tests {
     #[test]
     fn a_bundle_is_read_again_and_cut_anywhere_it_is_refused() {
         let all = [profile("/bin/a", 1), profile("/bin/b", 2), profile("/bin/b", 3)];
-        let bytes = write(&all);
+        let bytes = write(&all).unwrap();
         assert_eq!(read(&bytes).unwrap(), all);
-        let whole: Vec<usize> = (1..=all.len()).map(|count| write(&all[..count]).len()).collect();
+        let whole: Vec<usize> = (1..=all.len()).map(|count| write(&all[..count]).unwrap().len()).collect();
         for kept in 0..bytes.len() {
             assert_eq!(read(&bytes[..kept]).is_ok(), whole.contains(&kept), "{kept}");
         }
+    }
+
+    #[test]
+    fn what_would_not_be_read_is_not_written() {
+        let mut all: Vec<Profile> = (0..PROFILES_MAX as u64).map(|at| profile("/bin/a", at)).collect();
+        assert_eq!(read(&write(&all).unwrap()).unwrap().len(), PROFILES_MAX);
+        all.push(profile("/bin/a", 0));
+        assert!(matches!(write(&all), Err(BundleError::TooLarge)));
     }
 
     #[test]
@@ -107,7 +128,7 @@ mod tests {
     #[test]
     fn which_profile_is_damaged_is_told() {
         let one = Profile::default();
-        let mut bytes = write(&[one.clone(), one.clone(), one]);
+        let mut bytes = write(&[one.clone(), one.clone(), one]).unwrap();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         assert!(matches!(read(&bytes), Err(BundleError::Profile { number: 3, .. })));

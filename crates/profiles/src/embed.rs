@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use prepage_core::profile::extent::simplified;
-use prepage_core::profile::merge::merge;
+use prepage_core::profile::extent::{simplified, union};
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile, file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::extents::extents;
@@ -93,28 +92,30 @@ impl Made {
     /// Pages of a file of `size_bytes` that holds `content`, as `profiles` know it: all that any of them has, for what is
     /// carried serves roles that nobody learned. `None` where none knows it.
     fn of(profiles: &[Profile], content: &Fingerprint, size_bytes: u64) -> Option<Self> {
-        let of_content = |profile: &Profile| {
-            let files: Vec<ProfiledFile> =
-                profile.files.iter().filter(|file| file.fingerprint == *content).cloned().collect();
-            // All under one name, and each with a voice of its own.
-            let files = files.into_iter().map(|file| ProfiledFile { path: String::new(), ..file });
-            Profile { files: files.collect(), ..Profile::default() }
+        let of_content = |profile: &Profile| -> Vec<ProfiledFile> {
+            profile.files.iter().filter(|file| file.fingerprint == *content).cloned().collect()
         };
-        let known: Vec<Profile> =
-            profiles.iter().map(of_content).filter(|profile| !profile.files.is_empty()).collect();
-        let merged = match &known[..] {
-            [only] => only.clone(),
-            several => merge(&several.iter().collect::<Vec<_>>()),
-        };
-        let file = merged.files.into_iter().next()?;
+        let known: Vec<Vec<ProfiledFile>> =
+            profiles.iter().map(of_content).filter(|files| !files.is_empty()).collect();
+        let mut files = known.iter().flatten();
+        let first = files.next()?.clone();
+        // A mean over many would lose what one of them alone uses.
+        let all = files.fold(first.extents, |all, file| union(&all, &file.extents));
         let end = PageIndex(size_bytes.div_ceil(PAGE_SIZE));
         let within = |extent: &Extent| {
             let range = PageRange::new(extent.range.start().min(end), extent.range.end().min(end));
             (!range.is_empty()).then(|| Extent::new(range, 0))
         };
-        let extents = simplified(&file.extents.iter().filter_map(within).collect::<Vec<_>>());
+        let extents = simplified(&all.iter().filter_map(within).collect::<Vec<_>>());
         let identity = FileIdentity { size_bytes, ..FileIdentity::default() };
-        let file = ProfiledFile { identity, fingerprint: content.clone(), extents, ..file };
+        let learned_unix_s = known.iter().flatten().map(|file| file.learned_unix_s).max().unwrap_or(0);
+        let file = ProfiledFile {
+            path: String::new(),
+            identity,
+            fingerprint: content.clone(),
+            learned_unix_s,
+            extents,
+        };
         (!file.extents.is_empty()).then_some(Self { file, profiles: known.len() })
     }
 
@@ -299,4 +300,31 @@ pub fn read_embedded(path: &Path) -> Result<(Elf, Option<ProfiledFile>), MapErro
 fn layout_at(path: &Path) -> Result<Layout, EmbedError> {
     let file = File::open(path).map_err(|source| EmbedError::Io { path: path.into(), source })?;
     Ok(Layout::of(&file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_has_each_page_that_any_profile_knows_however_many_do_not() {
+        let content = Fingerprint::BuildId(vec![1; 20]);
+        let range = |start, end| PageRange::new(PageIndex(start), PageIndex(end));
+        let profile = |pages: &[PageRange]| {
+            let extents = pages.iter().map(|&pages| Extent::new(pages, 7)).collect();
+            let file = ProfiledFile {
+                path: "/usr/lib/library".into(),
+                fingerprint: content.clone(),
+                extents,
+                ..ProfiledFile::default()
+            };
+            Profile { files: vec![file], ..Profile::default() }
+        };
+        let mut profiles = vec![profile(&[range(0, 4)]); 32];
+        profiles.push(profile(&[range(2, 3), range(9, 10)]));
+        profiles.push(Profile::default());
+        let made = Made::of(&profiles, &content, 12 * PAGE_SIZE).unwrap();
+        assert_eq!(made.file.extents, [Extent::new(range(0, 4), 0), Extent::new(range(9, 10), 0)]);
+        assert_eq!((made.profiles, &*made.file.path), (33, ""));
+    }
 }

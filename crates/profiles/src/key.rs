@@ -50,6 +50,19 @@ pub fn readable(command: &[OsString]) -> Vec<String> {
     command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
+/// What profiles of no program are said to be of: the machine's first program by the name that the kernel knows it by. Where that is a link, no
+/// program is called so.
+pub const INIT: &str = "/sbin/init";
+/// The role of the boot of the machine.
+pub const BOOT: &str = "boot";
+/// The role of login sessions.
+pub const SESSION: &str = "session";
+
+/// Whether a profile of `program` in `role` is of the boot or of sessions, and no start of a program is served from it.
+pub fn is_of_subject(program: &str, role: &str) -> bool {
+    program == INIT && [BOOT, SESSION].contains(&role)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;

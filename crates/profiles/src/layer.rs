@@ -1,5 +1,6 @@
 //! The layers of stores, and what says where they lie.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -32,21 +33,44 @@ impl StartContextPaths {
     pub fn of_environment() -> Self {
         // Made absolute once: what learns beside a program works in another directory later.
         static FIRST: OnceLock<StartContextPaths> = OnceLock::new();
-        FIRST.get_or_init(Self::made_absolute).clone()
+        FIRST.get_or_init(|| Self::made_absolute(|name| std::env::var_os(name))).clone()
     }
 
-    fn made_absolute() -> Self {
-        let variable = |name| {
-            let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    /// As the variables of an environment say, which `variable` gives.
+    fn made_absolute(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let path = |name| {
+            let value = variable(name).filter(|value| !value.is_empty())?;
             std::path::absolute(value).ok()
         };
-        let layers = std::env::var_os("PREPAGE_LAYERS")
+        let layers = variable("PREPAGE_LAYERS")
             .map(|value| std::env::split_paths(&value).filter(|path| path.is_absolute()).collect::<Vec<_>>());
-        Self {
-            store: variable("PREPAGE_STORE"),
-            state_home: variable("XDG_STATE_HOME"),
-            home: variable("HOME"),
-            layers,
+        // A relative one is ignored: each directory would have a store of its own.
+        let state_home = variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        Self { store: path("PREPAGE_STORE"), state_home, home: path("HOME"), layers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such paths are invalid (XDG Base Directory Specification), and would lead elsewhere from each directory.
+    #[test]
+    fn a_relative_home_of_states_is_ignored_and_a_relative_store_is_not() {
+        let of = |name: &'static str, value: &'static str| {
+            let variables = [(name, value), ("HOME", "/home/x")];
+            StartContextPaths::made_absolute(|wanted| {
+                variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into())
+            })
+        };
+        let place = |paths: &StartContextPaths| {
+            crate::Stores::for_uid(7, paths).unwrap().directory(crate::Layer::User).unwrap().to_owned()
+        };
+        let state_home = of("XDG_STATE_HOME", "/state");
+        assert_eq!(place(&state_home), PathBuf::from("/state/prepage"));
+        for relative in ["state", "./state", ""] {
+            assert_eq!(place(&of("XDG_STATE_HOME", relative)), PathBuf::from("/home/x/.local/state/prepage"));
         }
+        assert_eq!(place(&of("PREPAGE_STORE", "store")), std::env::current_dir().unwrap().join("store"));
     }
 }

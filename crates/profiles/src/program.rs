@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
 use rustix::io::Errno;
 
 use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
@@ -91,6 +91,19 @@ pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
+/// What is there under `name`, found by openat(2) alone, which every loader makes, for processes that may be killed for other calls: the name itself where it
+/// has a slash, else each file of that name in PATH behind the last that is `executed`. The caller finds out which may be executed, and which are links
+/// that `prepage enable` made: those look further behind themselves.
+pub fn there(name: &OsStr, executed: Option<&Path>) -> Vec<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return vec![name.into()];
+    }
+    let all: Vec<PathBuf> = candidates(name).collect();
+    let own = executed.and_then(|executed| all.iter().rposition(|path| path == executed));
+    let is_there = |path: &PathBuf| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok();
+    all.into_iter().skip(own.map_or(0, |own| own + 1)).filter(is_there).collect()
+}
+
 /// Whether `path` is a link to a file called `prepage`, as `prepage enable` makes them.
 pub fn is_stand_in(path: &Path) -> bool {
     let target = std::fs::read_link(path);
@@ -141,7 +154,18 @@ fn executable(path: &Path) -> io::Result<()> {
 }
 
 fn may_be_executed(path: &Path) -> io::Result<()> {
-    Ok(rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+    match accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS) {
+        // Filters that do not know faccessat2(2) answer so, too (libseccomp before 2.5). Who has the rights that it began with may ask the older call.
+        Err(Errno::PERM | Errno::NOSYS) if has_own_rights() => {
+            Ok(accessat(CWD, path, Access::EXEC_OK, AtFlags::empty())?)
+        }
+        asked => Ok(asked?),
+    }
+}
+
+fn has_own_rights() -> bool {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    getuid() == geteuid() && getgid() == getegid()
 }
 
 #[cfg(test)]
@@ -154,6 +178,28 @@ mod tests {
         assert_eq!(find("/bin/sh".as_ref()).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find("no-such-program".as_ref()).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(find("/etc".as_ref()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    /// As older container runtimes answer what their filter does not know.
+    #[test]
+    fn programs_are_found_where_a_filter_refuses_the_newer_call() {
+        use prepage_sys::call_filter::{When, fail};
+        use prepage_sys::forked::Forked;
+        use prepage_testing::{Need, skip};
+        for errno in [Errno::PERM, Errno::NOSYS] {
+            let child = Forked::new(|| {
+                if fail(errno.raw_os_error(), &[(libc::SYS_faccessat2, When::Always)]).is_err() {
+                    return 2;
+                }
+                let refused = find("/etc/passwd".as_ref()).unwrap_err().kind();
+                let is_told = refused == io::ErrorKind::PermissionDenied;
+                i32::from(!(find("sh".as_ref()).is_ok() && !find_all("sh".as_ref()).is_empty() && is_told))
+            });
+            match child.unwrap().wait().unwrap().exit_status() {
+                Some(2) => return skip(Need::Path("/proc/sys/kernel/seccomp".into()), "no filters"),
+                status => assert_eq!(status, Some(0), "{errno}"),
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Room in a layer: what its profiles take, when each was last used, and which go first when there are too many.
 //!
 //! A profile's time of modification says when it was last used, to the day. Where a layer is full, those go first whose program
-//! was started once only, then those not used for the longest time: however many programs somebody tries or builds in a day, what
+//! was started once only, then those not used for the longest time, and last of all those of boots and sessions: however many programs somebody tries or builds in a day, what
 //! is used day by day stays.
 
 use std::ffi::OsStr;
@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::file::{Glance, PAYLOAD_BYTES_MAX};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+
+use crate::key::is_of_subject;
 
 /// The end of the name of each profile.
 pub const SUFFIX: &str = "profile";
@@ -27,7 +29,8 @@ pub const BYTES_MAX: u64 = 64 << 20;
 pub(crate) const FILES_MAX: usize = 1 << 16;
 /// A used profile is marked as such once in this time.
 const MARK_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// A layer that takes too much is brought this share below what it may take: else each new profile would have all looked at.
+/// A layer that takes too much, or has too many profiles of a name, is brought this share below what it may take: else each new profile would have
+/// all looked at.
 const ROOM_SHARE: u64 = 16;
 
 /// A file of a layer.
@@ -38,28 +41,41 @@ pub(crate) struct StoreFile {
 }
 
 impl StoreFile {
-    /// Whether its program was started once, as far as is known: no start was observed or measured since the one that it was learned
-    /// from, and on no later day was it marked as used.
-    fn was_started_once(&self, directory: BorrowedFd<'_>) -> bool {
+    /// How much its program is used, as far as is known. What makes no sense is of use to nobody.
+    fn worth(&self, directory: BorrowedFd<'_>) -> Worth {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let name = self.path.file_name().unwrap_or_default();
-        let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return true };
+        let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return Worth::Once };
         let mut bytes = Vec::new();
         let read = File::from(file).take(PAYLOAD_BYTES_MAX).read_to_end(&mut bytes);
-        // What makes no sense is of use to nobody.
-        let Some(glance) = read.ok().and_then(|_| Glance::of(&bytes).ok()) else { return true };
+        let Some(glance) = read.ok().and_then(|_| Glance::of(&bytes).ok()) else { return Worth::Once };
+        if is_of_subject(glance.program, glance.role) {
+            return Worth::Subject;
+        }
         let past = glance.past;
         let learned = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(past.history.updated_unix_s));
-        // Nor does a time that no clock has.
-        let Some(learned) = learned else { return true };
+        // Nor does a time that no clock has make sense.
+        let Some(learned) = learned else { return Worth::Once };
         // By a clock that was ahead it may have been learned later than it was used.
         let is_used_later = apart(self.used, learned) > MARK_EVERY / 2;
-        past.history.observations <= 1 && past.starts.is_empty() && !is_used_later
+        let is_once = past.history.observations <= 1 && past.starts.is_empty() && !is_used_later;
+        if is_once { Worth::Once } else { Worth::Again }
     }
 
     fn is_named_like(&self, name: &str) -> bool {
         is_named_like(self.path.file_name().unwrap_or_default(), name)
     }
+}
+
+/// What makes room last comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// Of the boot or of sessions: learned in one, and used once in each.
+    Subject,
+    /// Of a program that was started more than once.
+    Again,
+    /// No start was observed or measured since the one that it was learned from, and on no later day was it marked as used.
+    Once,
 }
 
 /// Whether two names are the same but for the checksum.
@@ -105,18 +121,25 @@ pub fn taken_in(directory: &Path) -> (usize, u64) {
 /// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
 pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
     let mut files = files_of(path, FILES_MAX);
+    let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let is_alike = |file: &StoreFile| file.is_named_like(written);
+    let mut alike = files.iter().filter(|file| is_alike(file)).count();
+    let (are_too_large, are_too_many) = (bytes > bytes_max, alike > PROFILES_OF_A_NAME_MAX);
+    if !are_too_large && !are_too_many {
+        return;
+    }
+    let below = |max: u64, is_exceeded| if is_exceeded { max - max / ROOM_SHARE } else { max };
+    let wanted_bytes = below(bytes_max, are_too_large);
+    let wanted_alike = below(PROFILES_OF_A_NAME_MAX as u64, are_too_many) as usize;
+    if !are_too_large {
+        files.retain(is_alike);
+    }
     let now = SystemTime::now();
     // What a clock that was ahead has marked would stay for as long as the clock was ahead, used or not: it ages from now on.
     for file in files.iter_mut().filter(|file| file.used > now && apart(file.used, now) > MARK_EVERY) {
         mark(directory, file.path.file_name().unwrap_or_default());
         file.used = now;
     }
-    let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    let mut alike = files.iter().filter(|file| file.is_named_like(written)).count();
-    if bytes <= bytes_max && alike <= PROFILES_OF_A_NAME_MAX {
-        return;
-    }
-    let wanted_bytes = if bytes > bytes_max { bytes_max - bytes_max / ROOM_SHARE } else { bytes_max };
     let is_written = |file: &StoreFile| file.path.file_name().is_some_and(|name| name == written);
     // The least useful come last. What was marked just now stood first already.
     // So much is read that what had room before is looked at, whatever somebody has put beside it.
@@ -124,17 +147,16 @@ pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, b
     files.sort_by_cached_key(|file| {
         let is_looked_at = file.bytes <= left_bytes;
         left_bytes -= if is_looked_at { file.bytes } else { 0 };
-        (!is_written(file), !is_looked_at || file.was_started_once(directory))
+        (!is_written(file), if is_looked_at { file.worth(directory) } else { Worth::Once })
     });
     for file in files.iter().rev() {
-        let is_alike = file.is_named_like(written);
         let is_too_much = if is_written(file) { bytes > bytes_max } else { bytes > wanted_bytes };
-        if is_too_much || (is_alike && alike > PROFILES_OF_A_NAME_MAX) {
+        if is_too_much || (is_alike(file) && alike > wanted_alike) {
             // What cannot be removed is one too many, and tried again with the next.
             let _ =
                 rustix::fs::unlinkat(directory, file.path.file_name().unwrap_or_default(), AtFlags::empty());
             bytes -= file.bytes;
-            alike -= usize::from(is_alike);
+            alike -= usize::from(is_alike(file));
         }
     }
 }

@@ -15,7 +15,7 @@
 //! bound ([`crate::room`]); what is in the vendors' is the packages' to say.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_sys::clock;
-use prepage_sys::new_file::{write_at, write_unsynced_at};
-use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
+use prepage_sys::new_file::{NewFile, write_at, write_unsynced_at};
+use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::at_hand::{at_hand, is_absent};
 use crate::bytes::Bytes;
@@ -339,7 +340,21 @@ impl Stores {
     }
 
     fn lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<OwnedFd, StoreError> {
-        let path = self.directory(layer)?.to_owned();
+        let until = Instant::now() + LOCK_WAIT;
+        loop {
+            if let Some(lock) = self.try_lock(directory, layer)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= until {
+                return Err(StoreError::Busy { path: self.directory(layer)?.to_owned() });
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// `None` where another has it.
+    fn try_lock(&self, directory: BorrowedFd<'_>, layer: Layer) -> Result<Option<OwnedFd>, StoreError> {
+        let path = self.directory(layer)?;
         let flags = OFlags::RDWR
             | OFlags::CREATE
             | OFlags::NOFOLLOW
@@ -348,16 +363,10 @@ impl Stores {
             | OFlags::CLOEXEC;
         let io = |error: Errno| StoreError::Io { path: path.join("lock"), source: error.into() };
         let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600)).map_err(io)?;
-        let until = Instant::now() + LOCK_WAIT;
-        loop {
-            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(lock),
-                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(StoreError::Busy { path }),
-                Err(error) => return Err(io(error)),
-            }
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(lock)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+            Err(error) => Err(io(error)),
         }
     }
 
@@ -482,14 +491,12 @@ impl Stores {
         trust::open_directory(directory, self.uid)?.ok_or_else(|| io(io::ErrorKind::NotFound.into()))
     }
 
-    /// Checks that a profile could be written, and changes nothing: where the directory is missing, the one in which
-    /// it would be made is looked at. For those who will only know later, when nobody is left to tell, what to write.
+    /// Checks that a profile could be written, and leaves nothing behind: a file of that size is made and removed. Where the directory is missing, the
+    /// one in which it would be made is looked at. For those who will only know later, when nobody is left to tell, what to write.
     ///
     /// # Errors
     /// Why none could.
     pub fn room(&self, layer: Layer) -> Result<(), StoreError> {
-        /// More than the profile of any program measured so far takes.
-        const PROFILE_BYTES: u64 = 1 << 20;
         /// The profiles of most programs are smaller.
         const BYTES_MAX_LEAST: u64 = 64 << 10;
         let wanted = self.directory(layer)?;
@@ -502,16 +509,36 @@ impl Stores {
         if directory.exists() && !directory.is_dir() {
             return Err(io(Errno::NOTDIR));
         }
-        if directory == wanted {
-            trust::open_directory(directory, self.uid)?;
-        }
+        let opened = if directory == wanted { trust::open_directory(directory, self.uid)? } else { None };
         rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
             .map_err(io)?;
         let space = rustix::fs::statvfs(directory).map_err(io)?;
-        if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES {
+        if space.f_bavail.saturating_mul(space.f_frsize) < PROFILE_BYTES
+            || (space.f_favail == 0 && space.f_files > 0)
+        {
             return Err(io(Errno::NOSPC));
         }
-        Ok(())
+        // The kernel would send a signal, too.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < PROFILE_BYTES) {
+            return Err(io(Errno::FBIG));
+        }
+        let Some(directory) = opened else { return Ok(()) };
+        // Where another has the lock, somebody writes just now.
+        let Some(_lock) = self.try_lock(directory.as_fd(), layer)? else { return Ok(()) };
+        try_to_write(directory.as_fd()).map_err(|source| StoreError::Io { path: wanted.into(), source })
+    }
+}
+
+/// More than the profile of any program measured so far takes.
+const PROFILE_BYTES: u64 = 1 << 20;
+
+/// Takes the room of a profile in `directory`, and gives it back. Quotas, for example, are the file system's own.
+fn try_to_write(directory: BorrowedFd<'_>) -> io::Result<()> {
+    let new = NewFile::of_only_writer(directory, Path::new("room"), 0o600)?;
+    match fallocate(new.file(), FallocateFlags::empty(), 0, PROFILE_BYTES) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => new.file().write_all(&[0; 4096]),
+        Err(Errno::INTR) => Ok(()),
+        taken => Ok(taken?),
     }
 }
 

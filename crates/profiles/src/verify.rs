@@ -76,8 +76,8 @@ pub fn section(path: &Path) -> Result<Option<Verified>, MapError> {
     }
 }
 
-/// The sidecar at `path` against the file it was made of.
-pub fn sidecar(path: &Path) -> Verified {
+/// The sidecar at `path` against the file it was made of. Where it `is_shipped`, by a package, that file may be elsewhere, or not installed here.
+pub fn sidecar(path: &Path, is_shipped: bool) -> Verified {
     let verified = |file: &str, pages, verdict| Verified {
         kind: "sidecar",
         holder: path.into(),
@@ -92,7 +92,7 @@ pub fn sidecar(path: &Path) -> Verified {
     match file::decode(&bytes) {
         Ok(Profile { files, .. }) if files.len() == 1 => {
             let verdict = if is_named_for(path, &files[0].fingerprint) {
-                judge(&files[0])
+                judge(&files[0], is_shipped)
             } else {
                 Verdict::Damaged("it stands under the name of another content: nobody will find it".into())
             };
@@ -104,11 +104,12 @@ pub fn sidecar(path: &Path) -> Verified {
     }
 }
 
-/// A profiled file against the one that is there.
-fn judge(file: &ProfiledFile) -> Verdict {
+/// A profiled file against the one that is there. That there is none means nothing where it `may_be_elsewhere`.
+fn judge(file: &ProfiledFile, may_be_elsewhere: bool) -> Verdict {
     match open_if_same(file) {
         Ok(open) => within(file, open.len_bytes()),
         Err(skipped @ (Skipped::Denied | Skipped::Failed)) => Verdict::Unknown(skipped.to_string()),
+        Err(skipped @ Skipped::Missing) if may_be_elsewhere => Verdict::Unknown(skipped.to_string()),
         Err(skipped) => Verdict::Stale(skipped.to_string()),
     }
 }
@@ -142,7 +143,7 @@ pub fn profile(holder: &Path, profile: &Profile) -> Vec<Verified> {
         holder: holder.into(),
         file: PathBuf::from(&file.path),
         pages: file.pages(),
-        verdict: judge(file),
+        verdict: judge(file, false),
     };
     profile.files.iter().map(verified).collect()
 }

@@ -16,7 +16,7 @@ use proptest::sample::Index;
 static ELF: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let file = std::fs::read("/usr/bin/true").expect("true");
     let original = section::Original::of(&file[..]).expect("an ELF file");
-    let change = section::append(&original, &bundle::write(&[carried()])).expect("possible");
+    let change = section::append(&original, &bundle::write(&[carried()]).unwrap()).expect("possible");
     let mut with = file.clone();
     with[..change.head.len()].copy_from_slice(&change.head);
     with.extend_from_slice(&change.tail);
@@ -97,12 +97,12 @@ proptest! {
 
     #[test]
     fn damaged_profiles(damage in damage()) {
-        let bytes = bundle::write(&profiles());
+        let bytes = bundle::write(&profiles()).unwrap();
         checks::bundle(&damaged(&bytes, &damage));
         // The payload of the first, which `profile` puts behind a right checksum again.
-        let payload = &bundle::write(&profiles()[..1])[HEADER_BYTES..];
+        let payload = &bundle::write(&profiles()[..1]).unwrap()[HEADER_BYTES..];
         checks::profile(&damaged(payload, &damage));
-        let carried = &bundle::write(&[carried()])[HEADER_BYTES..];
+        let carried = &bundle::write(&[carried()]).unwrap()[HEADER_BYTES..];
         checks::profile(&damaged(carried, &damage));
     }
 
@@ -119,9 +119,9 @@ proptest! {
 
 #[test]
 fn sound_files_pass_the_same_checks() {
-    checks::bundle(&bundle::write(&profiles()));
-    checks::profile(&bundle::write(&profiles()[..1])[HEADER_BYTES..]);
+    checks::bundle(&bundle::write(&profiles()).unwrap());
+    checks::profile(&bundle::write(&profiles()[..1]).unwrap()[HEADER_BYTES..]);
     ELF.iter().for_each(|file| checks::elf(file));
-    let payload = &bundle::write(&profiles()[..1])[HEADER_BYTES..];
+    let payload = &bundle::write(&profiles()[..1]).unwrap()[HEADER_BYTES..];
     assert!(decode(&checks::enclosed(FORMAT_VERSION, payload)).is_ok());
 }

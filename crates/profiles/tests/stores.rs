@@ -13,6 +13,8 @@ use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::forked::Forked;
+use prepage_testing::{Need, has, skip};
+use rustix::io::Errno;
 
 fn key(role: &str) -> ProgramKey {
     ProgramKey { program: format!("/usr/bin/{}", role.split(' ').next().unwrap()), role: role.into() }
@@ -216,8 +218,72 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
     assert!(after.modified().unwrap().elapsed().unwrap() < Duration::from_secs(3600), "it was used");
     assert_eq!((after.len(), after.ino()), (size, inode), "and not written");
     write(&stores, &key("sh -c #new"), Layer::User);
-    let gone: Vec<&ProgramKey> = keys.iter().chain(&others).filter(|key| !path(key).exists()).collect();
-    assert_eq!(gone, [&keys[1]]);
+    let gone =
+        || -> Vec<&ProgramKey> { keys.iter().chain(&others).filter(|key| !path(key).exists()).collect() };
+    let first: Vec<&ProgramKey> = keys[1..18].iter().collect();
+    assert_eq!(gone(), first);
+    // Not each new one makes room.
+    write(&stores, &key("sh -c #newer"), Layer::User);
+    assert_eq!(gone(), first);
+}
+
+/// What does not compete for the room is not looked at: it may be thousands of files, and others wait for the lock meanwhile.
+#[test]
+fn too_many_profiles_of_one_name_have_no_others_read() {
+    if !has(Need::Path("/proc/thread-self/io".into())) {
+        return;
+    }
+    let (_dir, stores) = place();
+    (0..PROFILES_OF_A_NAME_MAX).for_each(|at| write(&stores, &key(&format!("x --{at}")), Layer::User));
+    const OTHERS_BYTES: u64 = 8 << 20;
+    let other = File::create(stores.path_of(&key("other"), Layer::User).unwrap()).unwrap();
+    other.set_len(OTHERS_BYTES).unwrap();
+    let read_bytes = || -> u64 {
+        let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    let before = read_bytes();
+    write(&stores, &key("x --new"), Layer::User);
+    assert!(!stores.path_of(&key("x --0"), Layer::User).unwrap().exists());
+    let read = read_bytes() - before;
+    assert!(read < OTHERS_BYTES, "{read} bytes");
+}
+
+/// A machine that keeps no time has dates of its first day after each boot.
+#[test]
+fn where_there_is_room_dates_stay_as_they_are() {
+    let (_dir, stores) = place();
+    for layer in [Layer::User, Layer::Machine] {
+        write(&stores, &key("x"), layer);
+        let path = stores.path_of(&key("x"), layer).unwrap();
+        let ahead = SystemTime::now() + Duration::from_secs(1_000_000);
+        File::options().write(true).open(&path).unwrap().set_modified(ahead).unwrap();
+        write(&stores, &key("y"), layer);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), ahead, "{layer:?}");
+    }
+}
+
+/// The boot is observed once, and what it uses is looked up once a boot: of a machine that runs for months nothing is older.
+#[test]
+fn what_boots_and_sessions_use_makes_no_room() {
+    let (_dir, stores) = place();
+    let add = |stores: &Stores, key: &ProgramKey, observations| {
+        let history = History { observations, ..History::default() };
+        let sources = (0..500).map(|at| u64::MAX - at).collect();
+        stores.update(key, Layer::Machine, |_| Some(Profile { history, sources, ..profile(key) })).unwrap();
+        stores.path_of(key, Layer::Machine).unwrap()
+    };
+    let of_init =
+        ["boot", "session"].map(|role| ProgramKey { program: "/sbin/init".into(), role: role.into() });
+    let kept = of_init.map(|key| add(&stores, &key, 1));
+    // Of a program that is called so nobody knows more than of others.
+    let other = add(&stores, &key("boot"), 1);
+    kept.iter().chain([&other]).for_each(|path| set_age(path, 4000));
+    let size = fs::metadata(&kept[0]).unwrap().len();
+    let capped = stores.keeping(10 * size);
+    (0..40).for_each(|at| drop(add(&capped, &key(&format!("steady{at}")), 5)));
+    assert_eq!(kept.each_ref().map(|path| path.exists()), [true, true]);
+    assert!(!other.exists());
 }
 
 /// A clock that was ahead for a while has marked profiles as used in years to come.
@@ -237,14 +303,17 @@ fn what_was_marked_by_a_clock_that_was_ahead_is_as_old_as_the_next_use_and_makes
         let keys: Vec<ProgramKey> = (0..PROFILES_OF_A_NAME_MAX).map(|at| key(&format!("x --{at}"))).collect();
         keys.iter().for_each(|key| write(&stores, key, layer));
         set(&of(&keys[5], layer), SystemTime::now() + YEARS);
-        write(&stores, &key("other"), layer);
-        // Others are used later than that.
-        let is_other = |key: &&ProgramKey| **key != keys[5];
+        // Room is made: from now on it ages as others do.
+        write(&stores, &key("x --first"), layer);
+        assert!(modified(&of(&keys[5], layer)) <= SystemTime::now(), "{layer:?}");
+        let left: Vec<&ProgramKey> = keys.iter().filter(|key| of(key, layer).exists()).collect();
         let later = SystemTime::now() + Duration::from_secs(10);
-        keys.iter().filter(is_other).for_each(|key| set(&of(key, layer), later));
-        write(&stores, &key("x --new"), layer);
-        let gone: Vec<&ProgramKey> = keys.iter().filter(|key| !of(key, layer).exists()).collect();
-        assert_eq!(gone, [&keys[5]], "{layer:?}");
+        left.iter().filter(|key| ***key != keys[5]).for_each(|key| set(&of(key, layer), later));
+        for at in 0..PROFILES_OF_A_NAME_MAX - left.len() {
+            assert!(of(&keys[5], layer).exists(), "{layer:?}");
+            write(&stores, &key(&format!("x --new{at}")), layer);
+        }
+        assert!(!of(&keys[5], layer).exists(), "{layer:?}");
     }
 }
 
@@ -358,13 +427,13 @@ fn only_what_is_surely_ours_and_surely_stale_may_be_pruned() {
     put("elsewhere", &of(fifo.to_str().unwrap(), version));
     fs::create_dir_all(dir.path().join("other/build-id/ab")).unwrap();
     fs::rename(dir.path().join("elsewhere"), dir.path().join("other/build-id/ab/cd.profile")).unwrap();
-    let verdict = sidecar(&dir.path().join("other/build-id/ab/cd.profile")).verdict;
+    let verdict = sidecar(&dir.path().join("other/build-id/ab/cd.profile"), false).verdict;
     assert_eq!(verdict, Verdict::Stale("no regular file".into()));
     let found: Vec<PathBuf> = sidecars_below(dir.path()).unwrap();
     assert_eq!(found.len(), 4, "{found:?}");
-    let pruned: Vec<&PathBuf> = found.iter().filter(|path| sidecar(path).may_be_pruned()).collect();
+    let pruned: Vec<&PathBuf> = found.iter().filter(|path| sidecar(path, false).may_be_pruned()).collect();
     assert_eq!(pruned, [&dir.path().join("build-id/ab/cd.profile")]);
-    let verdict = |name: &str| sidecar(&dir.path().join(name)).verdict;
+    let verdict = |name: &str| sidecar(&dir.path().join(name), false).verdict;
     assert!(matches!(verdict("build-id/ab/newer.profile"), Verdict::Unknown(_)));
     assert!(matches!(verdict("build-id/ab/pipe.profile"), Verdict::Unknown(_)), "it is not waited for");
 }
@@ -430,5 +499,35 @@ fn a_store_that_is_a_file_or_below_one_is_told_to_be_no_directory() {
         let refused = Stores::at(wanted.into()).room(Layer::User).unwrap_err();
         let StoreError::Io { path, source } = &refused else { panic!("{refused:?}") };
         assert_eq!((&**path, source.kind()), (wanted, std::io::ErrorKind::NotADirectory));
+    }
+}
+
+/// What refuses each profile says so before a program is observed for nothing, at each start anew.
+#[test]
+fn a_store_that_takes_no_profile_has_no_room() {
+    use prepage_sys::call_filter::{When, fail};
+    let (_dir, stores) = place();
+    write(&stores, &key("x"), Layer::User);
+    assert!(stores.room(Layer::User).is_ok());
+    assert_eq!(names(stores.directory(Layer::User).unwrap()).len(), 1, "what was tried is gone");
+    let reason = |error: StoreError| match error {
+        StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(0),
+        other => panic!("{other}"),
+    };
+    let child = Forked::new(|| {
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, none).unwrap();
+        stores.room(Layer::User).map_or_else(reason, |()| 0)
+    });
+    assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(Errno::FBIG.raw_os_error()));
+    for (call, errno) in [(libc::SYS_flock, Errno::NOLCK), (libc::SYS_fallocate, Errno::DQUOT)] {
+        let child = Forked::new(|| match fail(errno.raw_os_error(), &[(call, When::Always)]) {
+            Ok(()) => stores.room(Layer::User).map_or_else(reason, |()| 0),
+            Err(_) => 255,
+        });
+        match child.unwrap().wait().unwrap().exit_status() {
+            Some(255) => return skip(Need::Path("/proc/sys/kernel/seccomp".into()), "no filters"),
+            status => assert_eq!(status, Some(errno.raw_os_error()), "call {call}"),
+        }
     }
 }

@@ -61,7 +61,8 @@ type Programs = HashMap<ProgramKey, Profile>;
 
 impl Keep for Programs {
     fn encode(&self) -> Vec<u8> {
-        bundle::write(&self.values().cloned().collect::<Vec<_>>())
+        // More than is read again is forgotten.
+        bundle::write(&self.values().cloned().collect::<Vec<_>>()).unwrap_or_default()
     }
 }
 

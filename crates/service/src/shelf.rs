@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use prepage_core::profile::Profile;
 use prepage_prefetch::config::Config;
+use prepage_profiles::key::is_of_subject;
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::rights::Rights;
 
 use crate::known::Known;
-use crate::subject::is_of_subject;
 
 /// The profiles for one user, or for all.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +84,7 @@ impl Shelf {
 
     /// Adds `profile` where it is a program's, and there is none of its key yet. Returns whether there is room.
     fn add(&mut self, profile: &Profile, held: &Self, rights: &Rights, bytes_max: u64) -> bool {
-        if is_of_subject(profile) {
+        if is_of_subject(&profile.program, &profile.role) {
             return true;
         }
         let known = Known::new(profile, rights.clone());

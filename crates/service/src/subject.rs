@@ -2,17 +2,11 @@
 
 use std::path::PathBuf;
 
-use prepage_core::profile::Profile;
+use prepage_profiles::key::{BOOT, INIT, SESSION};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::rights::Rights;
 
 use crate::homes::{home, stores_of_user};
-
-/// What all of them are said to be of: the machine's first program by the name that the kernel knows it by. Where that is a link, no
-/// program is called so.
-const PROGRAM: &str = "/sbin/init";
-const BOOT: &str = "boot";
-const SESSION: &str = "session";
 
 /// A boot or a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +24,7 @@ impl Subject {
             Self::Boot => BOOT,
             Self::Session(_) => SESSION,
         };
-        ProgramKey { program: PROGRAM.into(), role: role.into() }
+        ProgramKey { program: INIT.into(), role: role.into() }
     }
 
     /// The layer with its profile.
@@ -63,9 +57,4 @@ impl Subject {
             Self::Session(uid) => Ok(stores_of_user(uid, layers).ok_or(StoreError::Nowhere)?.0),
         }
     }
-}
-
-/// Whether `profile` is of a boot or a session, and no start of a program is served from it.
-pub fn is_of_subject(profile: &Profile) -> bool {
-    profile.program == PROGRAM && [BOOT, SESSION].contains(&profile.role.as_str())
 }

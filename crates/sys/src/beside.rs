@@ -167,6 +167,9 @@ fn take_own_name() {
 fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
     const FIRST_KEPT: i32 = 3;
     let first_closed = FIRST_KEPT + keep.len() as i32;
+    // First: a filter may kill this process for any call that it makes.
+    // SAFETY: the limit lives through the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
     take_own_name();
     // SAFETY: plain system calls on numbers. Every descriptor closed or replaced here belonged to values of the
     // caller's copy of memory that this process never uses again: `work` gets only what this function returns.
@@ -195,7 +198,6 @@ fn leave_callers_world(keep: &[OwnedFd]) -> io::Result<Vec<OwnedFd>> {
         // a failure.
         libc::umask(libc::umask(0) & !0o700);
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         Ok((FIRST_KEPT..first_closed).map(|number| OwnedFd::from_raw_fd(number)).collect())
     }
 }

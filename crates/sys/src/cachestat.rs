@@ -35,7 +35,7 @@ pub struct CacheCounts {
 // include/uapi/linux/mman.h
 const _: () = assert!(size_of::<Range>() == 16 && size_of::<CacheCounts>() == 40);
 // The same number on every architecture.
-const SYS_CACHESTAT: libc::c_long = 451;
+pub(crate) const SYS_CACHESTAT: libc::c_long = 451;
 
 /// Whether cachestat(2) sees the pages of `file`. Not in an overlay: such a file has no pages of its own (Linux 6.18, mm/filemap.c, `f_mapping`). A
 /// mapping is one of the file below, whose pages mincore(2) sees.

@@ -11,6 +11,7 @@ use libc::{
 
 use crate::fork::fork_unannounced;
 use crate::given::check;
+use crate::own_pages::began_without_filters;
 use crate::process_status::ProcessStatus;
 use crate::reap::wait4;
 
@@ -72,15 +73,33 @@ pub fn inherited_filters() -> u32 {
     filters_of_this_thread().unwrap_or(0).saturating_sub(OWN.load(Ordering::Relaxed))
 }
 
-/// What a child process says to `ask`; no where it is killed for a system call that a filter does not allow. `ask` allocates nothing.
-pub(crate) fn holds_in_child(ask: fn() -> bool) -> io::Result<bool> {
+/// Whether a seccomp filter kills who does what `ask` does: where this process is under filters, a child asks first. `ask` allocates nothing.
+pub(crate) fn is_deadly(ask: fn()) -> bool {
+    // Where nobody tells, there may be one.
+    let may_be_filtered = !began_without_filters() && filters_of_this_thread() != Some(0);
+    may_be_filtered && !lives_in_child(ask).unwrap_or(false)
+}
+
+/// Whether a child process that calls `ask` comes to its end.
+pub(crate) fn lives_in_child(ask: fn()) -> io::Result<bool> {
     // SAFETY: the copy asks, without allocating, and leaves by _exit.
     let Some(child) = (unsafe { fork_unannounced() })? else {
+        leave_no_core();
+        ask();
         // SAFETY: ends the process without running anything of the parent's.
-        unsafe { libc::_exit(i32::from(!ask())) }
+        unsafe { libc::_exit(0) }
     };
     // Of a child whose end is not seen nothing is known.
     Ok(matches!(wait4(child, libc::__WALL), Ok(Some(ended)) if ended.status == 0))
+}
+
+/// From now on no end of this process leaves a core, neither in a file nor with the program that core_pattern names (core(5)).
+pub(crate) fn leave_no_core() {
+    // SAFETY: the limit lives through the call; PR_SET_DUMPABLE takes a number.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
 }
 
 fn filters_of_this_thread() -> Option<u32> {

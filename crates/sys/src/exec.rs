@@ -117,6 +117,17 @@ fn null_terminated<'a>(strings: impl Iterator<Item = &'a CStr>) -> Vec<*const li
     strings.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
+/// The path by which the kernel executed this program (AT_EXECFN), without a system call; empty where the kernel does not say.
+pub fn executed() -> &'static OsStr {
+    // SAFETY: getauxval reads what the kernel has put above the stack.
+    let place = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+    if place.is_null() {
+        return OsStr::new("");
+    }
+    // SAFETY: there the kernel has put a C string, which stays.
+    OsStr::from_bytes(unsafe { CStr::from_ptr(place) }.to_bytes())
+}
+
 /// Whether this process was started with standard stream `stream` (0 to 2) closed. Something else has its number by now.
 pub fn was_closed(stream: u8) -> bool {
     INHERITED.load(Ordering::Relaxed) & 1 << stream != 0

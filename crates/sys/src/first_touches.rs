@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use prepage_core::PAGE_SIZE;
 use rustix::io::Errno;
 
-use crate::call_filter::holds_in_child;
+use crate::call_filter::is_deadly;
 use crate::given::check;
 use crate::userfaultfd::{OpenError, Userfaultfd};
 use crate::userfaultfd_abi::{
@@ -34,8 +34,15 @@ pub(crate) fn is_gone(userfaultfd: BorrowedFd<'_>) -> bool {
     result == -1 && Errno::from_io_error(&io::Error::last_os_error()) == Some(Errno::SRCH)
 }
 
-/// Whether this process gets a userfaultfd for first touches.
+/// Whether this process gets a userfaultfd for first touches, and lives to tell.
 pub(crate) fn probe_first_touches() -> Result<(), OpenError> {
+    if is_deadly(|| drop(ask_for_first_touches())) {
+        return Err(OpenError::NotPermitted);
+    }
+    ask_for_first_touches()
+}
+
+fn ask_for_first_touches() -> Result<(), OpenError> {
     agree_on_first_touches(Userfaultfd::descriptor(USER_MODE_ONLY)?.as_fd())
 }
 
@@ -52,22 +59,13 @@ pub(crate) fn agree_on_first_touches(userfaultfd: BorrowedFd<'_>) -> Result<(), 
     Ok(())
 }
 
-/// The same, asked by a child process: where seccomp kills who calls userfaultfd, it dies instead of this one.
-pub(crate) fn probe_first_touches_in_child() -> Result<(), OpenError> {
-    match holds_in_child(|| probe_first_touches().is_ok()) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(OpenError::NotPermitted),
-        Err(error) => Err(OpenError::Other(error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use prepage_testing::{Need, unless_refused};
     use std::io;
 
     use crate::agent::may_arm;
-    use crate::call_filter::kill_for;
+    use crate::call_filter::{kill_for, lives_in_child};
     use crate::forked::Forked;
 
     /// Where it counted as leave, the next to ask would be killed: the program.
@@ -94,16 +92,14 @@ mod tests {
         }
     }
 
-    /// Nothing else keeps it from one: what is refused above is refused for the filter.
+    /// Nothing else ends it: what is refused above is refused for the filter.
     #[test]
-    fn a_probe_in_a_child_finds_what_one_here_does() {
+    fn a_probe_in_a_child_comes_to_its_end() {
         for disposition in [libc::SIG_DFL, libc::SIG_IGN] {
             let child = Forked::new(|| {
                 // SAFETY: as above.
                 unsafe { libc::signal(libc::SIGCHLD, disposition) };
-                i32::from(
-                    super::probe_first_touches_in_child().is_ok() != super::probe_first_touches().is_ok(),
-                )
+                i32::from(!lives_in_child(|| drop(super::ask_for_first_touches())).unwrap())
             });
             assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
         }

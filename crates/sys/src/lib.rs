@@ -55,6 +55,7 @@
 //! | [`readahead`] | the read-ahead of all disks, set for a while and restored     | root            |
 //! | [`reap`]      | waiting for children, and what each used                        |                 |
 //! | [`call_filter`] | system calls that a process gives up                     | seccomp         |
+//! | [`uncommon_calls`] | whether a filter kills who serves a start                      | seccomp         |
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
 //! | [`bare_main`](mod@bare_main) | a process that begins without Rust's start-up code             |                 |
@@ -169,6 +170,7 @@ pub mod thread;
 pub mod thread_reads;
 pub mod timed_stream;
 pub mod tsc;
+pub mod uncommon_calls;
 pub mod user_namespace;
 pub mod userfaultfd;
 mod userfaultfd_abi;

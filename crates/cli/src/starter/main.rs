@@ -11,16 +11,16 @@ mod stand_in;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_prefetch::launch::{LaunchOptions, Launched, begin};
 use prepage_profiles::program;
-use prepage_sys::exec::{exec, exec_with, keep_streams};
+use prepage_sys::exec::{exec, exec_with, executed, keep_streams};
 use prepage_sys::heaps::Heaps;
-use rustix::param::linux_execfn;
+use prepage_sys::uncommon_calls::are_deadly;
+use rustix::io::Errno;
 
 // musl's own takes a lock and a system call too many.
 #[global_allocator]
@@ -90,34 +90,55 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
 fn start(run: &Run) -> u8 {
     let launched = begin(&run.command, &run.command[0], &run.options);
     let mut argv = run.command.clone();
-    let program = launched.program().unwrap_or_else(|| {
-        // What is no program gets its message from the exec that fails.
-        let program = program::find(&argv[0]).unwrap_or_else(|_| PathBuf::from(&argv[0]));
-        if program::has_stand_in(&argv[0], &program) {
-            stand_in::name_by_path(&mut argv, &program);
-        }
-        program
-    });
-    become_program(&program, &run.command[0], &argv, launched, &[])
+    let ways = if are_deadly() {
+        let way = |program| Way { program, argv: argv.clone(), variables: Vec::new() };
+        program::there(&argv[0], None).into_iter().map(way).collect()
+    } else {
+        let program = launched.program().unwrap_or_else(|| {
+            // What is no program gets its message from the exec that fails.
+            let program = program::find(&argv[0]).unwrap_or_else(|_| PathBuf::from(&argv[0]));
+            if program::has_stand_in(&argv[0], &program) {
+                stand_in::name_by_path(&mut argv, &program);
+            }
+            program
+        });
+        vec![Way { program, argv, variables: Vec::new() }]
+    };
+    become_first(&ways, &run.command[0], launched)
 }
 
-/// Becomes the executable `program`, called `name`, with these arguments and variables, once what serves the start has given word.
-fn become_program(
-    program: &Path,
-    name: &OsStr,
-    argv: &[OsString],
-    launched: Launched,
-    variables: &[(OsString, OsString)],
-) -> u8 {
-    let prepared = launched.wait(program);
+/// An executable, and the arguments and variables that it is to get.
+struct Way {
+    program: PathBuf,
+    argv: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+}
+
+/// Becomes the first of `ways` that there is, called `name`, once what serves the start has given word.
+fn become_first(ways: &[Way], name: &OsStr, launched: Launched) -> u8 {
+    let prepared = launched.wait(ways.first().map_or(Path::new(name), |way| &way.program));
     // Configure scripts compare standard error, and an extra line breaks them: there are messages with `-v` alone.
     prepared.messages.iter().for_each(|message| say(message));
-    let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));
-    let observer = prepared.variables.iter().map(|(name, value)| (name.as_str(), value.as_os_str()));
-    let variables: Vec<(&str, &OsStr)> = own.chain(observer).collect();
-    let error = exec_with(program.as_os_str(), argv, &variables);
-    say(&format!("{}: {}", name.display(), reason(&error)));
-    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE }
+    let mut failed = io::Error::from(Errno::NOENT);
+    for Way { program, argv, variables } in ways {
+        let own = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.as_os_str())));
+        let observer = prepared.variables.iter().map(|(name, value)| (name.as_str(), value.as_os_str()));
+        let variables: Vec<(&str, &OsStr)> = own.chain(observer).collect();
+        let error = exec_with(program.as_os_str(), argv, &variables);
+        let (is_passed_over, is_told) = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => (true, false),
+            io::ErrorKind::PermissionDenied => (true, true),
+            _ => (false, true),
+        };
+        if is_told || ways.len() == 1 {
+            failed = error;
+        }
+        if !is_passed_over {
+            break;
+        }
+    }
+    say(&format!("{}: {}", name.display(), reason(&failed)));
+    if failed.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE }
 }
 
 fn hand_over(args: &[OsString]) -> u8 {
@@ -136,7 +157,7 @@ fn hand_over(args: &[OsString]) -> u8 {
 /// Beside this binary (a build or an install of both), or where distributions put helpers of a command.
 fn tools_places() -> Vec<PathBuf> {
     // Without a /proc, what was executed: mostly no link, and better than nothing.
-    let me = std::env::current_exe().unwrap_or_else(|_| OsStr::from_bytes(linux_execfn().to_bytes()).into());
+    let me = std::env::current_exe().unwrap_or_else(|_| executed().into());
     // What was found without a directory says nothing of where: least of all in the working directory.
     let directory = me.parent().filter(|directory| !directory.as_os_str().is_empty());
     let Some(directory) = directory else { return Vec::new() };

@@ -12,11 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use prepage_prefetch::launch::{LaunchOptions, begin};
-use prepage_profiles::program::{find_all, is_stand_in};
+use prepage_profiles::program::{find_all, is_stand_in, there};
+use prepage_sys::exec::executed;
 use prepage_sys::process_stat::ProcessStat;
-use rustix::param::linux_execfn;
+use prepage_sys::uncommon_calls::are_deadly;
 
-use crate::{NOT_FOUND, become_program, say};
+use crate::{NOT_FOUND, Way, become_first, say};
 
 /// A process, the number of its arguments ([`number_of`]), and the executables that links led to before it became the last of
 /// these; separated as in PATH.
@@ -31,10 +32,12 @@ pub fn name(args: &[OsString]) -> Option<OsString> {
         return None;
     }
     // Callers may give any name (`exec -a`): which link was executed is the kernel's word.
-    let executed = Path::new(OsStr::from_bytes(linux_execfn().to_bytes()));
+    let executed = Path::new(executed());
     match executed.file_name() {
         Some(file) if is_own(file) => None,
-        Some(file) if is_stand_in(executed) && !is_descriptor(executed) => Some(file.to_owned()),
+        Some(file) if !is_descriptor(executed) && (are_deadly() || is_stand_in(executed)) => {
+            Some(file.to_owned())
+        }
         _ => Some(called.to_owned()),
     }
 }
@@ -58,11 +61,11 @@ pub fn name_by_path(argv: &mut [OsString], program: &Path) {
 
 /// Becomes the program called `name`, with the arguments this process got.
 pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
-    let all = find_all(name);
+    let all = if are_deadly() { there(name, Some(executed().as_ref())) } else { find_all(name) };
     let passed = Passed::before(args);
     // When all had their turn, the last: it is the one that the others stand in front of.
-    let next = all.iter().find(|path| !passed.programs.contains(path)).or(all.last());
-    let Some(program) = next else {
+    let next = all.iter().position(|path| !passed.programs.contains(path)).or(all.len().checked_sub(1));
+    let Some(next) = next else {
         let name = name.display();
         say(&format!(
             "{name}: not in PATH, but for a link to prepage, which stands for a program of its name"
@@ -70,16 +73,21 @@ pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
         say(&format!("try: install {name}, or: prepage disable {name}, or call prepage by its own name"));
         return NOT_FOUND;
     };
-    let mut argv = args.to_vec();
-    // Another name that a caller gave stays.
-    if Path::new(&argv[0]).file_name() == Some(name) {
-        name_by_path(&mut argv, program);
-    }
-    let mut command = argv.clone();
-    command[0] = program.clone().into_os_string();
+    let way = |program: &PathBuf| {
+        let mut argv = args.to_vec();
+        // Another name that a caller gave stays.
+        if Path::new(&argv[0]).file_name() == Some(name) {
+            name_by_path(&mut argv, program);
+        }
+        let variables = if all.len() > 1 { passed.then(program, args) } else { Vec::new() };
+        Way { program: program.clone(), argv, variables }
+    };
+    let mut command = args.to_vec();
+    command[0] = all[next].clone().into_os_string();
     let launched = begin(&command, name, &LaunchOptions::default());
-    let variables = if all.len() > 1 { passed.then(program, args) } else { Vec::new() };
-    become_program(program, name, &argv, launched, &variables)
+    // Only where it is not known which may be executed may another one be left.
+    let ways: Vec<Way> = all[next..].iter().take(if are_deadly() { all.len() } else { 1 }).map(way).collect();
+    become_first(&ways, name, launched)
 }
 
 /// Wrappers that stand in front of the program that this process is to become.
@@ -107,12 +115,11 @@ impl Passed {
     }
 
     /// The variable for `program`, which this process becomes behind these.
-    fn then(mut self, program: &Path, args: &[OsString]) -> Vec<(OsString, OsString)> {
-        if self.programs.iter().all(|passed| passed != program) {
-            self.programs.push(program.into());
-        }
+    fn then(&self, program: &Path, args: &[OsString]) -> Vec<(OsString, OsString)> {
+        let is_new = self.programs.iter().all(|passed| passed != program);
+        let programs = self.programs.iter().map(PathBuf::as_path).chain(is_new.then_some(program));
         let numbers = [std::process::id().to_string(), number_of(args).to_string()];
-        let fields = numbers.iter().map(Path::new).chain(self.programs.iter().map(PathBuf::as_path));
+        let fields = numbers.iter().map(Path::new).chain(programs);
         // A path with a colon cannot be in PATH.
         std::env::join_paths(fields).map_or_else(|_| Vec::new(), |all| vec![(PASSED.into(), all)])
     }

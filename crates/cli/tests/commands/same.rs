@@ -9,6 +9,8 @@ use std::process::Command;
 
 use crate::support::place::{LOOK, Place, seen};
 use crate::support::{can_learn, is_root, text};
+use prepage_core::profile::{History, Profile};
+use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Need, has};
 
 fn built(place: &Place, compiler: &[&str], name: &str, source: &str) -> Option<String> {
@@ -85,26 +87,106 @@ fn where_the_kernel_refuses_to_show_anything() {
     }
 }
 
-/// A probe that is killed, in a process whose children's ends are kept from it.
-#[test]
-fn where_a_filter_kills_who_asks() {
-    let source = "#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <signal.h>\n#include <sys/prctl.h>\n\
-        #include <sys/syscall.h>\n#include <unistd.h>\n\
+/// Kills who makes a system call, by a filter, as units do that list what their program calls (SystemCallFilter= of systemd.exec(5)). Children's ends are
+/// kept from the process, or not.
+fn killing(call: i64, children: &str) -> Option<Place> {
+    let source = "#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <signal.h>\n#include <stdlib.h>\n\
+        #include <sys/prctl.h>\n#include <unistd.h>\n\
         int main(int argc, char **argv) {\n\
         struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),\n\
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),\n\
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, atoi(argv[2]), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),\n\
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};\n\
         struct sock_fprog program = {4, filter};\n\
         signal(SIGCHLD, argv[1][0] == 'i' ? SIG_IGN : SIG_DFL);\n\
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 125;\n\
-        execvp(argv[2], argv + 2);\n\
+        execvp(argv[3], argv + 3);\n\
         return 125;\n}\n";
+    let place = Place::new();
+    let kill = built(&place, &["cc"], "kill", source)?;
+    Some(place.behind(&[&kill, children, &call.to_string()]))
+}
+
+/// A probe that is killed, in a process whose children's ends are kept from it.
+#[test]
+fn where_a_filter_kills_who_asks() {
     for children in ["ignored", "default"] {
-        let place = Place::new();
-        let Some(kill) = built(&place, &["cc"], "kill", source) else { return };
-        let place = place.behind(&[&kill, children]);
+        let Some(place) = killing(libc::SYS_userfaultfd, children) else { return };
         place.same(&["/bin/true"]);
         place.same(&["/usr/bin/python3", "-c", LOOK]);
+    }
+}
+
+/// What the starter calls before it is the program, and the program does not.
+const STARTERS: [(&str, i64); 11] = [
+    // Not yet in the crate libc for each C library.
+    ("cachestat", 451),
+    ("mincore", libc::SYS_mincore),
+    ("openat2", libc::SYS_openat2),
+    ("preadv2", libc::SYS_preadv2),
+    ("fadvise64", libc::SYS_fadvise64),
+    ("statx", libc::SYS_statx),
+    ("faccessat2", libc::SYS_faccessat2),
+    ("pipe2", libc::SYS_pipe2),
+    ("prctl", libc::SYS_prctl),
+    #[cfg(target_arch = "x86_64")]
+    ("readlink", libc::SYS_readlink),
+    #[cfg(not(target_arch = "x86_64"))]
+    ("readlinkat", libc::SYS_readlinkat),
+    ("close_range", libc::SYS_close_range),
+];
+
+#[test]
+fn where_a_filter_kills_starters() {
+    for (name, call) in STARTERS {
+        let Some(place) = killing(call, "default") else { return };
+        place.same(&["/bin/true"]);
+        place.same(&["true"]);
+        let told = place.said(&["true"]);
+        assert!(told.contains("a seccomp filter kills"), "{name}: {told}");
+        assert!(place.sandbox.profiles().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn enabled_programs_start_where_a_filter_kills_starters() {
+    for (name, call) in STARTERS {
+        let Some(place) = killing(call, "default") else { return };
+        let directory = |name: &str| {
+            let path = place.sandbox.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let [links, more_links, wrappers, others] =
+            ["links", "more-links", "wrappers", "others"].map(directory);
+        for links in [&links, &more_links] {
+            std::os::unix::fs::symlink(&place.prepage, links.join("echo")).unwrap();
+            std::os::unix::fs::symlink(&place.prepage, links.join("no-such-program")).unwrap();
+        }
+        // As ccache does, which finds the next of its name in PATH that is not ccache itself.
+        let wrapper = wrappers.join("echo");
+        let next = links.join("echo");
+        fs::write(&wrapper, format!("#!/bin/sh\nexec '{}' wrapped \"$@\"\n", next.display())).unwrap();
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        // It may not be executed.
+        fs::write(others.join("echo"), "").unwrap();
+        let output = |places: &[&Path], words: &[&str]| {
+            let path = std::env::join_paths(places.iter().chain(&[Path::new("/usr/bin"), Path::new("/bin")]));
+            let path = format!("PATH={}", path.unwrap().to_str().unwrap());
+            // In time, or in a circle.
+            let timed = ["timeout", "-s", "KILL", "20", "env", &path];
+            seen(&place.output(&[&timed[..], words].concat()))
+        };
+        let ended = |code, out: &str, err: &str| (Some(code), None, out.to_owned(), err.to_owned());
+        for places in [&[&*links, &more_links][..], &[&links], &[&links, &others]] {
+            assert_eq!(output(places, &["echo", "a"]), ended(0, "a\n", ""), "{name} {places:?}");
+        }
+        let started = output(&[&links, &wrappers], &["echo", "a"]);
+        assert_eq!(started, ended(0, "wrapped a\n", ""), "{name}");
+        let by_path = links.join("echo");
+        let started = output(&[&links], &[by_path.to_str().unwrap(), "a"]);
+        assert_eq!(started, ended(0, "a\n", ""), "{name}");
+        let (code, _, _, said) = output(&[&links], &["no-such-program"]);
+        assert_eq!(code, Some(127), "{name}: {said}");
     }
 }
 
@@ -367,6 +449,35 @@ fn places_that_cannot_be_written_or_executed() {
     let place = place.behind(&["unshare", "-m", "sh", "-c", &format!("{full}; exec \"$@\""), "sh"]);
     place.same(&look);
     assert!(place.said(&look).contains("not learning"), "{}", place.said(&look));
+}
+
+/// It has room, and takes nothing: as with a quota, or a lock that the file system does not know.
+#[test]
+fn a_store_that_cannot_be_written_has_no_start_observed_for_ever() {
+    let limited = Place::new().after("ulimit -f 0");
+    for _start in 0..2 {
+        let told = limited.said(&["true"]);
+        assert!(told.contains("not learning: ") && !told.contains("learning from this start"), "{told}");
+        limited.sandbox.wait_for_helpers();
+    }
+    if !can_learn(&limited.sandbox) {
+        return;
+    }
+    // Nor where a known one is to be observed again.
+    let known = limited.behind(&[]);
+    known.said(&["true"]);
+    known.sandbox.wait_for_profile();
+    let key = ProgramKey::of(&["true".into()]).unwrap();
+    let due = |profile: Option<Profile>| {
+        profile.map(|profile| Profile { history: History { due: 1, ..profile.history }, ..profile })
+    };
+    Stores::at(known.sandbox.store()).update(&key, Layer::User, due).unwrap();
+    let limited = known.after("ulimit -f 0");
+    for _start in 0..2 {
+        let told = limited.said(&["true"]);
+        assert!(told.contains("not learning: "), "{told}");
+        limited.sandbox.wait_for_helpers();
+    }
 }
 
 #[test]

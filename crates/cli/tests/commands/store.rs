@@ -331,7 +331,7 @@ fn an_import_goes_on_behind_a_profile_that_cannot_be_written() {
     let [(bad, first), (good, second)] = [profile_of(&["false"]), profile_of(&["sleep"])];
     fs::create_dir_all(stores.path_of(&bad, Layer::User).unwrap()).unwrap();
     let file = sandbox.path().join("bundle");
-    fs::write(&file, bundle::write(&[first, second])).unwrap();
+    fs::write(&file, bundle::write(&[first, second]).unwrap()).unwrap();
     let output = sandbox.output(&["profile", "import", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("false: not imported"), "{}", text(&output.stderr));

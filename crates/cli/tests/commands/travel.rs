@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 
 use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 use prepage_core::profile::Profile;
-use prepage_core::profile::file::encode;
+use prepage_core::profile::file::{FORMAT_VERSION, encode};
+use prepage_profiles::bundle;
 use prepage_testing::{Need, has};
 use serde_json::Value;
 
@@ -162,6 +163,58 @@ fn what_no_longer_fits_is_told_and_pruned() {
     assert!(text(&verify(&[]).stdout).contains("0 of 0") && maps.join("app.js.map").exists());
 }
 
+/// What a package brings may be of a program that is not installed, or of one that another machine has elsewhere.
+#[test]
+fn sidecars_of_packages_are_neither_stale_nor_removed() {
+    let sandbox = Sandbox::outside_homes();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
+    let (_places, [machine, vendor]) = {
+        let (place, maps) = maps_place();
+        (place, ["machine", "vendor"].map(|name| maps.join(name)))
+    };
+    for maps in [&machine, &vendor] {
+        let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(maps), as_text(&program)]);
+        assert!(written.status.success(), "{}", text(&written.stderr));
+    }
+    sandbox.profiles().iter().for_each(|profile| fs::remove_file(profile).unwrap());
+    let layers = std::env::join_paths([&machine, &vendor]).unwrap();
+    let verify = |more: &[&str]| {
+        let mut command = sandbox.prepage(&[&["profile", "verify", "--json"], more].concat());
+        let output = command.env("PREPAGE_LAYERS", &layers).output().unwrap();
+        let verified = json(&output)["verified"].as_array().unwrap().clone();
+        let states = verified.iter().map(|one| (one["state"].clone(), one["removed"].clone()));
+        (output.status.code(), states.collect::<Vec<_>>())
+    };
+    let state = |state: &str, removed: bool| (Value::from(state), Value::from(removed));
+    fs::remove_file(&program).unwrap();
+    let found = verify(&[]);
+    assert_eq!(found, (Some(125), vec![state("stale", false), state("unknown", false)]));
+    // Another build in its place: the machine's own is of no use any more, and the package's is the package's.
+    fs::copy("/usr/bin/ls", &program).unwrap();
+    let pruned = verify(&["--prune"]);
+    assert_eq!(pruned, (Some(1), vec![state("stale", true), state("stale", false)]));
+    let named = verify(&["--prune", as_text(&vendor)]);
+    assert_eq!(named, (Some(0), vec![state("stale", true)]));
+}
+
+/// A sidecar of a newer prepage, for example.
+#[test]
+fn what_cannot_be_looked_at_is_not_stale() {
+    let sandbox = Sandbox::new();
+    let (_place, maps) = maps_place();
+    fs::create_dir_all(maps.join("ends")).unwrap();
+    let mut newer = encode(&Profile::default());
+    let version = newer.windows(4).position(|bytes| bytes == FORMAT_VERSION.to_le_bytes()).unwrap();
+    newer[version..version + 4].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
+    fs::write(maps.join("ends/one.profile"), newer).unwrap();
+    let checked = sandbox.output(&["profile", "verify", "--json", as_text(&maps)]);
+    assert_eq!(json(&checked)["verified"][0]["state"], "unknown", "{}", text(&checked.stdout));
+    assert_eq!(checked.status.code(), Some(125));
+}
+
 #[test]
 fn a_file_without_a_map_does_not_verify_and_one_that_cannot_be_checked_stops_no_other() {
     let sandbox = Sandbox::new();
@@ -201,6 +254,24 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
         let said = text(&refused.stderr);
         assert_eq!(refused.status.code(), Some(125), "{said}");
         assert!(said.contains(why) && said.contains(&format!("  try: {remedy}")), "{said}");
+    }
+}
+
+/// A script that exports two programs is to hear that one of them is missing.
+#[test]
+fn a_named_profile_that_is_left_out_fails_and_one_of_all_does_not() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.store()).unwrap();
+    for (at, program) in ["/usr/bin/perl", "/home/ann/tool"].into_iter().enumerate() {
+        let role = program.rsplit_once('/').unwrap().1.to_owned();
+        let profile = Profile { program: program.into(), role, ..Profile::default() };
+        fs::write(sandbox.store().join(format!("one-000000000000000{at}.profile")), encode(&profile))
+            .unwrap();
+    }
+    for (names, code) in [(&["perl", "tool"][..], 1), (&["perl"], 0), (&["--all"], 0)] {
+        let exported = sandbox.output(&[&["profile", "export", "-o", "-"], names].concat());
+        assert_eq!(exported.status.code(), Some(code), "{names:?}: {}", text(&exported.stderr));
+        assert_eq!(bundle::read(&exported.stdout).unwrap().len(), 1, "{names:?}");
     }
 }
 

@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
 
 use super::Log;
-use crate::call_filter::inherited_filters;
 use crate::first_touches;
 use crate::proc_file;
 use crate::userfaultfd::OpenError;
@@ -276,8 +275,5 @@ impl FirstTouches {
 /// # Errors
 /// When none can be had, with what would help.
 pub fn may_arm() -> Result<(), OpenError> {
-    match inherited_filters() {
-        0 => first_touches::probe_first_touches(),
-        _ => first_touches::probe_first_touches_in_child(),
-    }
+    first_touches::probe_first_touches()
 }

@@ -10,7 +10,7 @@ use perf_event_open_sys::{self as perf, bindings as abi, ioctls};
 
 use super::{PerfError, Setup};
 use crate::bpf::Program;
-use crate::call_filter::{holds_in_child, inherited_filters};
+use crate::call_filter;
 use crate::given::descriptor;
 
 /// Whose event it is.
@@ -128,12 +128,10 @@ fn is_deadly() -> bool {
 }
 
 fn find_whether_deadly() -> bool {
-    let ask = || {
+    call_filter::is_deadly(|| {
         // SAFETY: there is no event without attributes: the kernel answers EFAULT.
         unsafe { perf::perf_event_open(std::ptr::null_mut(), 0, -1, -1, 0) };
-        true
-    };
-    inherited_filters() > 0 && !holds_in_child(ask).unwrap_or(false)
+    })
 }
 
 /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.

@@ -103,6 +103,10 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
             Err(why) => {
                 say!("prepage: {role}: left out: {why}");
                 remedies.insert(why.remedy());
+                // All means all that may be exported.
+                if !args.all {
+                    end = super::PARTLY.into();
+                }
             }
         }
     }
@@ -182,7 +186,8 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
 }
 
 fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<()> {
-    let bytes = bundle::write(profiles);
+    let bytes =
+        bundle::write(profiles).map_err(|error| Remedied::new(error.to_string(), "name fewer profiles"))?;
     output::replace(path, |file| file.write_all(&bytes))?;
     if !output::is_stdout(path) {
         let profiles = counted(profiles.len(), "profile");

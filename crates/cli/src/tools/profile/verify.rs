@@ -21,10 +21,10 @@ use crate::table::table;
 /// What to verify.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Executables and libraries, sidecars or directories of them, exported files, or names of `list` [default: all profiles
-    /// and sidecars]
+    /// Executables and libraries, sidecars or directories of them, exported files, or names of `list` [default: this user's
+    /// profiles (root: all) and all sidecars]
     what: Vec<String>,
-    /// Remove sidecars whose files are gone or have another content
+    /// Remove sidecars whose files are gone or have another content: those of the machine, and those named
     #[arg(long)]
     prune: bool,
     /// Also show what fits
@@ -35,16 +35,18 @@ pub struct Args {
     json: bool,
 }
 
-/// Something is stale, damaged or missing.
+/// Something is stale, damaged or missing, and all could be checked.
 const STALE: u8 = 1;
 
 /// Runs the command.
 pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let mut found = Vec::new();
     if args.what.is_empty() {
-        of_store(&super::all(stores)?, &mut found);
+        // What others learned may be of files that this user may not look at.
+        let listed = if stores.uid() == 0 { super::all(stores)? } else { stores.list(Layer::User)? };
+        of_store(&listed, &mut found);
         for directory in shared(stores).filter(|directory| directory.is_dir()) {
-            of_directory(directory, &mut found)?;
+            of_directory(stores, directory, &mut found)?;
         }
     }
     let mut all_checked = true;
@@ -56,18 +58,34 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
     }
     let mut pruned = Vec::new();
     if args.prune {
-        for one in found.iter().filter(|one| one.may_be_pruned()) {
+        for one in found.iter().filter(|one| one.may_be_pruned() && is_to_prune(stores, args, &one.holder)) {
             std::fs::remove_file(&one.holder).with_context(|| one.holder.display().to_string())?;
             pruned.push(one.holder.clone());
         }
     }
     print(args, &found, &pruned, out)?;
-    if !all_checked {
+    if !all_checked || found.iter().any(|one| matches!(one.verdict, Verdict::Unknown(_))) {
         return Ok(OWN_FAILURE.into());
     }
     // What was removed is not stale any more.
     let stale = found.iter().any(|one| one.verdict != Verdict::Fits && !pruned.contains(&one.holder));
     Ok(if stale { STALE.into() } else { ExitCode::SUCCESS })
+}
+
+/// Whether the sidecar `holder` is the machine's, or was named, itself or by a directory: what packages bring is theirs.
+fn is_to_prune(stores: &Stores, args: &Args, holder: &Path) -> bool {
+    let mut of_machine = stores.directories().filter(|(layer, _)| *layer == Layer::Machine);
+    let is_named = |name: &String| match Path::new(name) {
+        directory if directory.is_dir() => holder.starts_with(directory),
+        file => file.canonicalize().is_ok_and(|file| file == holder),
+    };
+    of_machine.any(|(_, directory)| holder.starts_with(directory)) || args.what.iter().any(is_named)
+}
+
+/// The sidecar at `path`. That of a package may be of a file that is not installed, or elsewhere.
+fn of_sidecar(stores: &Stores, path: &Path) -> Verified {
+    let mut shipped = stores.directories().filter(|(layer, _)| *layer == Layer::Vendor);
+    verify::sidecar(path, shipped.any(|(_, directory)| path.starts_with(directory)))
 }
 
 /// Directories in which sidecars may lie.
@@ -93,7 +111,7 @@ fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
 fn of_name(stores: &Stores, name: &str, found: &mut Vec<Verified>) -> Result<()> {
     let path = Path::new(name);
     if path.is_dir() {
-        of_directory(path, found)
+        of_directory(stores, path, found)
     } else if path.is_file() {
         of_file(stores, &path.canonicalize().with_context(|| name.to_owned())?, found)
     } else if name.contains('/') {
@@ -104,9 +122,9 @@ fn of_name(stores: &Stores, name: &str, found: &mut Vec<Verified>) -> Result<()>
     }
 }
 
-fn of_directory(directory: &Path, found: &mut Vec<Verified>) -> Result<()> {
+fn of_directory(stores: &Stores, directory: &Path, found: &mut Vec<Verified>) -> Result<()> {
     let sidecars = verify::sidecars_below(directory).with_context(|| directory.display().to_string())?;
-    found.extend(sidecars.iter().map(|path| verify::sidecar(path)));
+    found.extend(sidecars.iter().map(|path| of_sidecar(stores, path)));
     Ok(())
 }
 
@@ -119,7 +137,7 @@ fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()
         for profile in super::carry::read_bundle(path)? {
             // What is of one file alone names no program.
             if profile.program.is_empty() {
-                found.push(verify::sidecar(path));
+                found.push(of_sidecar(stores, path));
             } else {
                 found.extend(verify::profile(path, &profile));
             }
@@ -130,7 +148,7 @@ fn of_file(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()
     found.extend(verify::section(path).with_context(context)?);
     let name = name_of(&content_of(&file)?);
     let beside = shared(stores).map(|directory| directory.join(&name));
-    found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| verify::sidecar(&path)));
+    found.extend(beside.filter(|path| path.is_file()).map(|path: PathBuf| of_sidecar(stores, &path)));
     if found.len() == before {
         found.push(Verified {
             kind: "section",
