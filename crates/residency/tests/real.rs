@@ -4,8 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_residency::{ByteRange, Residency, Spot, Stopped, Walk, evict, warm};
+use prepage_prefetch::cold::resident_share;
+use prepage_profiles::identity;
+use prepage_residency::{ByteRange, Residency, Spot, Stopped, Users, Walk, evict, warm};
 use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 
 /// On a disk: the system's temporary directory may be in memory.
@@ -151,6 +154,19 @@ fn an_empty_file_and_a_range_behind_the_end_are_no_pages() {
     }
 }
 
+/// A profile that has the first `pages` of one file.
+fn profile_of(path: &Path, pages: u64) -> Profile {
+    let file = identity::open_to_read(path).unwrap();
+    let learned = ProfiledFile {
+        path: path.to_str().unwrap().into(),
+        identity: identity::identity_of(&file).unwrap(),
+        fingerprint: identity::content_of(&file).unwrap(),
+        learned_unix_s: 0,
+        extents: vec![Extent::new(range(0, pages), 0)],
+    };
+    Profile { files: vec![learned], ..Profile::default() }
+}
+
 /// Where a copy of this program finds the layers that it is to look at.
 const LAYERS: &str = "PREPAGE_TEST_LAYERS";
 
@@ -179,6 +195,7 @@ fn inside_layers() {
     fs::write(at("merged/b"), vec![7; 50 * PAGE_SIZE as usize]).unwrap();
     for (layer, in_overlay) in [("lower/a", "merged/a"), ("upper/b", "merged/b")] {
         assert_eq!(resident(&at(in_overlay)), [range(0, 50)], "{in_overlay}");
+        let profile = profile_of(&at(in_overlay), 50);
         let evicted = &evict(&[Spot::file(at(in_overlay))]).files[0];
         assert_eq!((evicted.before, evicted.after), (Some(50), Some(0)), "{in_overlay}");
         assert_eq!(resident(&at(layer)), [], "{layer}");
@@ -186,6 +203,7 @@ fn inside_layers() {
         let warmed = &warm(&asked, None).files[0];
         assert_eq!((warmed.before, warmed.after), (Some(0), Some(40)), "{in_overlay}");
         assert_eq!(resident(&at(layer)), [range(10, 50)], "{layer}");
+        assert_eq!(resident_share(&profile), Some(0.8), "{in_overlay}");
     }
 }
 
