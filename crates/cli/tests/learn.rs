@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard};
 
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
@@ -177,6 +178,35 @@ fn a_measurement_that_is_to_end_ends_with_the_program_and_keeps_nothing() {
     fs::remove_file(&slow).unwrap();
     assert!(sandbox.output(&[&["learn", "-q", "--"][..], &command].concat()).status.success());
     interrupted();
+}
+
+/// What a start leaves running is waited for before the next.
+#[test]
+fn a_measurement_that_waits_for_what_a_start_has_left_is_to_end_as_well() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let left = sandbox.path().join("left");
+    let script = format!("sleep 600 >/dev/null 2>&1 & echo $! >>'{}'", left.display());
+    let command = ["sh", "-c", &script];
+    assert!(sandbox.output(&[&["learn", "-q", "--"][..], &command].concat()).status.success());
+    let measure = &[&["measure", "--warm", "-n", "1", "--"][..], &command].concat();
+    let mut measure = sandbox.prepage(measure).stderr(Stdio::null()).spawn().unwrap();
+    let sleepers = || -> Vec<i32> {
+        let text = fs::read_to_string(&left).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    wait_for("what the first start leaves", || {
+        let stat = ProcessStat::of(*sleepers().get(1)? as u32).ok()?;
+        (stat.parent == measure.id()).then_some(())
+    });
+    kill_process(Pid::from_child(&measure), Signal::TERM).unwrap();
+    let ended = wait_for("the end of the measurement", || measure.try_wait().unwrap());
+    for sleeper in sleepers() {
+        let _ = kill_process(Pid::from_raw(sleeper).unwrap(), Signal::KILL);
+    }
+    assert_eq!(ended.code(), Some(128 + 15));
 }
 
 #[test]
