@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -102,6 +103,32 @@ fn pages_in_use_stay_and_their_user_is_named() {
     assert!(me.mapped_bytes >= PAGE_SIZE && me.locked_bytes == 0);
     drop(mapping);
     assert_eq!(evict(&[Spot::file(&path)]).files[0].after, Some(0));
+}
+
+/// Logs are: what was added meanwhile was not asked for.
+#[test]
+fn a_file_that_grows_is_warmed_as_it_was_found() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 1000);
+    let asked = [Spot::file(&path)];
+    let pages = || fs::metadata(&path).unwrap().len() / PAGE_SIZE;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut file = fs::File::options().append(true).open(&path).unwrap();
+            while !is_over.load(Ordering::Relaxed) && pages() < 100_000 {
+                file.write_all(&[7; PAGE_SIZE as usize]).unwrap();
+            }
+        });
+        let grown = (0..1000).find_map(|_| {
+            let found = warm(&asked, None).files.pop().unwrap();
+            (found.after.is_some() && pages() > found.pages).then_some(found)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let grown = grown.expect("it grows while it is warmed");
+        assert_eq!((grown.after, grown.error.is_none()), (Some(grown.pages), true));
+    });
 }
 
 #[test]
