@@ -107,6 +107,73 @@ fn pages_in_use_stay_and_their_user_is_named() {
     assert_eq!(evict(&[Spot::file(&path)]).files[0].after, Some(0));
 }
 
+/// A process that maps a file, does something to its pages, and lives until it is dropped.
+struct Mapper(Child);
+
+impl Mapper {
+    /// `does` is Python, with the mapping `memory` of the file's `size` bytes.
+    fn new(python: &mut Command, path: &Path, flags: &str, does: &str) -> Self {
+        let script = format!(
+            "import ctypes, mmap, os, sys\n\
+             fd = os.open(sys.argv[1], os.O_RDWR)\n\
+             size = os.fstat(fd).st_size\n\
+             memory = mmap.mmap(fd, size, flags=mmap.{flags})\n\
+             {does}\n\
+             print('up', flush=True)\n\
+             sys.stdin.read()"
+        );
+        let mut child = python.arg("-c").arg(script).arg(path);
+        child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "up\n");
+        Self(child)
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+/// Each has all of them in its page tables, and the one that has locked them has locked them all.
+#[test]
+fn pages_that_several_use_count_whole_for_each() {
+    let Some(mut python) = prepage_testing::python("ctypes,mmap") else {
+        return skip(Need::Python("ctypes,mmap".into()), "no Python");
+    };
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 64);
+    let locks = "address = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n\
+                 assert ctypes.CDLL(None).mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)) == 0";
+    let locker = Mapper::new(&mut python, &path, "MAP_SHARED", locks);
+    let mut python = prepage_testing::python("ctypes,mmap").unwrap();
+    let other = Mapper::new(&mut python, &path, "MAP_SHARED", "memory[:]");
+    let users = Users::now().of(&Spot::file(&path).open().unwrap());
+    let of = |mapper: &Mapper| {
+        let user = users.iter().find(|user| user.pid == mapper.0.id()).expect("named");
+        (user.mapped_bytes / PAGE_SIZE, user.locked_bytes / PAGE_SIZE)
+    };
+    assert_eq!((of(&locker), of(&other)), ((64, 64), (64, 0)));
+}
+
+#[test]
+fn pages_of_which_a_process_has_copies_alone_are_not_in_use_by_it() {
+    let Some(mut python) = prepage_testing::python("ctypes,mmap") else {
+        return skip(Need::Python("ctypes,mmap".into()), "no Python");
+    };
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 64);
+    let writes = "for at in range(0, size, 4096): memory[at] = 1";
+    let _writer = Mapper::new(&mut python, &path, "MAP_PRIVATE", writes);
+    assert_eq!(Users::now().of(&Spot::file(&path).open().unwrap()), []);
+}
+
 /// Logs are: what was added meanwhile was not asked for.
 #[test]
 fn a_file_that_grows_is_warmed_as_it_was_found() {
@@ -236,7 +303,7 @@ fn inside_layers() {
     }
 }
 
-/// A sparse file far larger than memory is looked at in moments.
+/// Page by page, this would take days, and GiB by GiB half an hour.
 #[test]
 fn holes_cost_nothing() {
     if !has(Need::Path("/dev/shm".into())) {
