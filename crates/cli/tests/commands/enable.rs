@@ -330,6 +330,11 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     assert!(!as_user(&home, &format!("{enable} sh")).status.success());
     assert!(as_user(&home, &format!("{prepage} disable --all")).status.success());
     assert!(!link.exists() && !copy.exists() && foreign.exists());
+    // Copies whose link somebody has removed are taken back as well.
+    assert!(as_user(&home, &format!("{enable} --desktop tool")).status.success());
+    fs::remove_file(&link).unwrap();
+    assert!(copy.exists() && as_user(&home, &format!("{prepage} disable --all")).status.success());
+    assert!(!copy.exists() && !copy.with_file_name("by-path.desktop").exists());
     let again = as_user(&home, &format!("{prepage} disable tool"));
     assert!(!again.status.success() && text(&again.stderr).contains("is not enabled"));
 }
