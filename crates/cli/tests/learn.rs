@@ -10,7 +10,9 @@ use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard};
 
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::sync::Anyway;
+use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
@@ -178,6 +180,35 @@ fn a_measurement_that_is_to_end_ends_with_the_program_and_keeps_nothing() {
     interrupted();
 }
 
+/// What a start leaves running is waited for before the next.
+#[test]
+fn a_measurement_that_waits_for_what_a_start_has_left_is_to_end_as_well() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let left = sandbox.path().join("left");
+    let script = format!("sleep 600 >/dev/null 2>&1 & echo $! >>'{}'", left.display());
+    let command = ["sh", "-c", &script];
+    assert!(sandbox.output(&[&["learn", "-q", "--"][..], &command].concat()).status.success());
+    let measure = &[&["measure", "--warm", "-n", "1", "--"][..], &command].concat();
+    let mut measure = sandbox.prepage(measure).stderr(Stdio::null()).spawn().unwrap();
+    let sleepers = || -> Vec<i32> {
+        let text = fs::read_to_string(&left).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    wait_for("what the first start leaves", || {
+        let stat = ProcessStat::of(*sleepers().get(1)? as u32).ok()?;
+        (stat.parent == measure.id()).then_some(())
+    });
+    kill_process(Pid::from_child(&measure), Signal::TERM).unwrap();
+    let ended = wait_for("the end of the measurement", || measure.try_wait().unwrap());
+    for sleeper in sleepers() {
+        let _ = kill_process(Pid::from_raw(sleeper).unwrap(), Signal::KILL);
+    }
+    assert_eq!(ended.code(), Some(128 + 15));
+}
+
 #[test]
 fn what_outlives_a_learned_program_is_let_go() {
     let sandbox = Sandbox::new();
@@ -224,6 +255,67 @@ fn a_measurement_compares_like_with_like() {
     assert!(cold["ratio_low"].as_f64() <= cold["ratio"].as_f64());
     assert!(report["resident_share_after_chill"].as_f64().unwrap() < 0.5);
     assert!(report["untouched_bytes"].as_u64().unwrap() < report["planned_bytes"].as_u64().unwrap());
+}
+
+/// What `measure --read-ahead` has set in the file `$setting` of the disk that `mounts` has mounted: first what was found as the command was
+/// learned, then that of each start, and what is left.
+fn set_below(sandbox: &Sandbox, mounts: &str, unmounts: &str) -> Vec<String> {
+    let script = format!(
+        "{mounts}
+        timeout 60 \"$0\" measure --warm -n 1 --read-ahead 68k -- sh -c 'cat \"$0\" >>seen' \"$setting\" >&2 || code=$?
+        cat \"$setting\" >>seen
+        {unmounts}
+        exit $code"
+    );
+    // What hangs ends with its first process.
+    let namespaces = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-ec", &script];
+    let mut measure =
+        sandbox.command("unshare", &[&namespaces, &[env!("CARGO_BIN_EXE_prepage-tools")][..]].concat());
+    let measured = measure.current_dir(sandbox.path()).env("code", "0").output().unwrap();
+    assert!(measured.status.success(), "{}: {}", measured.status, text(&measured.stderr));
+    let seen = fs::read_to_string(sandbox.path().join("seen")).unwrap();
+    seen.lines().map(str::to_owned).collect()
+}
+
+fn assert_set_and_restored(seen: &[String]) {
+    // Two starts of each way, the ones that are thrown away counted.
+    assert_eq!((seen.len(), &seen[1..5]), (6, &["68"; 4].map(String::from)[..]), "{seen:?}");
+    assert!(seen[0] != "68" && seen[0] == seen[5], "{seen:?}");
+}
+
+/// Each leads to the one setting of their disk.
+#[test]
+fn the_read_ahead_of_a_disk_with_two_mounted_partitions_is_set_once() {
+    let sandbox = Sandbox::new();
+    let has_partitions = has(Need::LoopDevice) && has(Need::Tool("addpart".into()));
+    if !has_partitions || !has(Need::Mounts) || !can_learn(&sandbox) {
+        return;
+    }
+    let _machine = machine();
+    // Told to the kernel, which need not know of tables of partitions; and their devices need not be in /dev.
+    let mounts = "truncate -s 32M image; loop=$(losetup --find --show --partscan image); disk=${loop##*/}
+        for nth in 1 2; do
+            addpart $loop $nth $((nth * 16384)) 16384
+            mknod part$nth b $(tr : ' ' </sys/block/$disk/${disk}p$nth/dev)
+            mkfs.ext4 -q part$nth; mkdir dir$nth; mount part$nth dir$nth
+        done
+        setting=/sys/block/$disk/queue/read_ahead_kb";
+    let seen = set_below(&sandbox, mounts, "umount dir1 dir2; losetup --detach $loop");
+    assert_set_and_restored(&seen);
+}
+
+/// A Btrfs has a setting of its own, whatever disks it lies on.
+#[test]
+fn the_read_ahead_of_a_btrfs_is_set_as_well() {
+    let sandbox = Sandbox::new();
+    let has_btrfs = has(Need::LoopDevice) && has(Need::Tool("mkfs.btrfs".into()));
+    if !has_btrfs || !has(Need::Mounts) || !can_learn(&sandbox) {
+        return;
+    }
+    let _machine = machine();
+    let mounts = "truncate -s 128M image; id=$(cat /proc/sys/kernel/random/uuid); mkfs.btrfs -q -U $id image
+        mkdir dir; mount -o loop image dir; setting=/sys/fs/btrfs/$id/bdi/read_ahead_kb";
+    assert_set_and_restored(&set_below(&sandbox, mounts, "umount dir"));
 }
 
 /// What starts prepage may ignore SIGCHLD: the kernel would keep no result of a child.

@@ -26,7 +26,10 @@ pub fn pages_as_size(pages: u64) -> String {
 /// Bytes with their unit: `1.5M`, units of 1024 as in arguments.
 pub fn size(bytes: u64) -> String {
     let units = [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("k", 1 << 10)];
-    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+    // Less than a unit that would be rounded to 1024 of the next smaller one is that unit.
+    let is_one =
+        |unit: u64| bytes >= unit || (unit > 1 << 10 && bytes as f64 / (unit >> 10) as f64 >= 1023.95);
+    match units.into_iter().find(|(_, unit)| is_one(*unit)) {
         Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{}{name}", bytes / unit),
         Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / unit as f64),
         None => format!("{bytes}"),
@@ -56,6 +59,11 @@ mod tests {
     fn sizes_are_written_as_arguments_are() {
         let shown: Vec<String> = [0, 1, 256, 384, 1 << 20].into_iter().map(pages_as_size).collect();
         assert_eq!(shown, ["0", "4k", "1M", "1.5M", "4G"]);
+        // What is nearly the next unit is that.
+        let nearly =
+            [1023, (1 << 20) - 1, (1 << 30) - (51 << 10), (1 << 30) - (52 << 10), (1 << 30) - (1 << 20)];
+        assert_eq!(nearly.map(size), ["1023", "1.0M", "1.0G", "1023.9M", "1023M"]);
+        assert_eq!(pages_as_size(262_143), "1.0G");
     }
 
     #[test]

@@ -14,6 +14,12 @@ pub fn width(stream: impl AsFd) -> Option<usize> {
     said.or_else(asked).filter(|&columns| columns > 0)
 }
 
+/// How many lines the terminal `stream` shows; `None` where it is no terminal, or does not say.
+pub fn height(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(size.ws_row.into()).filter(|&lines| lines > 0)
+}
+
 /// `text` with each character that a terminal obeys as `\xHH`: names of threads and files may hold any.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {

@@ -26,15 +26,15 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Chooses for a start with `profile`. Only a start whose outcome is kept may be held out.
+    /// Chooses for a start with `profile`. Only a start whose outcome is kept may be held out; one that the options do not let be held out is
+    /// prefetched, whatever is known of the gain.
     pub fn new(profile: &Profile, options: &LaunchOptions, is_kept: bool) -> Self {
         let device = home(profile);
         let figures = device_of(profile);
-        let turn = if options.prefetch {
-            let tries = is_kept && options.hold_out;
-            gain::turn(device, &profile.starts, tries.then(random))
-        } else {
-            Turn::Off
+        let turn = match (options.prefetch, options.hold_out) {
+            (false, _) => Turn::Off,
+            (true, false) => Turn::Prefetch,
+            (true, true) => gain::turn(device, &profile.starts, is_kept.then(random)),
         };
         Self { device, figures, turn, planned: worthwhile(profile, &figures) }
     }
@@ -75,4 +75,27 @@ impl Choice {
 fn home(profile: &Profile) -> u64 {
     let executable = profile.files.iter().find(|file| file.path == profile.program);
     executable.or(profile.files.first()).map_or(0, |file| file.identity.device)
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::profile::start::ColdStart;
+
+    use super::*;
+
+    #[test]
+    fn a_start_that_is_not_to_be_held_out_is_prefetched_whatever_is_known_of_the_gain() {
+        let start = |held_out, took_us| ColdStart { held_out, took_us, ..ColdStart::default() };
+        let starts = [[start(true, 90); 3], [start(false, 100); 3]].concat();
+        let profile = Profile { starts, ..Profile::default() };
+        let turn = |prefetch, hold_out, is_kept| {
+            let options = LaunchOptions { prefetch, hold_out, ..LaunchOptions::default() };
+            Choice::new(&profile, &options, is_kept).turn
+        };
+        for is_kept in [false, true] {
+            assert_eq!(turn(true, false, is_kept), Turn::Prefetch);
+            assert_eq!(turn(false, false, is_kept), Turn::Off);
+        }
+        assert_eq!(turn(true, true, false), Turn::Off, "it gains nothing, and nothing is tried out");
+    }
 }

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use prepage_core::PageRange;
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_core::profile::{Profile, ProfiledFile};
-use prepage_sys::cachestat::cached_pages;
+use prepage_sys::cachestat;
+use prepage_sys::mapping::{FileMapping, may_know_residency};
 use prepage_sys::processes::processes;
 use prepage_trace::space::mappings;
 use rustix::fs::Advice;
@@ -76,11 +78,23 @@ pub fn resident_share(profile: &Profile) -> Option<f64> {
         .collect();
     for read in plan(profile, PlanOptions::EXACT) {
         if let Some(file) = &files[read.file] {
-            resident += cached_pages(file.as_fd(), read.range).ok()?;
+            resident += resident_pages(file.as_fd(), read.range)?;
             all += read.range.len();
         }
     }
     (all > 0).then(|| resident as f64 / all as f64)
+}
+
+/// How many pages of `range` are in memory; of a file in an overlay, those of the file below. `None` where this user may not know.
+fn resident_pages(file: BorrowedFd<'_>, range: PageRange) -> Option<u64> {
+    if cachestat::sees(file) {
+        return cachestat::cached_pages(file, range).ok();
+    }
+    if !may_know_residency(file).ok()? {
+        return None;
+    }
+    let pages = FileMapping::new(file, range).ok()?.resident().ok()?;
+    Some(pages.into_iter().filter(|&is_there| is_there).count() as u64)
 }
 
 /// Paths that running programs other than `program` have mapped, as far as this user may see.

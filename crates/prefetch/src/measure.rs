@@ -56,7 +56,7 @@ pub enum MeasureError {
     /// The caches could not be emptied.
     #[error("cannot make the cache cold")]
     Chill(#[source] io::Error),
-    /// A signal asked this process to end. The program that ran got it too, and has ended.
+    /// A signal asked this process to end. The program, where it ran still, got it too and has ended.
     #[error("ended by signal {signal}")]
     AskedToEnd {
         /// Its number.
@@ -275,7 +275,9 @@ impl Bench<'_> {
         }
         into.wall_ms.push(began.elapsed().as_nanos() as f64 / 1e6);
         into.disk_faults.push(children_disk_faults() - faults_before);
-        self.await_aftermath();
+        if let Some(signal) = self.await_aftermath(&signals).map_err(failed)? {
+            return Err(MeasureError::AskedToEnd { signal });
+        }
         let read_bytes =
             self.read_bytes().zip(read_before).map(|(after, before)| after.saturating_sub(before));
         into.device_read_bytes.push(read_bytes);
@@ -287,17 +289,22 @@ impl Bench<'_> {
     }
 
     /// Waits until everything that was started and adopted has ended: the next start shall not share the machine with
-    /// the learning of the last. A program that leaves something running for good is waited for once.
-    fn await_aftermath(&mut self) {
+    /// the learning of the last. A program that leaves something running for good is waited for once. Returns the signal that asks this
+    /// process to end meanwhile.
+    fn await_aftermath(&mut self, signals: &Signals) -> io::Result<Option<i32>> {
         let deadline = Instant::now() + self.patience;
         while Instant::now() < deadline {
+            if let Some(arrived) = signals.next()? {
+                return Ok(Some(arrived.signal));
+            }
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => return,
+                Err(_) => return Ok(None),
             }
         }
         self.patience = AFTERMATH_OF_DAEMONS;
+        Ok(None)
     }
 
     fn note(&mut self, trail: Trail) {

@@ -78,12 +78,14 @@ impl ProgramAtHand {
     }
 }
 
-/// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once.
+/// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once, and the program that this process
+/// is left out: what stands in for `name` would find itself by a link to a link of `prepage enable`, or in a copy of it.
 pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
+    let file_at = |path: &Path| rustix::fs::stat(path).ok().map(|file| (file.st_dev, file.st_ino));
+    let own = file_at(Path::new("/proc/self/exe"));
     let mut found: Vec<((u64, u64), PathBuf)> = Vec::new();
     for candidate in candidates(name).filter(|path| executable(path).is_ok() && !is_stand_in(path)) {
-        let Ok(file) = rustix::fs::stat(&candidate) else { continue };
-        let file = (file.st_dev, file.st_ino);
+        let Some(file) = file_at(&candidate).filter(|file| Some(*file) != own) else { continue };
         if found.iter().all(|(known, _)| *known != file) {
             found.push((file, candidate));
         }

@@ -12,6 +12,9 @@ use crate::target::Opened;
 
 /// Pages looked at in one go: 1 GiB of file, a mincore vector of 256 KiB.
 const WINDOW_PAGES: u64 = 1 << 18;
+/// Into how many parts a longer range is divided, and each of these again, to find the windows that have pages in memory. A file of some EiB
+/// has 2^32 windows, and is divided six times; one of 64 GiB, of which all may be in memory, once.
+const PARTS: u64 = 64;
 
 /// Why it is not known.
 #[derive(Debug, thiserror::Error)]
@@ -46,27 +49,11 @@ impl Residency {
         if !may_know_residency(fd).map_err(ResidencyError::Io)? {
             return Err(ResidencyError::NotAllowed);
         }
-        let in_layers = !cachestat::sees(fd);
-        let states = (!in_layers).then(CacheCounts::default);
+        let sees = cachestat::sees(fd);
+        let states = sees.then(CacheCounts::default);
         let mut residency = Self { asked: opened.ranges.clone(), states, ..Self::default() };
-        for window in opened.ranges.iter().flat_map(|range| windows(*range)) {
-            match cachestat::counts(fd, window) {
-                _ if in_layers => {}
-                Ok(counts) => {
-                    if let Some(states) = &mut residency.states {
-                        add(states, &counts);
-                    }
-                    // Spares a walk over the holes of large files.
-                    if counts.cached == 0 {
-                        continue;
-                    }
-                }
-                Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-                    return Err(ResidencyError::NotAllowed);
-                }
-                Err(_) => residency.states = None,
-            }
-            residency.look(opened, window).map_err(ResidencyError::Io)?;
+        for range in &opened.ranges {
+            residency.look_where_some_are(opened, *range, sees)?;
         }
         Ok(residency)
     }
@@ -128,6 +115,38 @@ impl Residency {
         counts.iter().enumerate().map(share).collect()
     }
 
+    /// Looks at the parts of `range` that have pages in memory; at all of it unless cachestat(2) `sees` the file's pages.
+    fn look_where_some_are(
+        &mut self,
+        opened: &Opened,
+        range: PageRange,
+        sees: bool,
+    ) -> Result<(), ResidencyError> {
+        if sees {
+            match cachestat::counts(opened.file.as_fd(), range) {
+                Ok(counts) if counts.cached > 0 && range.len() > WINDOW_PAGES => {
+                    let part_pages = range.len().div_ceil(PARTS).max(WINDOW_PAGES);
+                    let mut parts = parts_of(range, part_pages);
+                    return parts.try_for_each(|part| self.look_where_some_are(opened, part, sees));
+                }
+                Ok(counts) => {
+                    if let Some(states) = &mut self.states {
+                        add(states, &counts);
+                    }
+                    if counts.cached == 0 {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+                    return Err(ResidencyError::NotAllowed);
+                }
+                Err(_) => self.states = None,
+            }
+        }
+        let mut windows = parts_of(range, WINDOW_PAGES);
+        windows.try_for_each(|window| self.look(opened, window)).map_err(ResidencyError::Io)
+    }
+
     fn look(&mut self, opened: &Opened, window: PageRange) -> io::Result<()> {
         let pages = FileMapping::new(opened.file.as_fd(), window)?.resident()?;
         let mut at = 0;
@@ -153,10 +172,10 @@ impl Residency {
     }
 }
 
-fn windows(range: PageRange) -> impl Iterator<Item = PageRange> {
-    let starts = (range.start().0..range.end().0).step_by(WINDOW_PAGES as usize);
+fn parts_of(range: PageRange, part_pages: u64) -> impl Iterator<Item = PageRange> {
+    let starts = (range.start().0..range.end().0).step_by(part_pages as usize);
     starts.map(move |start| {
-        PageRange::new(PageIndex(start), PageIndex((start + WINDOW_PAGES).min(range.end().0)))
+        PageRange::new(PageIndex(start), PageIndex((start + part_pages).min(range.end().0)))
     })
 }
 

@@ -19,7 +19,7 @@ pub struct User {
     pub comm: String,
     /// Bytes of the file in its page tables; they cannot be evicted meanwhile.
     pub mapped_bytes: u64,
-    /// Of these, locked by mlock(2).
+    /// Of these, locked by mlock(2) and the like.
     pub locked_bytes: u64,
 }
 
@@ -64,15 +64,23 @@ impl Users {
     }
 
     fn add(&mut self, pid: u32, comm: &str, smaps: &str) {
-        let mut keys: Option<[FileKey; 2]> = None;
+        let (mut keys, mut in_use_kib) = (None, 0);
         for line in smaps.lines() {
             let field = |name| -> Option<u64> {
                 line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok()
             };
             if let Some(kib) = field("Rss:") {
-                self.count(&keys, pid, comm, |user| user.mapped_bytes += kib * 1024);
-            } else if let Some(kib) = field("Locked:") {
-                self.count(&keys, pid, comm, |user| user.locked_bytes += kib * 1024);
+                in_use_kib = kib;
+            } else if let Some(kib) = field("Anonymous:") {
+                // Copies of pages, which the process has written to, are not the file's.
+                in_use_kib = in_use_kib.saturating_sub(kib);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+                // The last line of each mapping. Its line `Locked:` divides each page among all that have it mapped.
+                let locked_kib = if flags.split(' ').any(|flag| flag == "lo") { in_use_kib } else { 0 };
+                self.count(&keys, pid, comm, |user| {
+                    user.mapped_bytes += in_use_kib * 1024;
+                    user.locked_bytes += locked_kib * 1024;
+                });
             } else if line.starts_with(|first: char| first.is_ascii_digit() || matches!(first, 'a'..='f')) {
                 keys = file_of(line);
             }
@@ -131,9 +139,9 @@ mod tests {
         users.add(
             7,
             "x",
-            "7f00-7f10 r--p 00000000 fe:00 12    /lib/a b\nRss:  8 kB\nLocked:  4 kB\n\
-             7f20-7f30 rw-p 00000000 00:00 0 \nRss:  64 kB\n\
-             7f40-7f50 r-xp 00001000 fe:00 12    /lib/a b\nRss:  4 kB\nLocked: 0 kB\nVmFlags: rd ex\n",
+            "7f00-7f10 rw-p 00000000 fe:00 12    /lib/a b\nRss:  12 kB\nAnonymous: 8 kB\nLocked:  6 kB\nVmFlags: rd wr lo \n\
+             7f20-7f30 rw-p 00000000 00:00 0 \nRss:  64 kB\nAnonymous: 64 kB\nVmFlags: rd wr lo \n\
+             7f40-7f50 r-xp 00001000 fe:00 12    /lib/a b\nRss:  8 kB\nAnonymous: 0 kB\nLocked: 0 kB\nVmFlags: rd ex \n",
         );
         // By its inode and by its path.
         assert_eq!(users.by_file.len(), 2);

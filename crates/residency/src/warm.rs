@@ -22,7 +22,7 @@ use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
 use crate::residency::{Residency, ResidencyError};
-use crate::target::{Passed, Spot};
+use crate::target::{Passed, Spot, Wanted};
 
 /// Reads at once. Local disks and flash gain nothing beyond (docs/results.md).
 const READERS: usize = 16;
@@ -66,6 +66,8 @@ pub struct WarmedFile<'a> {
     pub read_bytes: u64,
     /// The first error of reading it.
     pub error: Option<io::Error>,
+    /// The pages meant, as the file was found: it may grow while it is read.
+    meant: Vec<Wanted>,
 }
 
 /// What was done.
@@ -102,7 +104,7 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
         // The readers end when nobody can hand out any more.
         drop(pieces);
     });
-    if warmed.stopped.is_none() && readers.short.load(Ordering::Relaxed) {
+    if warmed.stopped.is_none() && readers.skipped.load(Ordering::Relaxed) {
         warmed.stopped = Some(Stopped::MemoryShort { available_bytes: available_bytes() });
     }
     warmed.read_bytes = readers.read_bytes.into_inner();
@@ -114,8 +116,8 @@ pub fn warm(spots: &[Spot], limit_bytes: Option<u64>) -> Warmed<'_> {
         }
     }
     for file in &mut warmed.files {
-        file.after =
-            file.spot.open().ok().and_then(|opened| Some(Residency::of(&opened).ok()?.resident_pages()));
+        let meant = Spot { path: file.spot.path.clone(), wanted: std::mem::take(&mut file.meant) };
+        file.after = meant.open().ok().and_then(|opened| Some(Residency::of(&opened).ok()?.resident_pages()));
     }
     warmed
 }
@@ -143,6 +145,7 @@ fn hand_out<'a>(
             after: None,
             read_bytes: 0,
             error: None,
+            meant: opened.ranges.iter().copied().map(Wanted::Pages).collect(),
         });
         // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
         let _ = rustix::fs::fadvise(&opened.file, 0, None, Advice::Random);
@@ -153,7 +156,7 @@ fn hand_out<'a>(
                 return;
             }
             left_bytes -= pages.bytes();
-            if readers.short.load(Ordering::Relaxed) {
+            if readers.skips() {
                 return;
             }
             read(Piece { at, file: Arc::clone(&file), pages });
@@ -169,12 +172,14 @@ struct Piece {
     pages: PageRange,
 }
 
-/// What readers share: counters, a flag set once, and a list behind its lock.
+/// What readers share: counters, flags set once, and a list behind its lock.
 #[derive(Default)]
 struct Readers {
     read_bytes: AtomicU64,
     /// Memory is short: nothing more is read.
     short: AtomicBool,
+    /// Some piece was not read because of that.
+    skipped: AtomicBool,
     /// What came of each piece of file `.0`: bytes, or why not.
     read: Mutex<Vec<(usize, io::Result<u64>)>>,
 }
@@ -189,9 +194,18 @@ impl Readers {
         }
     }
 
+    /// Whether memory is too short for one more piece, which is skipped then.
+    fn skips(&self) -> bool {
+        let skips = self.short.load(Ordering::Relaxed);
+        if skips {
+            self.skipped.store(true, Ordering::Relaxed);
+        }
+        skips
+    }
+
     fn read(&self, piece: &Piece, buffer: &mut [u8]) {
         // What waits in the queue is emptied, so that whoever fills it does not wait for ever.
-        if self.short.load(Ordering::Relaxed) {
+        if self.skips() {
             return;
         }
         let read = bring_in(piece, buffer).map(|()| piece.pages.bytes());
@@ -253,5 +267,20 @@ mod tests {
         assert_eq!(pieces.len(), 3);
         assert_eq!((pieces[0].start(), pieces[2].end()), (range.start(), range.end()));
         assert!(pieces.windows(2).all(|pair| pair[0].end() == pair[1].start()));
+    }
+
+    #[test]
+    fn memory_that_is_short_once_all_is_read_has_stopped_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spots = [Spot::file(file.path())];
+        let skipped_of = |pieces: u64| {
+            // Of a hole nothing is in memory.
+            file.as_file().set_len(pieces * PIECE_BYTES as u64).unwrap();
+            let readers = Readers::default();
+            let mut read = |_| readers.short.store(true, Ordering::Relaxed);
+            hand_out(&spots, u64::MAX, &mut read, &readers, &mut Warmed::default());
+            readers.skipped.into_inner()
+        };
+        assert_eq!([1, 2].map(skipped_of), [false, true]);
     }
 }

@@ -1,11 +1,17 @@
 //! Against the kernel, and against the tools people know: vmtouch and fincore.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_residency::{ByteRange, Residency, Spot, Stopped, Walk, evict, warm};
+use prepage_prefetch::cold::resident_share;
+use prepage_profiles::identity;
+use prepage_residency::{ByteRange, Residency, Spot, Stopped, Users, Walk, evict, warm};
 use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 
 /// On a disk: the system's temporary directory may be in memory.
@@ -101,6 +107,99 @@ fn pages_in_use_stay_and_their_user_is_named() {
     assert_eq!(evict(&[Spot::file(&path)]).files[0].after, Some(0));
 }
 
+/// A process that maps a file, does something to its pages, and lives until it is dropped.
+struct Mapper(Child);
+
+impl Mapper {
+    /// `does` is Python, with the mapping `memory` of the file's `size` bytes.
+    fn new(python: &mut Command, path: &Path, flags: &str, does: &str) -> Self {
+        let script = format!(
+            "import ctypes, mmap, os, sys\n\
+             fd = os.open(sys.argv[1], os.O_RDWR)\n\
+             size = os.fstat(fd).st_size\n\
+             memory = mmap.mmap(fd, size, flags=mmap.{flags})\n\
+             {does}\n\
+             print('up', flush=True)\n\
+             sys.stdin.read()"
+        );
+        let mut child = python.arg("-c").arg(script).arg(path);
+        child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "up\n");
+        Self(child)
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+/// Each has all of them in its page tables, and the one that has locked them has locked them all.
+#[test]
+fn pages_that_several_use_count_whole_for_each() {
+    let Some(mut python) = prepage_testing::python("ctypes,mmap") else {
+        return skip(Need::Python("ctypes,mmap".into()), "no Python");
+    };
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 64);
+    let locks = "address = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n\
+                 assert ctypes.CDLL(None).mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)) == 0";
+    let locker = Mapper::new(&mut python, &path, "MAP_SHARED", locks);
+    let mut python = prepage_testing::python("ctypes,mmap").unwrap();
+    let other = Mapper::new(&mut python, &path, "MAP_SHARED", "memory[:]");
+    let users = Users::now().of(&Spot::file(&path).open().unwrap());
+    let of = |mapper: &Mapper| {
+        let user = users.iter().find(|user| user.pid == mapper.0.id()).expect("named");
+        (user.mapped_bytes / PAGE_SIZE, user.locked_bytes / PAGE_SIZE)
+    };
+    assert_eq!((of(&locker), of(&other)), ((64, 64), (64, 0)));
+}
+
+#[test]
+fn pages_of_which_a_process_has_copies_alone_are_not_in_use_by_it() {
+    let Some(mut python) = prepage_testing::python("ctypes,mmap") else {
+        return skip(Need::Python("ctypes,mmap".into()), "no Python");
+    };
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 64);
+    let writes = "for at in range(0, size, 4096): memory[at] = 1";
+    let _writer = Mapper::new(&mut python, &path, "MAP_PRIVATE", writes);
+    assert_eq!(Users::now().of(&Spot::file(&path).open().unwrap()), []);
+}
+
+/// Logs are: what was added meanwhile was not asked for.
+#[test]
+fn a_file_that_grows_is_warmed_as_it_was_found() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 1000);
+    let asked = [Spot::file(&path)];
+    let pages = || fs::metadata(&path).unwrap().len() / PAGE_SIZE;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut file = fs::File::options().append(true).open(&path).unwrap();
+            while !is_over.load(Ordering::Relaxed) && pages() < 100_000 {
+                file.write_all(&[7; PAGE_SIZE as usize]).unwrap();
+            }
+        });
+        let grown = (0..1000).find_map(|_| {
+            let found = warm(&asked, None).files.pop().unwrap();
+            (found.after.is_some() && pages() > found.pages).then_some(found)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let grown = grown.expect("it grows while it is warmed");
+        assert_eq!((grown.after, grown.error.is_none()), (Some(grown.pages), true));
+    });
+}
+
 #[test]
 fn reading_stops_at_the_limit() {
     let dir = directory();
@@ -151,6 +250,19 @@ fn an_empty_file_and_a_range_behind_the_end_are_no_pages() {
     }
 }
 
+/// A profile that has the first `pages` of one file.
+fn profile_of(path: &Path, pages: u64) -> Profile {
+    let file = identity::open_to_read(path).unwrap();
+    let learned = ProfiledFile {
+        path: path.to_str().unwrap().into(),
+        identity: identity::identity_of(&file).unwrap(),
+        fingerprint: identity::content_of(&file).unwrap(),
+        learned_unix_s: 0,
+        extents: vec![Extent::new(range(0, pages), 0)],
+    };
+    Profile { files: vec![learned], ..Profile::default() }
+}
+
 /// Where a copy of this program finds the layers that it is to look at.
 const LAYERS: &str = "PREPAGE_TEST_LAYERS";
 
@@ -179,6 +291,7 @@ fn inside_layers() {
     fs::write(at("merged/b"), vec![7; 50 * PAGE_SIZE as usize]).unwrap();
     for (layer, in_overlay) in [("lower/a", "merged/a"), ("upper/b", "merged/b")] {
         assert_eq!(resident(&at(in_overlay)), [range(0, 50)], "{in_overlay}");
+        let profile = profile_of(&at(in_overlay), 50);
         let evicted = &evict(&[Spot::file(at(in_overlay))]).files[0];
         assert_eq!((evicted.before, evicted.after), (Some(50), Some(0)), "{in_overlay}");
         assert_eq!(resident(&at(layer)), [], "{layer}");
@@ -186,22 +299,34 @@ fn inside_layers() {
         let warmed = &warm(&asked, None).files[0];
         assert_eq!((warmed.before, warmed.after), (Some(0), Some(40)), "{in_overlay}");
         assert_eq!(resident(&at(layer)), [range(10, 50)], "{layer}");
+        assert_eq!(resident_share(&profile), Some(0.8), "{in_overlay}");
     }
 }
 
-/// A sparse file far larger than memory is looked at in moments.
+/// Page by page, this would take days, and GiB by GiB half an hour.
 #[test]
 fn holes_cost_nothing() {
-    let dir = directory();
+    if !has(Need::Path("/dev/shm".into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("f");
-    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-    let before = std::time::Instant::now();
-    assert!(resident(&path).is_empty());
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(7 << 60).unwrap();
     let states = Residency::of(&spots(&path, "0-4k")[0].open().unwrap()).unwrap().states;
     if states.is_none() {
         return skip(Need::Doctor(Doctor::Residency), "no states of pages");
     }
-    assert!(before.elapsed().as_secs() < 2, "{:?}", before.elapsed());
+    assert!(resident(&path).is_empty());
+    // At both ends as well, and on both sides of a border of GiB.
+    let last = (7 << 48) - 1;
+    let pages = [0, (3 << 48) - 1, 3 << 48, last];
+    for page in pages {
+        file.write_all_at(&[1], page * PAGE_SIZE).unwrap();
+    }
+    let found = Residency::of(&Spot::file(&path).open().unwrap()).unwrap();
+    assert_eq!(found.resident, [range(0, 1), range((3 << 48) - 1, (3 << 48) + 1), range(last, last + 1)]);
+    assert_eq!(found.states.unwrap().cached, 4);
 }
 
 /// A directory with files in all states: partly, wholly and not in memory, with links and a fifo among them.

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
+use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
-use prepage_service::subject::{Subject, is_of_subject};
+use prepage_service::subject::Subject;
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_testing::{Hung, Need, has};
 use rustix::fs::{Advice, fadvise};
@@ -128,7 +129,7 @@ fn is_learned_and_brought_in(subject: Subject) {
         assert!(child.wait().unwrap().success());
         reader.kill().unwrap();
         reader.wait().unwrap();
-        let profile = learned(subject, &stores).filter(is_of_subject);
+        let profile = learned(subject, &stores).filter(|profile| is_of_subject(&profile.program, &profile.role));
         let file = profile.and_then(|profile| {
             profile.files.into_iter().find(|file| Path::new(&file.path) == path.canonicalize().unwrap())
         });

@@ -90,7 +90,15 @@ fn await_notes(guardian: &mut UnixStream, waits: impl FnOnce()) -> io::Result<()
 /// The guardian: locks, notes, says so, waits for the end of the other side, restores. It has no standard error.
 fn guard(mut other: UnixStream, settings: &[File], at_most: Option<Duration>) -> io::Result<()> {
     let mut waits = false;
+    let mut locked = Vec::new();
     for setting in settings {
+        // Whoever opens a file twice and locks it twice waits for itself.
+        let file = rustix::fs::fstat(setting)?;
+        let file = (file.st_dev, file.st_ino);
+        if locked.contains(&file) {
+            continue;
+        }
+        locked.push(file);
         if rustix::fs::flock(setting, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             if !waits {
                 other.write_all(&[WAITS])?;
@@ -197,6 +205,21 @@ mod tests {
         second_guard.join().unwrap().unwrap();
         assert!(waited);
         assert_eq!(std::fs::read_to_string(&common).unwrap(), "128");
+    }
+
+    #[test]
+    fn a_setting_that_is_given_twice_is_no_reason_to_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        std::fs::write(&path, "128").unwrap();
+        let settings = [(); 2].map(|()| File::options().read(true).write(true).open(&path).unwrap());
+        let (mut other, theirs) = UnixStream::pair().unwrap();
+        let guard = std::thread::spawn(move || guard(theirs, &settings, None));
+        await_notes(&mut other, || panic!("it waits for itself")).unwrap();
+        std::fs::write(&path, "256").unwrap();
+        drop(other);
+        guard.join().unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "128");
     }
 
     #[test]

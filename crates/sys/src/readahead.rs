@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::device_number;
@@ -53,7 +54,7 @@ pub fn of_mount(mount: &Mount) -> Option<u64> {
     fs::read_to_string(setting_below(mount)?).ok()?.trim().parse().ok()
 }
 
-/// The files that hold the read-ahead of the devices below mounted file systems, each once.
+/// The files that hold the read-ahead of the devices below mounted file systems, each once, in an order that all processes agree on.
 fn settings() -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = mounts()?.iter().filter_map(setting_below).collect();
     files.sort();
@@ -61,15 +62,24 @@ fn settings() -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The setting of the device under `mount`; a partition's is that of its disk.
+/// The setting of the device under `mount`, by the one name that it has however it was found; a partition's is that of its disk.
 fn setting_below(mount: &Mount) -> Option<PathBuf> {
+    let setting = |bdi: PathBuf| bdi.join("read_ahead_kb").canonicalize().ok();
     let device = device_number::of_stat(mount.device);
-    let own = Path::new("/sys/class/bdi").join(device_number::name(device)).join("read_ahead_kb");
-    if own.exists() {
-        // Devices of major 0 are file systems of their own making (proc, tmpfs, overlay). Those that read from
-        // somewhere (nfs, fuse, btrfs) have a setting as well.
-        return Some(own);
+    // Devices of major 0 are file systems of their own making (proc, tmpfs, overlay). Those that read from
+    // somewhere (nfs, fuse) have a setting as well.
+    let own = Path::new("/sys/class/bdi").join(device_number::name(device));
+    let disk = DiskStat::directory(device).join("../bdi");
+    setting(own).or_else(|| setting(disk)).or_else(|| setting(bdi_of_btrfs(mount)?))
+}
+
+/// What a mounted Btrfs reads by: it is named by none of the disks that the file system lies on.
+fn bdi_of_btrfs(mount: &Mount) -> Option<PathBuf> {
+    if mount.kind != "btrfs" {
+        return None;
     }
-    let disk = DiskStat::directory(device).join("../queue/read_ahead_kb");
-    disk.exists().then_some(disk)
+    let disk = DiskStat::directory(fs::metadata(&mount.source).ok()?.rdev()).canonicalize().ok()?;
+    let disk = Path::new("devices").join(disk.file_name()?);
+    let mut mounted = fs::read_dir("/sys/fs/btrfs").ok()?.flatten().map(|entry| entry.path());
+    mounted.find(|file_system| file_system.join(&disk).exists()).map(|file_system| file_system.join("bdi"))
 }

@@ -50,7 +50,7 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
 
 /// Removes the copies for the program `name`; those that others need as well let it start by itself. Returns whether there were any.
 pub fn disable(name: &str) -> Result<bool> {
-    let copies = copies(name);
+    let copies: Vec<_> = copies().filter(|(_, text)| is_for(text, name)).collect();
     for (copy, text) in &copies {
         match without(text, name) {
             Some(text) => output::replace(copy, |out| out.write_all(text.as_bytes()))?,
@@ -60,17 +60,23 @@ pub fn disable(name: &str) -> Result<bool> {
     Ok(!copies.is_empty())
 }
 
-/// Whether there are copies for the program `name`.
-pub fn is_enabled(name: &str) -> bool {
-    !copies(name).is_empty()
+/// The programs that there are copies for.
+pub fn enabled() -> Vec<String> {
+    copies()
+        .flat_map(|(_, text)| programs(&text).into_iter().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
 }
 
-/// With their text.
-fn copies(name: &str) -> Vec<(PathBuf, String)> {
-    let Ok(own) = own_directory() else { return Vec::new() };
-    let files = files_in(&own).into_iter();
+/// Whether there are copies for the program `name`.
+pub fn is_enabled(name: &str) -> bool {
+    copies().any(|(_, text)| is_for(&text, name))
+}
+
+/// All of them, with their text.
+fn copies() -> impl Iterator<Item = (PathBuf, String)> {
+    let files = own_directory().map_or_else(|_| Vec::new(), |own| files_in(&own)).into_iter();
     let texts = files.filter_map(|path| fs::read_to_string(&path).ok().map(|text| (path, text)));
-    texts.filter(|(_, text)| is_copy(text) && is_for(text, name)).collect()
+    texts.filter(|(_, text)| is_copy(text))
 }
 
 fn is_copy(text: &str) -> bool {

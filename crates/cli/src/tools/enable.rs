@@ -1,5 +1,6 @@
 //! `prepage enable`, `prepage disable`: links that stand in front of programs in PATH, as ccache has them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
@@ -66,7 +67,7 @@ pub fn enable(args: &EnableArgs) -> Result<ExitCode> {
 /// Runs `prepage disable`.
 pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
     let links = Links::of_user()?;
-    let names = if args.all { links.names()? } else { args.programs.clone() };
+    let names = if args.all { all_enabled(&links)? } else { args.programs.clone() };
     let mut failed = false;
     for name in &names {
         let done = links.remove(name).and_then(|was_enabled| {
@@ -82,6 +83,12 @@ pub fn disable(args: &DisableArgs) -> Result<ExitCode> {
         }
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The programs that have a link or are started from menus, or both: links go by other ways than this one, too.
+fn all_enabled(links: &Links) -> Result<Vec<String>> {
+    let names: BTreeSet<String> = links.names()?.into_iter().chain(desktop::enabled()).collect();
+    Ok(names.into_iter().collect())
 }
 
 /// The directory of links.

@@ -109,9 +109,11 @@ fn reasons(stay: &Stay) -> String {
     if states.writeback > 0 {
         reasons.push(format!("{} being written", pages_as_size(states.writeback)));
     }
-    let locked: u64 = stay.users.iter().map(|user| user.locked_bytes).sum();
-    if locked > 0 {
-        reasons.push(format!("{} locked", pages_as_size(locked / PAGE_SIZE)));
+    let lockers = stay.users.iter().map(|user| user.locked_bytes).filter(|bytes| *bytes > 0);
+    if let Some(most) = lockers.clone().max() {
+        // Several may have locked the same pages.
+        let at_least = if lockers.count() > 1 { "at least " } else { "" };
+        reasons.push(format!("{at_least}{} locked", pages_as_size(most / PAGE_SIZE)));
     }
     if !stay.users.is_empty() {
         let named: Vec<String> =

@@ -279,11 +279,10 @@ fn print_idle(status: &Value, out: &mut impl Write) -> Result<()> {
 }
 
 fn duration(seconds: f64) -> String {
-    let (hours, minutes) = ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60);
-    if hours > 0 {
-        format!("{hours} h {minutes} min")
-    } else {
-        format!("{minutes} min {:.0} s", seconds % 60.0)
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60) {
+        (0, minutes) => format!("{minutes} min {} s", seconds % 60),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
     }
 }
 
@@ -327,6 +326,12 @@ mod tests {
         let row = said.lines().find(|line| line.contains("gdb")).unwrap();
         assert_eq!(row.split_whitespace().collect::<Vec<_>>().join(" "), "7 gdb 62 ms 123 ms 0.50 9 and 3");
         assert!(!said.contains("vim"), "{said}");
+    }
+
+    #[test]
+    fn a_minute_has_no_60_seconds_left() {
+        let said = [0.4, 59.6, 119.7, 3599.7, 7199.9].map(duration);
+        assert_eq!(said, ["0 min 0 s", "1 min 0 s", "2 min 0 s", "1 h 0 min", "2 h 0 min"]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
         )?;
     }
     for file in known.iter().filter(|file| file.error.is_none() && !is_in(file)) {
-        let missing = file.pages - file.after.unwrap_or(0).min(file.pages);
+        let missing = file.pages - file.after.unwrap_or(0);
         writeln!(out, "{} not in memory: {}", pages_as_size(missing), printable(&shown(&file.spot.path)))?;
     }
     Ok(())

@@ -128,6 +128,33 @@ fn a_link_whose_program_is_gone_says_what_to_do() {
     assert!(text(&output.stderr).contains("prepage disable gone"), "{}", text(&output.stderr));
 }
 
+/// Links to links, as people make them in ~/bin, and copies of links that copying has followed.
+#[test]
+fn a_link_that_leads_to_nothing_but_itself_is_no_program() {
+    let home = Home::new();
+    for name in ["linked", "copied"] {
+        home.link(name);
+    }
+    symlink(home.links.join("linked"), home.programs.join("linked")).unwrap();
+    fs::copy(home.links.join("copied"), home.programs.join("copied")).unwrap();
+    let run = format!("{} run --", env!("CARGO_BIN_EXE_prepage"));
+    for (name, before) in [("linked", ""), ("copied", ""), ("linked", &*run)] {
+        let output = home.shell(&format!("timeout 60 {before} {name}"));
+        assert_eq!(output.status.code(), Some(127), "{before} {name}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(&format!("prepage disable {name}")),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    // What lies behind it is found.
+    let behind = home.sandbox.path().join("behind");
+    fs::create_dir(&behind).unwrap();
+    home.script(&behind, "linked", "echo ran");
+    let output = home.shell(&format!("PATH=$PATH:{}; timeout 60 linked", behind.display()));
+    assert_eq!(text(&output.stdout), "ran\n", "{}", text(&output.stderr));
+}
+
 #[test]
 fn wrappers_that_look_for_the_program_in_the_path_again_end_at_the_last_one() {
     let home = Home::new();
@@ -318,6 +345,11 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     assert!(!as_user(&home, &format!("{enable} sh")).status.success());
     assert!(as_user(&home, &format!("{prepage} disable --all")).status.success());
     assert!(!link.exists() && !copy.exists() && foreign.exists());
+    // Copies whose link somebody has removed are taken back as well.
+    assert!(as_user(&home, &format!("{enable} --desktop tool")).status.success());
+    fs::remove_file(&link).unwrap();
+    assert!(copy.exists() && as_user(&home, &format!("{prepage} disable --all")).status.success());
+    assert!(!copy.exists() && !copy.with_file_name("by-path.desktop").exists());
     let again = as_user(&home, &format!("{prepage} disable tool"));
     assert!(!again.status.success() && text(&again.stderr).contains("is not enabled"));
 }

@@ -1,11 +1,46 @@
 //! `prepage vm top`, of this process.
 
+use std::sync::Mutex;
+
 use crate::support::{Sandbox, text};
+use prepage_sys::sync::Anyway;
+use prepage_testing::{Need, python, skip};
 use prepage_vm::{Pool, Vm, VmOptions};
 use serde_json::Value;
 
+/// Pools of this process are counted: one test at a time.
+static POOLS: Mutex<()> = Mutex::new(());
+
+/// Runs what follows on a terminal of 200 columns and 10 lines, and shows the first screen.
+const TERMINAL: &str = "import fcntl, os, pty, signal, struct, sys, termios\n\
+    pid, terminal = pty.fork()\n\
+    if pid == 0:\n\
+    \x20   fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('HHHH', 10, 200, 0, 0))\n\
+    \x20   os.execv(sys.argv[1], sys.argv[1:])\n\
+    shown = b''\n\
+    while b'\\x1b[J' not in shown: shown += os.read(terminal, 4096)\n\
+    os.kill(pid, signal.SIGKILL)\n\
+    sys.stdout.buffer.write(shown.partition(b'\\x1b[J')[0])\n";
+
+#[test]
+fn a_screen_that_is_too_small_says_how_much_more_there_is() {
+    let Some(mut python) = python("pty") else { return skip(Need::Python("pty".into()), "no Python") };
+    let _alone = POOLS.lock().anyway();
+    let pools: Vec<Pool> = (0..20).map(|_| Pool::new(64 << 20).unwrap()).collect();
+    let _vms: Vec<Vm> = pools.iter().map(|pool| Vm::new(VmOptions::default().pool(pool)).unwrap()).collect();
+    let pid = std::process::id().to_string();
+    let top = [env!("CARGO_BIN_EXE_prepage-tools"), "vm", "top", "--pid", &pid];
+    let shown = python.args(["-c", TERMINAL]).args(top).env_remove("COLUMNS").output().unwrap();
+    let shown = text(&shown.stdout);
+    // The last line is left to the cursor.
+    assert_eq!(shown.matches('\n').count(), 9, "{shown}");
+    // A line of headings and seven of pools.
+    assert!(shown.contains("\nand 13 more lines"), "{shown}");
+}
+
 #[test]
 fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
+    let _alone = POOLS.lock().anyway();
     let sandbox = Sandbox::new();
     let pid = std::process::id().to_string();
     let pool = Pool::new(64 << 20).unwrap();

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prepage_core::PAGE_SIZE;
+use prepage_core::quantity::counted;
 use prepage_display::number::pages_as_size;
-use prepage_display::terminal::Lines;
+use prepage_display::terminal::{Lines, height, shortened};
 use prepage_sys::sync::Anyway;
 use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{PoolView, View};
@@ -78,10 +79,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         } else if is_once {
             now.print(None, args.objects, &mut output::text())?;
         } else {
-            let mut screen = Lines(Vec::new());
-            now.print(last.as_ref(), args.objects, &mut screen)?;
-            // Old ends of lines are cleared with each of them, so that nothing flickers.
-            let screen = String::from_utf8_lossy(&screen.0).replace('\n', "\x1b[K\n");
+            let mut text = Lines(Vec::new());
+            now.print(last.as_ref(), args.objects, &mut text)?;
+            let screen = screen(&String::from_utf8_lossy(&text.0), output::width(), height(io::stdout()));
             let mut out = output::stdout();
             write!(out, "{HOME}{screen}{CLEAR}")?;
             out.flush()?;
@@ -92,6 +92,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         std::thread::sleep(Duration::from_secs_f64(args.interval));
         last = Some(now);
     }
+}
+
+/// The lines of `text` as a terminal of `columns` and `rows` shows them without moving them up: none goes on in the next row, and the last row is
+/// the cursor's.
+fn screen(text: &str, columns: Option<usize>, rows: Option<usize>) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let room = rows.map_or(usize::MAX, |rows| rows - 1);
+    // The line that says how many are left out is one of those that are shown.
+    let shown = if lines.len() <= room { lines.len() } else { room.saturating_sub(1) };
+    let more = (shown < lines.len()).then(|| format!("and {}", counted(lines.len() - shown, "more line")));
+    let lines = lines[..shown].iter().copied().chain(more.as_deref());
+    // Old ends of lines are cleared with each of them, so that nothing flickers.
+    lines.map(|line| format!("{}\x1b[K\n", shortened(line, columns.unwrap_or(usize::MAX)))).collect()
 }
 
 impl Look {
@@ -169,8 +182,8 @@ impl Look {
         let mut table =
             table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]).spare(&[13, 12, 10, 9, 7, 6]);
         for (view, nth, pool) in self.pools() {
-            let old = before.get(&(view.pid, nth)).map(|old| counted(old));
-            let counts = counted(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
+            let old = before.get(&(view.pid, nth)).map(|old| counts_of(old));
+            let counts = counts_of(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
                 (Some(seconds), Some(old)) => format!("{:.0}", now.saturating_sub(old[at]) as f64 / seconds),
                 (Some(_), None) => "-".to_owned(),
                 (None, _) => now.to_string(),
@@ -243,7 +256,7 @@ impl Look {
 }
 
 /// Faults, reads, waits for frames, frames that were reclaimed, those that came back, and pages that were swapped.
-fn counted(pool: &PoolView) -> [u64; 6] {
+fn counts_of(pool: &PoolView) -> [u64; 6] {
     let counted = &pool.counted;
     [
         counted.hard + counted.soft + counted.zero,
@@ -259,4 +272,22 @@ fn counted(pool: &PoolView) -> [u64; 6] {
 fn limit_pages(pool: &PoolView) -> Option<u64> {
     let limit = pool.figures.limit_pages;
     (limit < u64::MAX / PAGE_SIZE).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_has_a_row_for_the_cursor_and_no_line_that_needs_two() {
+        let text = "heading\none\ntwo, which is long\nthree\n";
+        let rows = |columns, rows| {
+            let screen = screen(text, columns, rows);
+            screen.split_terminator("\x1b[K\n").map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(None, None), ["heading", "one", "two, which is long", "three"]);
+        assert_eq!(rows(Some(10), Some(5)), ["heading", "one", "two, whic…", "three"]);
+        assert_eq!(rows(Some(10), Some(4)), ["heading", "one", "and 2 mor…"]);
+        assert_eq!(rows(None, Some(2)), ["and 4 more lines"]);
+    }
 }
