@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::file as profile_file;
 use prepage_service::period::PeriodReport;
-use prepage_service::subject::{Subject, is_of_subject};
+use prepage_service::subject::Subject;
 use prepage_testing::{Need, has};
 
 use support::Mounted;

@@ -129,7 +129,8 @@ fn is_learned_and_brought_in(subject: Subject) {
         assert!(child.wait().unwrap().success());
         reader.kill().unwrap();
         reader.wait().unwrap();
-        let profile = learned(subject, &stores).filter(|profile| is_of_subject(&profile.program, &profile.role));
+        let profile =
+            learned(subject, &stores).filter(|profile| is_of_subject(&profile.program, &profile.role));
         let file = profile.and_then(|profile| {
             profile.files.into_iter().find(|file| Path::new(&file.path) == path.canonicalize().unwrap())
         });
