@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::file as profile_file;
+use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::Subject;
 use prepage_testing::{Need, has};
@@ -93,7 +94,7 @@ fn knows_the_file(root: &Path) -> bool {
     let path = root.join(LAYER).join(Subject::Boot.key().file_name());
     let Ok(bytes) = fs::read(path) else { return false };
     let profile = profile_file::decode(&bytes).unwrap();
-    is_of_subject(&profile) && profile.files.iter().any(|file| file.path == "/needed")
+    is_of_subject(&profile.program, &profile.role) && profile.files.iter().any(|file| file.path == "/needed")
 }
 
 #[test]
