@@ -17,8 +17,8 @@ use crate::userfaultfd_abi::{
     API, Api, EVENT_FORK, EVENT_PAGEFAULT, FEATURE_EVENT_FORK, FEATURE_MINOR_SHMEM, FEATURE_POISON,
     FEATURE_SIGBUS, FEATURE_THREAD_ID, FLAG_PROTECTED, FLAG_WRITE, Fill, IOC_API, IOC_CONTINUE, IOC_COPY,
     IOC_NEW, IOC_POISON, IOC_REGISTER, IOC_UNREGISTER, IOC_WAKE, IOC_WRITE_PROTECT, IOC_ZEROPAGE, MODE_MINOR,
-    MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECTED, Range, RawMessage, Register, Transfer,
-    USER_MODE_ONLY, WriteProtect,
+    MODE_MISSING, MODE_WRITE_PROTECT, PROTECT_ON, PROTECT_WAKES_NOBODY, PROTECTED, Range, RawMessage,
+    Register, Transfer, USER_MODE_ONLY, WriteProtect,
 };
 
 /// How the faults of a descriptor are told.
@@ -318,6 +318,14 @@ impl Userfaultfd {
     /// As [`Self::protect`].
     pub fn unprotect(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
         self.write_protect(span, offset, len, 0)
+    }
+
+    /// As [`Self::unprotect`], and wakes nobody.
+    ///
+    /// # Errors
+    /// As [`Self::protect`].
+    pub fn unprotect_silently(&self, span: &Span, offset: u64, len: u64) -> io::Result<()> {
+        self.write_protect(span, offset, len, PROTECT_WAKES_NOBODY)
     }
 
     /// Whether the process is gone that has `span` mapped, no page of which was ever protected. Waits for nothing: while the process forks,

@@ -74,6 +74,8 @@ pub(crate) const MODE_MINOR: u64 = 1 << 2;
 pub(crate) const PROTECTED: u64 = 1 << 1;
 /// UFFDIO_WRITEPROTECT_MODE_WP.
 pub(crate) const PROTECT_ON: u64 = 1 << 0;
+/// UFFDIO_WRITEPROTECT_MODE_DONTWAKE, of protection that is taken away.
+pub(crate) const PROTECT_WAKES_NOBODY: u64 = 1 << 1;
 pub(crate) const EVENT_PAGEFAULT: u8 = 0x12;
 pub(crate) const EVENT_FORK: u8 = 0x13;
 pub(crate) const FLAG_WRITE: u64 = 1 << 0;

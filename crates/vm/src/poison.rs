@@ -122,7 +122,8 @@ impl MapCore {
         // It may be a private copy that came and went to a swap device meanwhile: then it may have been written to by the time it is protected again.
         self.may_be_written_to(page);
         let (uffd, offset) = (&self.space.uffd, self.offset_of(page));
-        uffd.unprotect(&self.span, offset, PAGE_SIZE)?;
+        // Who waits for the page would touch it, and fail, once more.
+        uffd.unprotect_silently(&self.span, offset, PAGE_SIZE)?;
         let laid = self.lay_poison(&mut poisoned, page);
         if !matches!(laid, Ok(Progress::Done)) && self.writes_told() == Writes::Told {
             uffd.protect(&self.span, offset, PAGE_SIZE)?;
