@@ -101,14 +101,18 @@ pub struct Served {
     pub seconds: f64,
     /// Of these on a processor, of the whole process.
     pub cpu_seconds: f64,
-    /// Touches that waited for a read: major faults of the kernel, hard faults of the VM.
+    /// Faults that read: hard faults of the VM, major faults of the kernel. These leave out touches that waited for read-ahead
+    /// under way, which are minor faults.
     pub misses: u64,
     /// Of the VM: faults that read nothing, since their frame was unwired.
-    pub rewired: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewired: Option<u64>,
     /// Of the VM: reads that had to wait for a frame.
-    pub frame_waits: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_waits: Option<u64>,
     /// Of the VM: 99 of 100 faults that read took no longer, in microseconds.
-    pub p99_us: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
 }
 
 /// Enters the control group in the directory `group`, for good.
@@ -174,9 +178,9 @@ pub fn serve(
     costs_ns.subtract(of_warm).expect("what was counted stays counted");
     Ok(Served {
         misses: now.counted.hard - warm.counted.hard,
-        rewired: now.counted.pages_rewired - warm.counted.pages_rewired,
-        frame_waits: now.counted.frame_waits - warm.counted.frame_waits,
-        p99_us: costs_ns.value_at_quantile(0.99) as f64 / 1e3,
+        rewired: Some(now.counted.pages_rewired - warm.counted.pages_rewired),
+        frame_waits: Some(now.counted.frame_waits - warm.counted.frame_waits),
+        p99_us: (!costs_ns.is_empty()).then(|| costs_ns.value_at_quantile(0.99) as f64 / 1e3),
         ..served
     })
 }
@@ -274,6 +278,12 @@ mod tests {
                 Err(error) => panic!("{error}"),
             };
             assert!(served.seconds > 0.0, "{}", way.name());
+            // What is not known of the kernel is left out, not told as 0.
+            let told = serde_json::to_value(served).unwrap();
+            for figure in ["rewired", "frame_waits", "p99_us"] {
+                let is_of_vm = !matches!(way, Way::Kernel | Way::KernelRandom);
+                assert_eq!(told.get(figure).is_some(), is_of_vm, "{}: {told}", way.name());
+            }
             if matches!(way, Way::Vm | Way::VmDontNeed | Way::VmStatic) {
                 assert!(served.misses > 0 && served.misses < 3072, "{}: {served:?}", way.name());
             }

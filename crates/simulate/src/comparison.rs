@@ -49,7 +49,7 @@ impl Contender {
 pub struct Options {
     /// How often the touches are replayed: runs of a program that find in memory what the runs before left there.
     pub runs: u32,
-    /// What `predicted` knows, by object.
+    /// What `predicted` knows, by object, whether it is compared or advised.
     pub profile: HashMap<String, Vec<Extent>>,
     /// What a fault costs the program besides waiting, without a read, in nanoseconds.
     pub soft_fault_ns: u64,
@@ -182,14 +182,14 @@ impl Runner {
         if options.runs > 1 {
             replay = replay.with_superpages();
         }
-        let policy = |object: &ObjectLayout| match &contender.policy {
+        let of_object = |policy: &Policy, object: &ObjectLayout| match policy {
             Policy::Predicted(predicted) => {
                 let extents = options.profile.get(&object.name).map_or([].as_slice(), Vec::as_slice);
                 Policy::Predicted(Predicted::new(extents, predicted.others))
             }
             policy => policy.clone(),
         };
-        let replay = input.layout.build(replay, policy);
+        let replay = input.layout.build(replay, &contender.policy, of_object);
         let touches = input.count * u64::from(options.runs);
         let spacing = touches.div_ceil(SAMPLES).max(1) as usize;
         Self { replay, samples: Vec::new(), spacing, left: spacing }

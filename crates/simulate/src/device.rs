@@ -118,6 +118,20 @@ impl DeviceModel {
         }
     }
 
+    /// What `prepage calibrate` would measure of it, about: between random places a head moves half of the way from its shortest to
+    /// its longest seek.
+    pub fn figures(&self) -> DeviceFigures {
+        let seek_ns = self
+            .seek
+            .map_or(0, |seek| seek.least_ns.midpoint(seek.most_ns).saturating_add(seek.half_turn_ns));
+        DeviceFigures {
+            latency_ns: self.latency_ns.saturating_add(seek_ns),
+            bytes_per_second: self.bytes_per_s,
+            depth: self.depth.max(1),
+            operations_per_second: (self.requests_per_s > 0).then_some(self.requests_per_s),
+        }
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "hdd" => Self {

@@ -50,8 +50,11 @@ pub struct Input {
     pub threads: usize,
     /// Touches that are missing.
     pub unseen: Unseen,
-    /// For traces: faults left out because they are on memory that no disk holds, or on prepage's agent.
+    /// For traces: faults left out because they are on memory that no disk holds (heap, stack and shared memory among it), or on
+    /// prepage's agent.
     pub others: u64,
+    /// For traces: touches whose fault has no cost. What it waited for in the recording counts as computing.
+    pub without_cost: u64,
     /// For traces: what is known of the recording.
     pub facts: Option<TraceFacts>,
     source: Source,
@@ -70,7 +73,8 @@ pub enum Unseen {
     /// All touches are there.
     Nothing,
     /// So many pages of the files touched may have been touched unseen: other programs kept them in memory, or
-    /// fault-around could not be switched off for their mappings in time.
+    /// fault-around could not be switched off for their mappings in time. Pages of folios of 2 MiB, which one fault maps whole, are
+    /// not counted.
     AtMost(u64),
     /// Pages that read-ahead brought in and fault-around mapped: the trace, or a program in it, was not recorded exactly.
     Unknown,
@@ -155,7 +159,7 @@ impl Input {
             let entry_pages = options.entry_pages.unwrap_or(largest[at] + 1);
             let pages = options.object_pages.unwrap_or(options.entry_offset.saturating_add(entry_pages));
             let pages = pages.min(MOST_PAGES);
-            layout.objects.push(ObjectLayout { name, pages });
+            layout.objects.push(ObjectLayout { name, pages, ..ObjectLayout::default() });
             let pages = options.entry_pages.unwrap_or(MOST_PAGES);
             let offset = options.entry_offset;
             layout.entries.push(EntryLayout { offset, pages, ..EntryLayout::whole(at) });
@@ -166,8 +170,8 @@ impl Input {
     }
 
     /// The faults on files' pages in a trace, each taken as a touch: of a page of the file, through one of two entries of
-    /// the process that faulted, for pages that may be executed and for others. What the program did between them is kept as
-    /// time, 4.29 s at most each.
+    /// the process that faulted, for pages that may be executed and for others. A process that executes another program has new
+    /// ones. What the program did between them is kept as time, without what observing it took, 4.29 s at most each.
     ///
     /// # Errors
     /// A file that is not a trace, and a trace without faults on files.
@@ -176,13 +180,18 @@ impl Input {
         if found.count == 0 {
             return Err(InputError::Empty(path.into()));
         }
+        let facts = file.facts();
+        // Only of a command, recorded to its end, it is known how long it ran on after its last touch.
+        let is_whole = facts.pids.is_empty() && !facts.system_wide && !facts.cut_short;
         Ok(Self {
             count: found.count,
+            rest_ns: if is_whole { found.numbering.computed_ns(facts.duration_ns) } else { 0 },
             soft_fault_ns: found.soft_fault_ns,
             threads: found.numbering.threads(),
             unseen: found.unseen,
             others: found.numbering.others,
-            facts: Some(file.facts().clone()),
+            without_cost: found.without_cost,
+            facts: Some(facts.clone()),
             source: Source::Trace(Box::new(file)),
             ..Self::from_touches(found.numbering.layout, Vec::new())
         })
@@ -209,6 +218,7 @@ impl Input {
             threads: 1,
             unseen: Unseen::Nothing,
             others: 0,
+            without_cost: 0,
             facts: None,
             source: Source::Memory(touches),
         }

@@ -1,7 +1,7 @@
 //! What is touched: objects, the entries that map them, and what is resident at the start.
 
 use prepage_core::policy::Policy;
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{BuildId, PageIndex, PageRange};
 
 use crate::pages::MOST_PAGES;
 use crate::replay::Replay;
@@ -18,12 +18,16 @@ pub struct Layout {
 }
 
 /// One object.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ObjectLayout {
     /// A file's path, or what the text calls it.
     pub name: String,
     /// How long it is.
     pub pages: u64,
+    /// Of a trace's file: its build-id, where the trace has it.
+    pub build_id: Option<BuildId>,
+    /// Of a trace's file: its length, where the trace has it.
+    pub size_bytes: Option<u64>,
 }
 
 /// One map entry.
@@ -51,7 +55,7 @@ impl EntryLayout {
 impl Layout {
     /// An object of `pages` pages with an entry that shows all of it.
     pub fn of_one(name: &str, pages: u64) -> Self {
-        let objects = vec![ObjectLayout { name: name.to_owned(), pages }];
+        let objects = vec![ObjectLayout { name: name.to_owned(), pages, ..ObjectLayout::default() }];
         Self { objects, entries: vec![EntryLayout::whole(0)], resident: Vec::new() }
     }
 
@@ -86,16 +90,21 @@ impl Layout {
         most.map(|(object, pages)| (object.name.as_str(), pages))
     }
 
-    /// Adds these objects and entries to `replay`. An entry without advice is served by the policy that `policy` gives
-    /// for its object.
-    pub fn build(&self, mut replay: Replay, policy: impl Fn(&ObjectLayout) -> Policy) -> Replay {
+    /// Adds these objects and entries to `replay`. An entry is served by its advice, else by `policy`: by what `of_object` makes
+    /// of either for its object.
+    pub fn build(
+        &self,
+        mut replay: Replay,
+        policy: &Policy,
+        of_object: impl Fn(&Policy, &ObjectLayout) -> Policy,
+    ) -> Replay {
         let objects: Vec<_> = self.objects.iter().map(|object| replay.add_object(object.pages)).collect();
         for &(object, range) in &self.resident {
             let end = range.end().min(PageIndex(self.objects[object].pages));
             replay.give(objects[object], PageRange::new(range.start().min(end), end));
         }
         for entry in &self.entries {
-            let policy = entry.advised.clone().unwrap_or_else(|| policy(&self.objects[entry.object]));
+            let policy = of_object(entry.advised.as_ref().unwrap_or(policy), &self.objects[entry.object]);
             let index = replay.add_entry(objects[entry.object], entry.offset, entry.pages, policy);
             if entry.executable {
                 replay.make_executable(index);

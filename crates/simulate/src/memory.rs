@@ -46,7 +46,8 @@ impl MemoryFaults {
     /// For memory of each of `asked` pages; if there are none, of about four sizes for each doubling up to all pages that
     /// are touched.
     ///
-    /// Holds all touches in memory.
+    /// Holds all touches in memory. Those of a trace are the first of each page in a process: what its programs use again is not
+    /// among them, so that only models and text say what a rule keeps for later.
     ///
     /// # Errors
     /// When the touches cannot be read.

@@ -9,7 +9,7 @@ use crate::memory::MemoryFaults;
 use crate::outcome::Outcome;
 
 /// Columns of policies that a narrow terminal does without: parts of others, the least telling first.
-const SPARE: [&str; 6] = ["late", "waits ms", "faults ms", "2 MiB", "truncated", "full"];
+const SPARE: [&str; 6] = ["waits ms", "faults ms", "2 MiB", "truncated", "full", "waits"];
 
 /// A table of names and, after them, numbers.
 fn named(headings: &[impl AsRef<str>]) -> Table {
@@ -35,7 +35,7 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
     for (device, _) in timed {
         headings.push(format!("{device} ms"));
         kinds.push(String::new());
-        for kind in ["faults ms", "waits ms", "late"] {
+        for kind in ["faults ms", "waits ms", "waits"] {
             // Of several devices each says which one's it is.
             headings.push(if timed.len() > 1 { format!("{device} {kind}") } else { kind.to_owned() });
             kinds.push(kind.to_owned());
@@ -68,9 +68,10 @@ pub fn policies(rows: &[Row<'_>], runs: u32, cost: Option<CostModel>) -> Table {
         }
         cells.extend(cost.map(|cost| milliseconds(cost.of(outcome))));
         for (_, timed) in &row.timed {
-            let Outcome { time_ns, fault_ns, stall_ns, late, .. } = timed.outcome;
+            let Outcome { time_ns, fault_ns, stall_ns, .. } = timed.outcome;
             cells.extend([time_ns, fault_ns, stall_ns].map(milliseconds));
-            cells.push(late.into());
+            let [waits, ..] = timed.outcome.logged();
+            cells.push(waits.into());
         }
         table.add_row(cells);
     }

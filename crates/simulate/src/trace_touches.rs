@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use hdrhistogram::Histogram;
-use prepage_core::{Fault, FaultClass, Object, PageIndex, PageRange, Permissions};
+use prepage_core::{Fault, FaultClass, Object, PageIndex, PageRange, Permissions, TraceFacts};
 use prepage_trace::AGENT_LIBRARY;
 use prepage_trace::parquet::{Names, TraceFile, Wanted};
 
@@ -23,7 +23,7 @@ pub(crate) fn each_touch(
     file: &TraceFile,
     mut each: impl FnMut(&Fault, usize, Touch) -> Result<(), InputError>,
 ) -> Result<Numbering, InputError> {
-    let mut numbering = Numbering::default();
+    let mut numbering = Numbering::new(file.facts());
     file.for_each(WANTED, |batch| {
         for fault in batch.faults {
             if let Some((object, touch)) = numbering.touch(fault, batch.names) {
@@ -43,20 +43,71 @@ pub(crate) struct Numbering {
     pub others: u64,
     /// By the trace's number of the object; `None` for those that are no file of the program's.
     objects: HashMap<u32, Option<usize>>,
-    /// By process, object, and whether it may be executed.
+    /// By program that a process executes, object, and whether it may be executed.
     entries: HashMap<(u32, usize, bool), u32>,
-    /// Processes, by the trace's number of the thread: one for each name that a thread had.
-    processes: HashMap<u32, u32>,
+    /// Programs that processes execute, by the trace's number of the thread: one for each name that a thread had.
+    programs: HashMap<u32, u32>,
+    /// By process: the program that it executes, and whether its main thread was met.
+    running: HashMap<u32, (u32, bool)>,
+    /// Whether a process may have executed another program in its own place.
+    may_exec: bool,
     /// Processes and threads, by their ids.
     threads: HashSet<(u32, u32)>,
-    /// When all faults until now were over.
+    /// When all faults until now were over, what observing them took included.
     over_ns: u64,
+    /// What observing adds to each fault.
+    probe_ns: u64,
+    /// What it added to faults that are no touches, since the last that is one.
+    probes_ns: u64,
 }
 
 impl Numbering {
+    fn new(facts: &TraceFacts) -> Self {
+        // The faults that a command's process took before its own exec are no part of a recording of prepage's.
+        let begins_with_exec = facts.pids.is_empty() && !facts.system_wide && facts.imported.is_none();
+        Self {
+            may_exec: facts.execs > u64::from(begins_with_exec),
+            probe_ns: facts.probe_total_ns.unwrap_or(0),
+            ..Self::default()
+        }
+    }
+
     fn touch(&mut self, fault: &Fault, names: &Names) -> Option<(usize, Touch)> {
-        let (id, page) = (fault.object?, fault.page?);
-        if fault.class == FaultClass::Failed || page.0 >= MOST_PAGES {
+        let Some((object, page)) = self.place(fault, names) else {
+            self.probes_ns = self.probes_ns.saturating_add(self.probe_ns);
+            return None;
+        };
+        let think_ns = self.computed_ns(fault.start_ns);
+        self.probes_ns = 0;
+        let end_ns = fault.start_ns.saturating_add(fault.cost_ns.unwrap_or(0)).saturating_add(self.probe_ns);
+        self.over_ns = self.over_ns.max(end_ns);
+        let pages = &mut self.layout.objects[object].pages;
+        *pages = (*pages).max(page.0 + 1);
+        let program = self.program(fault.thread.0, names);
+        let executable = fault.permissions.contains(Permissions::EXECUTE);
+        let entry = *self.entries.entry((program, object, executable)).or_insert_with(|| {
+            self.layout.entries.push(EntryLayout { executable, ..EntryLayout::whole(object) });
+            self.layout.entries.len() as u32 - 1
+        });
+        let think_ns = u32::try_from(think_ns).unwrap_or(u32::MAX);
+        Some((object, Touch { page: page.0, entry: EntryIndex(entry), think_ns }))
+    }
+
+    /// How long the program has computed by `now_ns` since the last touch.
+    pub fn computed_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.over_ns).saturating_sub(self.probes_ns)
+    }
+
+    /// The file and the page of it that a fault touches; `None` where it touches none.
+    fn place(&mut self, fault: &Fault, names: &Names) -> Option<(usize, PageIndex)> {
+        if fault.class == FaultClass::Failed {
+            return None;
+        }
+        let (Some(id), Some(page)) = (fault.object, fault.page) else {
+            self.others += 1;
+            return None;
+        };
+        if page.0 >= MOST_PAGES {
             return None;
         }
         let object = *self.objects.entry(id.0).or_insert_with(|| {
@@ -65,30 +116,35 @@ impl Numbering {
                 return None;
             }
             let pages = object.size_bytes.map_or(0, |bytes| PageRange::covering(0, bytes).len());
-            self.layout.objects.push(ObjectLayout { name: object.path, pages: pages.min(MOST_PAGES) });
+            let Object { path: name, build_id, size_bytes, .. } = object;
+            self.layout.objects.push(ObjectLayout {
+                name,
+                pages: pages.min(MOST_PAGES),
+                build_id,
+                size_bytes,
+            });
             Some(self.layout.objects.len() - 1)
         });
-        let Some(object) = object else {
-            self.others += 1;
-            return None;
-        };
-        let think_ns = fault.start_ns.saturating_sub(self.over_ns);
-        let end_ns = fault.start_ns.saturating_add(fault.cost_ns.unwrap_or(0));
-        self.over_ns = self.over_ns.max(end_ns);
-        let pages = &mut self.layout.objects[object].pages;
-        *pages = (*pages).max(page.0 + 1);
-        let process = *self.processes.entry(fault.thread.0).or_insert_with(|| {
-            let thread = names.threads.get(fault.thread.0);
-            self.threads.insert((thread.pid, thread.tid));
-            thread.pid
-        });
-        let executable = fault.permissions.contains(Permissions::EXECUTE);
-        let entry = *self.entries.entry((process, object, executable)).or_insert_with(|| {
-            self.layout.entries.push(EntryLayout { executable, ..EntryLayout::whole(object) });
-            self.layout.entries.len() as u32 - 1
-        });
-        let think_ns = u32::try_from(think_ns).unwrap_or(u32::MAX);
-        Some((object, Touch { page: page.0, entry: EntryIndex(entry), think_ns }))
+        self.others += u64::from(object.is_none());
+        Some((object?, page))
+    }
+
+    /// The program that the process of the trace's thread `number` executes. All that shows an exec is the main thread's new name:
+    /// one that it gives itself shows an exec as well, where the trace has execs at all.
+    fn program(&mut self, number: u32, names: &Names) -> u32 {
+        if let Some(program) = self.programs.get(&number) {
+            return *program;
+        }
+        let thread = names.threads.get(number);
+        self.threads.insert((thread.pid, thread.tid));
+        let is_main = thread.pid == thread.tid;
+        let next = self.programs.len() as u32;
+        let (program, main_met) = self.running.entry(thread.pid).or_insert((next, false));
+        if is_main && std::mem::replace(main_met, true) && self.may_exec {
+            *program = next;
+        }
+        self.programs.insert(number, *program);
+        *program
     }
 
     /// Threads that touched.
@@ -102,6 +158,8 @@ impl Numbering {
 pub(crate) struct Survey {
     pub numbering: Numbering,
     pub count: u64,
+    /// Touches without a cost.
+    pub without_cost: u64,
     /// The median cost of faults on resident pages. Not the mean: faults that waited for a read under way are among
     /// them, and the replay adds such waits itself.
     pub soft_fault_ns: Option<u64>,
@@ -111,12 +169,13 @@ pub(crate) struct Survey {
 /// Looks through the trace in file `path`.
 pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
     let file = TraceFile::open(path)?;
-    let mut count = 0;
+    let (mut count, mut without_cost) = (0, 0);
     let mut costs = Histogram::<u64>::new(3).expect("three digits are a precision there is");
     // By object: the pages touched, and how many of them were resident when they were first touched.
     let mut touched: Vec<(Pages<u64>, u64)> = Vec::new();
     let numbering = each_touch(&file, |fault, object, touch| {
         count += 1;
+        without_cost += u64::from(fault.cost_ns.is_none());
         if let (FaultClass::Cached, Some(cost_ns)) = (fault.class, fault.cost_ns) {
             costs.saturating_record(cost_ns);
         }
@@ -160,7 +219,7 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
             }
         }
     };
-    Ok((file, Survey { numbering, count, soft_fault_ns, unseen }))
+    Ok((file, Survey { numbering, count, without_cost, soft_fault_ns, unseen }))
 }
 
 /// Whether an object is what `record --exact` had the loader map beside the program's own libraries.

@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use prepage_core::PageRange;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::{GRAMMAR, MOST_AHEAD};
 use prepage_core::profile::extent::union;
 use prepage_core::profile::file::{self as profile_file, PAYLOAD_BYTES_MAX, ProfileFileError};
-use prepage_core::profile::{Extent, Profile};
+use prepage_core::profile::worth::worthwhile;
+use prepage_core::profile::{Extent, Fingerprint, Profile, ProfiledFile};
+use prepage_core::{DeviceFigures, PageRange};
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device as DeviceUnder;
 use prepage_simulate::input::TextOptions;
+use prepage_simulate::layout::ObjectLayout;
 use prepage_simulate::memory::{MemoryFaults, Rule};
 use prepage_simulate::model::Model;
 use prepage_simulate::page::Page;
@@ -104,8 +106,8 @@ pub struct Args {
     /// A policy with sizes that double: `aligned:4..512`
     #[arg(long, value_name = "SWEEP", value_parser = |text: &str| sweep(text))]
     sweep: Vec<Names>,
-    /// What `predicted` has learned from: another trace, a profile (its file, or a name of `prepage profile list`), or, with --touches,
-    /// touches as text
+    /// What `predicted` has learned from: another trace, a profile (its file, or a name of `prepage profile list`; of it what `prepage
+    /// run` would prefetch on the first --device, without what read(2) uses), or, with --touches, touches as text
     #[arg(long, value_name = "FILE")]
     train: Vec<PathBuf>,
     /// Estimate times on these devices, separated by semicolons; see below
@@ -128,7 +130,8 @@ pub struct Args {
     /// `fault=2us,io=100us,page=4us`
     #[arg(long, value_name = "COST")]
     cost: Option<CostModel>,
-    /// Count faults in memories of these sizes, in pages: `1-5,100`, or `all`
+    /// Count faults in memories of these sizes, in pages: `1-5,100`, or `all`. For --model and --touches: a trace has each page's first
+    /// touch in a process, and re-use is not in it
     #[arg(long, value_name = "SIZES", value_parser = arguments::sizes)]
     memory: Option<arguments::Sizes>,
     /// With --memory: replacement rules [default: all] fifo, clock, 2q, s3-fifo, dont-need, lru, opt, dpmin, ws
@@ -186,7 +189,7 @@ Rules of --replacement, beside fifo, clock, 2q and s3-fifo:
 /// What the columns of the table of policies mean.
 const COLUMNS: &str = "\
 Columns:
-  hard         faults on pages that had to be read
+  hard         faults on pages that had to be read; not those that wait for a read in the background
   ±%           how many more hard faults than under the first policy
   soft         faults on pages in memory, or on their way there
   I/Os         reads, those in the background included
@@ -195,8 +198,9 @@ Columns:
   full         reads of hard faults that got all pages that the policy wanted
   truncated    the others: an end, or pages in memory, cut them short
   2 MiB        aligned blocks of 2 MiB that are wholly in memory at the end
-  DEVICE ms    the whole run there, in it faults, and in these waits for reads
-  late         soft faults that waited for a read under way";
+  DEVICE ms    the whole run there, in it faults, and in these waits for reads; of a trace of running processes, or of one
+               that was cut short, until the last touch
+  waits        faults there that waited for a read: hard ones, and soft ones on pages still under way";
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode> {
@@ -214,15 +218,22 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     let names = policies(args);
     let devices = args.device.iter().map(Device::model).collect::<Result<Vec<_>>>()?;
     let contenders = contenders(&names, &devices, args.max_readahead)?;
-    let predicts = contenders.iter().any(|contender| matches!(contender.policy, Policy::Predicted(_)));
+    let advised = advice(args)?;
+    let served = contenders.iter().map(|contender| &contender.policy);
+    let mut served = served.chain(advised.iter().map(|(_, policy)| policy));
+    let predicts = served.any(|policy| matches!(policy, Policy::Predicted(_)));
     // A trace can be long: this is said before it is read.
     if predicts && args.train.is_empty() {
         let what = "policy `predicted` needs --train FILE\n";
         usage::refuse(clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, what));
     }
     let mut input = input(args)?;
-    advise(&mut input, &args.advise, args.max_readahead)?;
-    let profile = profile(args)?;
+    for (name, policy) in &advised {
+        if input.layout.advise(name, policy) == 0 {
+            bail!("--advise: no file called {name} is touched");
+        }
+    }
+    let profile = profile(args, &input, &devices.first().map(DeviceModel::figures).unwrap_or_default())?;
     let soft_ns = args.soft_fault.or(input.soft_fault_ns).unwrap_or(Options::default().soft_fault_ns);
     let is_needed = !profile.is_empty() || predicts;
     if is_needed && !input.layout.objects.iter().any(|object| profile.contains_key(&object.name)) {
@@ -322,15 +333,13 @@ fn input(args: &Args) -> Result<Input> {
     Ok(if args.header_read { input.with_headers_read() } else { input })
 }
 
-/// Gives entries the policies that `--advise` names for them.
-fn advise(input: &mut Input, advice: &[(String, String)], most_ahead: Option<u32>) -> Result<()> {
-    for (name, policy) in advice {
-        let policy = Policy::parse(policy, most_ahead.unwrap_or(MOST_AHEAD))?;
-        if input.layout.advise(name, &policy) == 0 {
-            bail!("--advise: no file called {name} is touched");
-        }
-    }
-    Ok(())
+/// The files that `--advise` names, and their policies.
+fn advice(args: &Args) -> Result<Vec<(String, Policy)>> {
+    let most_ahead = args.max_readahead.unwrap_or(MOST_AHEAD);
+    let parsed = |(name, policy): &(String, String)| {
+        Policy::parse(policy, most_ahead).map(|policy| (name.clone(), policy))
+    };
+    Ok(args.advise.iter().map(parsed).collect::<Result<_, _>>()?)
 }
 
 fn text_options(args: &Args) -> TextOptions {
@@ -342,8 +351,8 @@ fn text_options(args: &Args) -> TextOptions {
     }
 }
 
-/// What the runs to learn from touched.
-fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
+/// What the runs to learn from touched of the files of `input`: of profiles what is worth a prefetch on a device of these figures.
+fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMap<String, Vec<Extent>>> {
     let read = |path: &Path| match &args.touches {
         Some(_) => Input::read_text(path, &text_options(args)),
         None => Input::read_trace(path),
@@ -356,12 +365,40 @@ fn profile(args: &Args) -> Result<HashMap<String, Vec<Extent>>> {
     for path in &args.train {
         let context = || format!("cannot learn from {}", path.display());
         match stored_profile(path).with_context(context)? {
-            Some(profile) => profile.files.into_iter().for_each(|file| add(file.path, file.extents)),
+            Some(profile) => {
+                for mut file in worthwhile(&profile, figures).files {
+                    let mut objects = input.layout.objects.iter().filter(|object| object.name == file.path);
+                    let is_touched = objects.clone().next().is_some();
+                    if is_touched && !objects.any(|object| may_be(object, &file)) {
+                        say!(
+                            "prepage: {}: not the file of {} that was touched, and left out",
+                            file.path,
+                            path.display()
+                        );
+                        continue;
+                    }
+                    // Touches are those of mappings: what read(2) uses would count as never touched.
+                    file.extents.retain(|extent| !extent.by_read);
+                    add(file.path, file.extents);
+                }
+            }
             None => inputs.push(read(path).with_context(context)?),
         }
     }
     prepage_simulate::input::learn(&inputs)?.into_iter().for_each(|(path, extents)| add(path, extents));
     Ok(known)
+}
+
+/// Whether what was touched can be the file that the profile knows: by the build-id of both, else by their size, as far as these are
+/// known.
+fn may_be(object: &ObjectLayout, file: &ProfiledFile) -> bool {
+    if let (Fingerprint::BuildId(known), Some(build_id)) = (&file.fingerprint, &object.build_id)
+        && !known.is_empty()
+    {
+        return known == build_id.as_bytes();
+    }
+    let known = file.identity.size_bytes;
+    known == 0 || object.size_bytes.is_none_or(|bytes| bytes == known)
 }
 
 /// The profile in the file of this name. Where there is no such file, the stored profile that is called so. `None` where the file holds no profile.

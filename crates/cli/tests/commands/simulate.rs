@@ -5,8 +5,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use prepage_core::profile::file::encode;
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
+use prepage_core::{
+    BuildId, Fault, FaultClass, Object, ObjectId, PageIndex, PageRange, Permissions, Thread, ThreadIndex,
+    Trace, TraceFacts,
+};
+use prepage_trace::parquet::write_trace;
 use serde_json::Value;
 
 use crate::support::{self, Sandbox, text};
@@ -180,7 +184,7 @@ fn a_trace_is_compared_in_a_table_and_on_a_page() {
         "aligned:32",
         "hdd ms",
         "flash ms",
-        "may have been touched unseen",
+        "may have been touched unseen, not counting folios of 2 MiB",
     ] {
         assert!(said.contains(expected), "{expected} is missing: {said}");
     }
@@ -192,9 +196,152 @@ fn a_trace_is_compared_in_a_table_and_on_a_page() {
     assert!(text(&output.stderr).contains("written to page.html"), "{}", text(&output.stderr));
     let page = fs::read_to_string(dir.path().join("page.html")).expect("the page");
     assert!(!page.contains(" src=") && !page.contains("<link"), "the page asks for something");
-    for expected in ["<td>context</td>", "Hard faults by file", "/usr/bin/python3", "\"never_percent\""] {
+    for expected in
+        ["<td>context</td>", "Hard faults by file", "/usr/bin/python3", "\"never_percent\"", REUSE]
+    {
         assert!(page.contains(expected), "{expected} is missing");
     }
+}
+
+const REUSE: &str = "a trace has each page&#39;s first touch in a process: re-use is not in it";
+
+#[test]
+fn memory_too_small_for_a_trace_is_said_to_lack_reuse() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = text(&simulate(dir.path(), &[&trace("python"), "-p", "none", "--memory", "all"]).stdout);
+    assert!(said.contains(&REUSE.replace("&#39;", "'")), "{said}");
+    fs::write(dir.path().join("t"), "1\n2\n1\n").expect("written");
+    let said = text(&simulate(dir.path(), &["--touches", "t", "-p", "none", "--memory", "all"]).stdout);
+    assert!(said.contains("too little memory") && !said.contains("re-use"), "{said}");
+}
+
+#[test]
+fn waits_for_reads_in_the_background_are_told_without_a_device_and_counted_with_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let linux = "linux-data:ra=32,map=1";
+    let policies = format!("{linux},aligned:16");
+    let arguments = ["--model", "file:stride-4k", "-p", &policies];
+    let said = text(&simulate(dir.path(), &arguments).stdout);
+    let note = format!("read in the background by {linux}: waits for these show only with --device\n");
+    assert!(said.contains(&note), "{said}");
+    let with_device = [&arguments[..], &["-d", "hosted"]].concat();
+    let logged = json(dir.path(), &with_device)["policies"][linux]["devices"]["hosted"]["logged"][0].clone();
+    assert!(logged.as_u64().is_some_and(|waits| waits > 1), "{logged}");
+    let said = text(&simulate(dir.path(), &with_device).stdout);
+    assert!(!said.contains("only with --device"), "{said}");
+    let heading = said.lines().find(|line| line.contains("pages read")).expect("a heading");
+    assert!(heading.trim_end().ends_with(" waits"), "{said}");
+    let row = said.lines().find(|line| line.trim_start().starts_with(linux));
+    let waits = row.and_then(|row| row.split_whitespace().last()).expect("a row");
+    assert_eq!(waits, logged.to_string(), "{said}");
+}
+
+/// Two faults of one process on pages of one file, without costs.
+fn small_trace(dir: &Path, facts: TraceFacts, object: Object) {
+    let mut trace = Trace { facts, objects: vec![object], ..Trace::default() };
+    trace.threads.push(Thread { pid: 7, tid: 7, comm: "a".into() });
+    for page in [1, 40] {
+        trace.faults.push(Fault {
+            object: Some(ObjectId(0)),
+            page: Some(PageIndex(page)),
+            permissions: Permissions::READ,
+            ..Fault::new(page * 1_000_000, ThreadIndex(0), 0x1000 + page * 4096, FaultClass::Disk)
+        });
+    }
+    write_trace(&dir.join("t.parquet"), &trace).expect("written");
+}
+
+fn a_file() -> Object {
+    Object {
+        size_bytes: Some(1 << 20),
+        build_id: BuildId::new(&[1; 20]),
+        ..Object::new("/lib/a.so", Some((0xfe << 20, 7)))
+    }
+}
+
+#[test]
+fn times_that_hold_waits_of_the_recording_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    small_trace(dir.path(), TraceFacts::default(), a_file());
+    let note = "times hold the recording's own waits: 2 faults without a cost";
+    let said = text(&simulate(dir.path(), &["t.parquet", "-d", "flash"]).stdout);
+    assert!(said.contains(note), "{said}");
+    let said = text(&simulate(dir.path(), &["t.parquet"]).stdout);
+    assert!(said.contains("touches of 2 pages") && !said.contains(note), "{said}");
+    assert_eq!(json(dir.path(), &["t.parquet"])["touches_without_cost"], 2);
+}
+
+#[test]
+fn what_running_processes_had_touched_before_is_told_as_missing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = |facts: TraceFacts| {
+        small_trace(dir.path(), facts, a_file());
+        text(&simulate(dir.path(), &["t.parquet"]).stdout)
+    };
+    let note = "pages touched before the recording are missing: never and pages read are too high";
+    for facts in [
+        TraceFacts { pids: vec![7], ..TraceFacts::default() },
+        TraceFacts { system_wide: true, ..TraceFacts::default() },
+    ] {
+        let said = said(facts);
+        assert!(said.contains(note) && !said.contains("record --exact"), "{said}");
+    }
+    let said = said(TraceFacts::default());
+    assert!(!said.contains(note) && said.contains("record --exact"), "{said}");
+}
+
+#[test]
+fn of_a_profile_only_what_a_start_would_prefetch_is_predicted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    small_trace(dir.path(), TraceFacts::default(), a_file());
+    let extent =
+        |start, pages| Extent::new(PageRange::new(PageIndex(start), PageIndex(start + pages)), start as u32);
+    let read = |fingerprint: &[u8], size_bytes: u64, device: &[&str]| {
+        let unused = Extent { counts: Counts::unused_in(5), ..extent(40, 8) };
+        let by_read = Extent { by_read: true, ..extent(100, 8) };
+        // Worth it on a disk of this machine's kind, and not where bytes come slowly.
+        let seldom = Extent { counts: Counts::from_sixteenths(16, 128), ..extent(200, 4) };
+        let file = ProfiledFile {
+            path: "/lib/a.so".into(),
+            fingerprint: Fingerprint::BuildId(fingerprint.to_vec()),
+            identity: FileIdentity { size_bytes, ..FileIdentity::default() },
+            extents: vec![extent(1, 1), unused, by_read, seldom],
+            ..ProfiledFile::default()
+        };
+        let profile = Profile { files: vec![file], ..Profile::default() };
+        fs::write(dir.path().join("profile"), encode(&profile)).expect("written");
+        let arguments = ["--json", "t.parquet", "-p", "predicted:1", "--train", "profile"];
+        let output = simulate(dir.path(), &[&arguments[..], device].concat());
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let pages = |found: (bool, String, String)| {
+        let found: Value = serde_json::from_str(&found.1).unwrap_or_else(|_| panic!("{}", found.2));
+        found["policies"]["predicted:1"]["read"].as_u64().expect("a count")
+    };
+    // The same file, one that was stripped, one of which nothing more is known.
+    for (fingerprint, size_bytes) in [(&[1; 20][..], 1 << 20), (&[1; 20], 4096), (&[], 0), (&[], 1 << 20)] {
+        assert_eq!(pages(read(fingerprint, size_bytes, &[])), 2 + 4, "{fingerprint:?} {size_bytes}");
+    }
+    let slow = ["-d", "network:bandwidth=1M"];
+    assert_eq!(pages(read(&[], 0, &slow)), 2);
+    for (fingerprint, size_bytes) in [(&[2; 20][..], 1 << 20), (&[], 4096)] {
+        let (success, _, said) = read(fingerprint, size_bytes, &[]);
+        assert!(!success && said.contains("/lib/a.so: not the file of profile that was touched"), "{said}");
+        assert!(said.contains("contains none of the files that are touched"), "{said}");
+    }
+}
+
+#[test]
+fn advice_to_predict_needs_and_uses_what_was_learned() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("t"), "a,0\na,100\nb,0\n").expect("written");
+    let arguments = ["--touches", "t", "-p", "none", "--advise", "a=predicted"];
+    let refused = simulate(dir.path(), &arguments);
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("needs --train FILE"), "{said}");
+    let found = json(dir.path(), &[&arguments[..], &["--train", "t"]].concat());
+    let counts = &found["policies"]["none"];
+    assert_eq!((&counts["hard"], &counts["read"], &counts["never"]), (&2.into(), &3.into(), &0.into()));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use prepage_core::{
     Fault, FaultClass, Object, ObjectId, PageIndex, PageRange, Permissions, Thread, ThreadIndex, Trace,
+    TraceFacts,
 };
 use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, EntryIndex, Input, InputError, Layout, Options, Touch, compare};
@@ -60,6 +61,88 @@ fn a_thread_that_gets_another_name_is_one_thread() {
     assert_eq!(Input::read_trace(&written(&dir, &trace)).expect("read").threads, 1);
 }
 
+fn think_ns(input: &Input) -> Vec<u32> {
+    let mut touches = Vec::new();
+    input.each_part(|part| touches.extend(part.iter().map(|touch| touch.think_ns))).expect("read again");
+    touches
+}
+
+#[test]
+fn what_observing_takes_is_no_time_of_the_program() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(&[0, 1, 2].map(|page| (page, FaultClass::Cached, 500, 0)));
+    trace.facts.probe_total_ns = Some(300);
+    // Of memory of no file: its cost is the program's own, and what observing added is not.
+    (trace.faults[1].object, trace.faults[1].page) = (None, None);
+    let input = Input::read_trace(&written(&dir, &trace)).expect("read");
+    // 1000 before each fault, the anonymous one and its 500, less 300 for each of two faults before.
+    assert_eq!(think_ns(&input), [1000, 1000 + 500 + 1000 - 2 * 300]);
+}
+
+#[test]
+fn a_command_runs_on_after_its_last_touch() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(&[0, 1].map(|page| (page, FaultClass::Disk, 500, 0)));
+    trace.facts.duration_ns = 10_000_000_000;
+    let time_ns = |trace: &Trace| {
+        let input = Input::read_trace(&written(&dir, trace)).expect("read");
+        let device = Some("flash".parse().expect("a device"));
+        let contender = Contender { device, ..Contender::new("none").expect("a policy") };
+        compare(&input, &[contender], &Options::default()).expect("simulated").remove(0).outcome.time_ns
+    };
+    assert!(time_ns(&trace) >= 9_999_000_000, "{}", time_ns(&trace));
+    // How long others ran on is not known.
+    for facts in [
+        TraceFacts { cut_short: true, ..trace.facts.clone() },
+        TraceFacts { pids: vec![7], ..trace.facts.clone() },
+        TraceFacts { system_wide: true, ..trace.facts.clone() },
+    ] {
+        let trace = Trace { facts, ..trace.clone() };
+        assert!(time_ns(&trace) < 10_000_000, "{}", time_ns(&trace));
+    }
+}
+
+#[test]
+fn faults_on_no_file_are_counted_as_left_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(&[0, 1, 2].map(|page| (page, FaultClass::ZeroFill, 500, 0)));
+    trace.objects.push(Object::new("[heap]", None));
+    (trace.faults[1].object, trace.faults[1].page) = (Some(ObjectId(1)), None);
+    (trace.faults[2].object, trace.faults[2].page) = (None, None);
+    let input = Input::read_trace(&written(&dir, &trace)).expect("read");
+    assert_eq!((input.count, input.others), (1, 2));
+}
+
+#[test]
+fn touches_without_a_cost_are_counted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trace = trace(&[0, 1].map(|page| (page, FaultClass::Disk, 1_000_000, 0)));
+    trace.faults[1].cost_ns = None;
+    assert_eq!(Input::read_trace(&written(&dir, &trace)).expect("read").without_cost, 1);
+}
+
+/// A process that executes another program in its own place maps everything anew.
+#[test]
+fn an_exec_leaves_nothing_mapped() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let soft = |execs: u64, main: bool, facts: TraceFacts| {
+        let mut trace = trace(&[(1, FaultClass::Disk, 500, 0), (1, FaultClass::Cached, 500, 1)]);
+        let tid = if main { 7 } else { 8 };
+        trace.threads = ["a", "b"].map(|comm| Thread { pid: 7, tid, comm: comm.into() }).to_vec();
+        trace.facts = TraceFacts { execs, ..facts };
+        let input = Input::read_trace(&written(&dir, &trace)).expect("read");
+        let contenders = [Contender::new("none").expect("a policy")];
+        compare(&input, &contenders, &Options::default()).expect("simulated").remove(0).outcome.soft
+    };
+    let running = || TraceFacts { pids: vec![7], ..TraceFacts::default() };
+    assert_eq!(soft(2, true, TraceFacts::default()), 1);
+    assert_eq!(soft(1, true, running()), 1);
+    // The command's own exec, none at all, and another thread: they only got another name.
+    assert_eq!(soft(1, true, TraceFacts::default()), 0);
+    assert_eq!(soft(0, true, running()), 0);
+    assert_eq!(soft(2, false, TraceFacts::default()), 0);
+}
+
 #[test]
 fn touches_come_from_the_file_as_often_as_they_are_replayed() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -87,6 +170,20 @@ fn advice_reaches_the_entries_of_the_file_it_names() {
         assert_eq!(input.layout.advise(name, &policy), entries, "{name:?}");
     }
     assert_eq!(input.layout.entries[0].advised.as_ref(), Some(&policy));
+}
+
+#[test]
+fn advice_to_predict_uses_what_was_learned() {
+    let mut input = Input::from_touches(
+        Layout::of_one("a", 640),
+        vec![0, 100, 200].into_iter().map(|page| Touch::new(EntryIndex(0), page)).collect(),
+    );
+    let learned = prepage_simulate::input::learn(std::slice::from_ref(&input)).expect("learned");
+    assert_eq!(input.layout.advise("a", &"predicted".parse().expect("a policy")), 1);
+    let contenders = [Contender::new("none").expect("a policy")];
+    let options = Options { profile: learned, ..Options::default() };
+    let outcome = compare(&input, &contenders, &options).expect("simulated").remove(0).outcome;
+    assert_eq!((outcome.hard, outcome.read, outcome.never), (1, 3, 0));
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn linux_maps_what_it_waited_for_by_a_second_short_fault() {
 fn a_header_that_was_read_is_resident_and_counts_as_neither_read_nor_wasted() {
     let input = Input::model("code:1".parse().expect("a model")).with_headers_read();
     assert_eq!(input.layout.resident, [(0, PageRange::new(PageIndex(0), PageIndex(1)))]);
-    let replay = input.layout.build(Replay::new(), |_| policy("around:8:7"));
+    let replay = input.layout.build(Replay::new(), &policy("around:8:7"), |policy, _| policy.clone());
     assert!(replay.is_resident(prepage_simulate::ObjectIndex(0), PageIndex(0)));
     let mut replay = replay;
     replay.touch(Touch::new(prepage_simulate::EntryIndex(0), 4));

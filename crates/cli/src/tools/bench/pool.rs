@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use prepage_bench::Subject;
 use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serve, simulated};
 use prepage_core::PAGE_SIZE;
-use prepage_prefetch::statistics::median;
+use prepage_prefetch::statistics::{known_median, median};
 use prepage_sys::readahead::ReadAhead;
 use serde_json::json;
 
@@ -151,6 +151,11 @@ fn of(runs: &[Served], what: impl Fn(&Served) -> f64) -> f64 {
     median(&runs.iter().map(what).collect::<Vec<_>>())
 }
 
+/// The same of what is known of each run.
+fn of_known(runs: &[Served], what: impl Fn(&Served) -> Option<f64>) -> Option<f64> {
+    known_median(&runs.iter().map(what).collect::<Vec<_>>())
+}
+
 fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
     let mut out = crate::output::text();
     let pages = args.size / PAGE_SIZE;
@@ -173,6 +178,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
         }
         let names = ["way", "touches/s", "misses", "of touches %", "cpu s", "rewired", "waits", "p99 µs"];
         let mut shown = table(&names, &[1, 2, 3, 4, 5, 6, 7]);
+        let known = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.0}"));
         for (way, runs) in args.way.iter().zip(runs) {
             let misses = of(runs, |served| served.misses as f64);
             let count = if *way == Way::VmUnlimited { misses } else { args.touches as f64 };
@@ -182,9 +188,9 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
                 format!("{misses:.0}"),
                 format!("{:.1}", 100.0 * misses / count),
                 format!("{:.2}", of(runs, |served| served.cpu_seconds)),
-                format!("{:.0}", of(runs, |served| served.rewired as f64)),
-                format!("{:.0}", of(runs, |served| served.frame_waits as f64)),
-                format!("{:.0}", of(runs, |served| served.p99_us)),
+                known(of_known(runs, |served| served.rewired.map(|count| count as f64))),
+                known(of_known(runs, |served| served.frame_waits.map(|count| count as f64))),
+                known(of_known(runs, |served| served.p99_us)),
             ]);
         }
         let simulated = simulated.map(|(rule, misses)| format!("{rule} {misses}")).join(", ");
@@ -196,7 +202,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
         )?;
         let p99_us = |of_way: Way| {
             let at = args.way.iter().position(|way| *way == of_way)?;
-            Some(of(&runs[at], |served| served.p99_us))
+            of_known(&runs[at], |served| served.p99_us)
         };
         if let (Some(under), Some(without)) = (p99_us(Way::Vm), p99_us(Way::VmUnlimited)) {
             writeln!(

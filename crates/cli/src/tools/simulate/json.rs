@@ -26,6 +26,8 @@ struct Report {
     /// Touches that may be missing; null where the trace does not say.
     unseen_pages: Option<u64>,
     left_out_faults: u64,
+    /// Touches of which it is not known how long they waited in the recording: times hold that.
+    touches_without_cost: u64,
     /// Of files that are read in a pattern: sweeps until all pages are touched.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweeps: Option<u64>,
@@ -53,6 +55,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
             Unseen::Unknown => None,
         },
         left_out_faults: input.others,
+        touches_without_cost: input.without_cost,
         sweeps: input.sweeps,
         threads: input.threads,
         touches: first.map_or(0, |outcome| outcome.touches),

@@ -60,11 +60,18 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     };
     let gaps = input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
     let lacking: String = gaps.iter().map(|gap| format!("\nincomplete: {gap}")).collect();
+    let of_running = input.facts.as_ref().is_some_and(|facts| !facts.pids.is_empty() || facts.system_wide);
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
-        Unseen::AtMost(0) => "; none unseen".to_owned(),
         Unseen::AtMost(pages) => {
-            format!("; up to {} may have been touched unseen", counted(pages as usize, "page"))
+            let pages = match pages {
+                0 => "none".to_owned(),
+                pages => format!("up to {} may have been touched", counted(pages as usize, "page")),
+            };
+            format!("; {pages} unseen, not counting folios of 2 MiB")
+        }
+        Unseen::Unknown if of_running => {
+            "\npages touched before the recording are missing: never and pages read are too high".to_owned()
         }
         Unseen::Unknown if let Some(exact) = input.facts.as_ref().and_then(|facts| facts.exact.as_ref()) => {
             format!("\nnot exact: {}", exact.unarmed_programs.join("; "))
@@ -86,13 +93,41 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
         }
         _ => String::new(),
     };
+    let costs = match input.without_cost {
+        faults @ 1.. if !args.device.is_empty() => format!(
+            "\ntimes hold the recording's own waits: {} without a cost",
+            counted(faults as usize, "fault")
+        ),
+        _ => String::new(),
+    };
+    let reuse = match (&args.memory, &input.facts) {
+        (Some(_), Some(_)) => {
+            "\n--memory: a trace has each page's first touch in a process: re-use is not in it, as it is in --model and --touches"
+        }
+        _ => "",
+    };
     format!(
-        "{} of {}, {} of {}{sweeps}{runs}{others}{unseen}{lacking}{threads}",
+        "{} of {}, {} of {}{sweeps}{runs}{others}{unseen}{lacking}{threads}{costs}{}{reuse}",
         counted(input.count as usize, "touch"),
         counted(touched as usize, "page"),
         counted(input.layout.objects.len(), "object"),
-        counted(input.layout.objects.iter().map(|object| object.pages).sum::<u64>() as usize, "page")
+        counted(input.layout.objects.iter().map(|object| object.pages).sum::<u64>() as usize, "page"),
+        in_background(args, rows)
     )
+}
+
+/// Whose waits are not in the column of hard faults: what is read in the background is there at once where there is no device.
+fn in_background(args: &Args, rows: &[Row<'_>]) -> String {
+    let of_background = rows.iter().filter(|row| !row.plain.outcome.background.is_empty());
+    let names: Vec<&str> = of_background.map(|row| row.name).collect();
+    let shown = match args.device.is_empty() {
+        true => "show only with --device",
+        false => "are in the column waits, not in hard",
+    };
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("\nread in the background by {}: waits for these {shown}", names.join(", ")),
+    }
 }
 
 fn sizes(rows: &[Row<'_>]) -> Table {
