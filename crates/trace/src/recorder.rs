@@ -124,6 +124,9 @@ pub struct Recorded {
     pub stacks: Vec<Stack>,
     /// What could not be found out at the end.
     pub failure: Option<RecordError>,
+    /// Those that ask this process to end, held back until this is dropped: what was recorded is still to be saved.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) signals: Option<Signals>,
 }
 
 impl Recorded {
@@ -203,7 +206,7 @@ impl Recorder {
             }
             Scope::Processes(_) | Scope::System => (<&[OsString]>::default(), None),
         };
-        let signals = Signals::take_over(&signals::ENDING).map_err(RecordError::Start)?;
+        let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
         // Each thread takes some open files for each CPU.
         open_files::allow_many();
         let moment = Moment::now();
@@ -321,7 +324,8 @@ impl Recorder {
         }
         // No more faults are observed, nor paid for, while the command is waited for.
         drop(self.stream);
-        let Left { how_ended, rusage, left_running } = match self.observing.leave(self.signals) {
+        let mut signals = Some(self.signals);
+        let Left { how_ended, rusage, left_running } = match self.observing.leave(&mut signals) {
             Ok(left) => left,
             Err(error) => {
                 failure = Some(RecordError::Wait(error));
@@ -340,7 +344,7 @@ impl Recorder {
             let mut paths: HashMap<_, _> = objects.iter().rev().filter_map(named).collect();
             watch.into_facts(|inode| paths.remove(&inode))
         });
-        Recorded { facts, how_ended, left_running, objects, threads, stacks, failure }
+        Recorded { facts, how_ended, left_running, objects, threads, stacks, failure, signals }
     }
 
     /// Waits for something to happen. Returns whether the recording is over.

@@ -180,14 +180,16 @@ impl Observing {
         }
     }
 
-    /// Ends the recording: waits for a command that has ended, and hands back one that runs on.
-    pub(super) fn leave(self, signals: Signals) -> io::Result<Left> {
+    /// Ends the recording: waits for a command that has ended, and hands back one that runs on, which the `signals` that arrive from
+    /// now on are for.
+    pub(super) fn leave(self, signals: &mut Option<Signals>) -> io::Result<Left> {
         let (minor, major) = self.starting;
         match self.who {
             Who::Child { child, ended: false, .. } => {
                 Ok(Left { left_running: Some(LeftRunning { child, signals }), ..Left::default() })
             }
             Who::Child { child, before, .. } => {
+                let signals = signals.take().expect("nobody took them before");
                 let Ended { how, minor_faults, major_faults } = child.wait()?;
                 let since = |before: MinorMajor| {
                     (
