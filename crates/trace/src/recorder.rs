@@ -400,6 +400,7 @@ impl Recorder {
             let end_ns = now_ns();
             let _ = stream.set_enabled(false);
             // A child that is forked meanwhile may go on reporting beginnings alone.
+        stream.look_at_cpus(ended);
             let is_whole =
                 |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
             stream.finish().filter(is_whole).for_each(&mut take);

@@ -11,6 +11,7 @@ use super::{CpuRing, Stream, Uncounted};
 use crate::probe::{FaultEvents, Probe, Target};
 
 /// Smallest ring worth having, a CPU.
+use super::watched_cpus::WatchedCpus;
 const RING_BYTES_MIN: usize = 16 << 10;
 /// All rings together take at most this, whatever the number of CPUs.
 const RINGS_BYTES_MAX: usize = 256 << 20;
@@ -93,6 +94,7 @@ impl Stream {
             }
         }
         Ok(())
+            watched_cpus: WatchedCpus::default(),
     }
 
     /// Opens `sources` for `observed` on each CPU, but for those that own rings.
