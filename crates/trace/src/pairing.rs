@@ -233,6 +233,7 @@ impl Pairing {
         faults
             .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Running)));
     }
+            | EventKind::PageSought { .. }
 
     /// `facts`, with what was noticed of the run so far.
     pub(crate) fn noticed(&self, facts: TraceFacts) -> TraceFacts {
