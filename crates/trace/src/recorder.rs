@@ -214,10 +214,15 @@ impl Recorder {
         // It opens file systems, which may take a while: nobody waits for that yet.
         let page_cache = options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns));
         let observing = Observing::begin(scope, waiting)?;
-        let stream = Stream::attach_to(&observing.target(), &probe)?;
+        let (stream, children) = match scope {
+            Scope::Processes(pids) => Stream::attach_while_forking(pids, &probe)?,
+            Scope::Command(_) | Scope::System => {
+                (Stream::attach_to(&observing.target(), &probe)?, Vec::new())
+            }
+        };
         let mut pairing = Pairing::new(0);
         (pairing.filters, pairing.probe_cost_ns) = (options.filters.clone(), cost.inside_ns);
-        let unread_maps = observing.seed(&mut pairing);
+        let unread_maps = observing.seed(&children, &mut pairing);
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
         pairing.origin_ns = origin_ns;
@@ -395,12 +400,12 @@ impl Recorder {
                 page_cache.apply(&event, pairing);
             }
         };
+        stream.look_at_cpus(ended);
         if ended {
             // Nothing more is to happen while the last is read.
             let end_ns = now_ns();
             let _ = stream.set_enabled(false);
             // A child that is forked meanwhile may go on reporting beginnings alone.
-        stream.look_at_cpus(ended);
             let is_whole =
                 |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
             stream.finish().filter(is_whole).for_each(&mut take);
