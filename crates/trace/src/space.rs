@@ -221,9 +221,14 @@ impl AddressSpaces {
         self.unobserved
     }
 
-    /// Forgets processes of which `is_gone` says that they have ended: the records of their ends were lost.
-    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        self.processes.retain(|pid, _| !is_gone(*pid));
+    /// All processes.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.processes.keys().copied()
+    }
+
+    /// Forgets the processes `gone`: the records of their ends were lost.
+    pub(crate) fn forget(&mut self, gone: &HashSet<u32>) {
+        self.processes.retain(|pid, _| !gone.contains(pid));
     }
 
     /// How many processes have begun and not ended, as far as they are observed.
