@@ -40,12 +40,13 @@ impl Measure {
         }
     }
 
-    fn of(self, tally: &Tally) -> f64 {
+    /// In nanoseconds or faults.
+    const fn of(self, tally: &Tally) -> u64 {
         match self {
-            Self::Total => tally.cost_ns as f64 / 1e6,
-            Self::DiskTotal => tally.disk_ns as f64 / 1e6,
-            Self::Count => tally.count as f64,
-            Self::Disk => tally.disk as f64,
+            Self::Total => tally.cost_ns,
+            Self::DiskTotal => tally.disk_ns,
+            Self::Count => tally.count,
+            Self::Disk => tally.disk,
         }
     }
 
@@ -133,18 +134,20 @@ impl Diff {
             return None;
         }
         let (before, after) = (measure.of(before), measure.of(after));
-        Some(match (before == 0.0, after == 0.0) {
-            (true, true) => 0.0,
-            (true, false) => f64::INFINITY,
-            _ => 100.0 * (after / before - 1.0),
+        Some(match (before, after) {
+            (0, 0) => 0.0,
+            (0, _) => f64::INFINITY,
+            // Of whole numbers, so that a threshold that is just reached is not exceeded by rounding.
+            _ => 100.0 * (i128::from(after) - i128::from(before)) as f64 / before as f64,
         })
     }
 
     /// What changed in `measure`, in one line.
     pub fn verdict(&self, measure: Measure) -> String {
         let Some(percent) = self.percent(measure) else { return format!("{}: not known", measure.words()) };
-        let (before, after) = (measure.of(&self.all.before), measure.of(&self.all.after));
-        let digits = if measure.is_of_costs() { 2 } else { 0 };
+        let (digits, unit) = if measure.is_of_costs() { (2, 1e6) } else { (0, 1.0) };
+        let [before, after] =
+            [&self.all.before, &self.all.after].map(|tally| measure.of(tally) as f64 / unit);
         format!("{}: {before:.digits$} before, {after:.digits$} after, {percent:+.1} %", measure.words())
     }
 
@@ -223,4 +226,37 @@ fn changes(before: &Report, after: &Report, by: By) -> Vec<Change> {
         }
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_whole_percents_is_told_as_such() {
+        for (before, after, percent) in [(20, 21, 5.0), (1000, 1100, 10.0), (1_000_000, 1_100_000, 10.0)] {
+            let tally = |number| Tally {
+                count: number,
+                timed: number,
+                cost_ns: number,
+                disk: number,
+                disk_ns: number,
+                ..Tally::default()
+            };
+            let all = Change { name: "all".into(), before: tally(before), after: tally(after) };
+            let diff = Diff {
+                subjects: [None, None],
+                is_of_the_same: true,
+                has_costs: [true, true],
+                all,
+                classes: Vec::new(),
+                files: Vec::new(),
+                missing: [Vec::new(), Vec::new()],
+                unequal: Vec::new(),
+            };
+            for measure in [Measure::Total, Measure::DiskTotal, Measure::Count, Measure::Disk] {
+                assert_eq!(diff.percent(measure), Some(percent), "{measure:?}");
+            }
+        }
+    }
 }

@@ -51,6 +51,8 @@ pub struct ProcessStat {
 pub const RUNS: u8 = b'R';
 /// It sleeps in a way that no signal interrupts, as whoever waits for a device does.
 pub const WAITS: u8 = b'D';
+/// It has ended: its end is still to be heard of, or is being.
+pub const ENDED: [u8; 2] = [b'Z', b'X'];
 
 impl ProcessStat {
     /// The counts of process `pid`.

@@ -17,6 +17,18 @@ use crate::given::{descriptor, number};
 /// Signals that ask a program to end: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
 
+/// [`ENDING`], without SIGHUP where this process was started to ignore that, as by nohup(1) for the time when its terminal is closed: of a signal that is
+/// held back it would be told all the same. SIGINT and SIGQUIT stay: shells have commands in the background ignore them, which then are sent on purpose.
+pub fn endings() -> Vec<i32> {
+    // SAFETY: all-zero bytes are a valid sigaction, and with a null new action the call only reads.
+    let outlives_terminal = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    };
+    ENDING.into_iter().filter(|&signal| signal != libc::SIGHUP || !outlives_terminal).collect()
+}
+
 /// Signals that are read instead of acting on this process, until this is dropped.
 pub struct Signals {
     fd: OwnedFd,

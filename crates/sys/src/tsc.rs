@@ -9,6 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Moment {
     cycles: u64,
     ns: u64,
+    suspended: Suspended,
+}
+
+/// For how long the machine was suspended since it was started: at least and at most so many nanoseconds, as no two clocks are read at once.
+#[derive(Clone, Copy, Debug)]
+struct Suspended {
+    least_ns: u64,
+    most_ns: u64,
 }
 
 impl Moment {
@@ -21,17 +29,33 @@ impl Moment {
         steady.then(Self::read)?
     }
 
-    /// The counter's frequency, from how far it went since.
+    /// The counter's frequency, from how far it went since. `None` where the machine was suspended meanwhile: the counter may run on then,
+    /// and CLOCK_MONOTONIC does not.
     pub fn hz(&self) -> Option<u64> {
-        let now = Self::read()?;
+        self.hz_until(Self::read()?)
+    }
+
+    fn hz_until(&self, now: Self) -> Option<u64> {
+        if now.suspended.least_ns > self.suspended.most_ns {
+            return None;
+        }
         let ns = now.ns.checked_sub(self.ns).filter(|&ns| ns > 0)?;
         let cycles = now.cycles.checked_sub(self.cycles)?;
         Some((cycles as f64 * 1e9 / ns as f64).round() as u64)
     }
 
     fn read() -> Option<Self> {
-        let ns = |now: rustix::time::Timespec| now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        Some(Self { cycles: counter()?, ns: ns(clock_gettime(ClockId::Monotonic)) })
+        let ns = |clock| {
+            let now = clock_gettime(clock);
+            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        };
+        let (cycles, before_ns) = (counter()?, ns(ClockId::Monotonic));
+        let (with_suspension_ns, after_ns) = (ns(ClockId::Boottime), ns(ClockId::Monotonic));
+        let suspended = Suspended {
+            least_ns: with_suspension_ns.saturating_sub(after_ns),
+            most_ns: with_suspension_ns.saturating_sub(before_ns),
+        };
+        Some(Self { cycles, ns: before_ns, suspended })
     }
 }
 
@@ -62,5 +86,16 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let [first, second] = [start.hz().expect("later"), start.hz().expect("later")].map(|hz| hz as f64);
         assert!((first / second - 1.0).abs() < 0.01 && (1e8..1e10).contains(&first), "{first} {second}");
+    }
+
+    #[test]
+    fn no_frequency_is_told_across_a_suspension() {
+        let at =
+            |cycles, ns, least_ns, most_ns| Moment { cycles, ns, suspended: Suspended { least_ns, most_ns } };
+        let begun = at(5_000, 1_000_000_000, 70_000, 72_000);
+        // Suspended before it began, for a time that the two looks find between different bounds.
+        assert_eq!(begun.hz_until(at(2_000_005_000, 2_000_000_000, 71_000, 90_000)), Some(2_000_000_000));
+        // For a minute since, in which the counter ran on.
+        assert_eq!(begun.hz_until(at(122_000_005_000, 2_000_000_000, 60_000_071_000, 60_000_090_000)), None);
     }
 }

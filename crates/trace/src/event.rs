@@ -86,6 +86,13 @@ pub enum EventKind {
         /// Which.
         pages: PageRange,
     },
+    /// A fault of the thread looks for its page in the page cache, which was not mapped as one around another.
+    PageSought {
+        /// The file's device (`major << 20 | minor`) and inode. Of a file in an overlay (overlayfs) those of the file below.
+        file: (u64, u64),
+        /// Which.
+        page: PageIndex,
+    },
     /// The thread wrote to a page of the page cache that was as on the device until then.
     PageDirtied {
         /// The file's inode, on whatever device.

@@ -54,6 +54,8 @@ struct Doing {
     number: Option<u32>,
     fault: Option<Begun>,
     slept: bool,
+    /// The file of the fault as the page cache has it: mappings have an overlay's own number of a file, the page cache that of the file below.
+    cached_as: Option<Inode>,
     /// What it added to the page cache last.
     added: Option<(Inode, PageRange)>,
     /// What was left of its last read().
@@ -95,15 +97,17 @@ impl PageCacheWatch {
                 if doing.fault.is_none_or(|begun| (begun.address, begun.ip) != (address, ip)) {
                     doing.fault = Some(Begun { address, ip, time_ns: event.time_ns });
                 }
-                doing.slept = false;
+                (doing.slept, doing.cached_as) = (false, None);
             }
             EventKind::FaultEnd { address, disk, .. } => {
                 let doing = self.threads.entry(tid).or_default();
                 let begun = doing.fault.take().filter(|begun| begun.address == address);
                 let (begun_ns, slept) = (begun.map(|begun| begun.time_ns), doing.slept);
+                let cached_as = doing.cached_as.take();
                 let place = pairing.spaces().resolve(event.pid, address);
                 if let Some((inode, page)) = place.and_then(|place| place.object.inode.zip(place.page)) {
-                    self.faulted(event, pairing, (inode, page), begun_ns.filter(|_| disk || slept));
+                    let file = cached_as.unwrap_or(inode);
+                    self.faulted(event, pairing, (file, page), begun_ns.filter(|_| disk || slept));
                 }
             }
             EventKind::Switch { out: true, preempted: false } => {
@@ -111,7 +115,11 @@ impl PageCacheWatch {
             }
             EventKind::PageCached { file, pages } => self.added(event, pairing, file, pages),
             EventKind::PagesRead { file, pages } => self.read(tid, file, pages),
+            EventKind::PageSought { file, .. } => {
+                self.threads.entry(tid).or_default().cached_as = Some(file);
+            }
             EventKind::PagesMapped { file, pages } => {
+                self.threads.entry(tid).or_default().cached_as = Some(file);
                 let Some(file) = self.files.get_mut(&file) else { return };
                 for page in pages.iter() {
                     if let Some(page) = file.pages.get_mut(&page.0) {

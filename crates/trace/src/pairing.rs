@@ -2,7 +2,7 @@
 
 mod stacks;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use stacks::Stacks;
 const RESTART_NS_MAX: u64 = 1_000_000_000;
 /// Threads whose ends may have been lost are looked for only among more than these.
 const RUNNING_MIN: usize = 1 << 14;
+/// After so many rounds the last events of who was gone have been fed: the kernel had reported them before, the next round reads them, and the
+/// one after that is the first that is sure to deliver them ([`crate::Stream::ripe`]).
+const LAST_ROUNDS: u32 = 2;
 
 /// Makes [`Fault`]s of a stream's events.
 ///
@@ -71,6 +74,15 @@ pub struct Pairing {
     losses: u64,
     /// So many threads make it worth looking which of them are gone.
     look_at: usize,
+    /// Who was found to be gone, and in how many rounds since then events were fed.
+    gone: Option<(Gone, u32)>,
+}
+
+/// Threads and processes that /proc no longer has.
+#[derive(Debug)]
+struct Gone {
+    tids: HashSet<u32>,
+    pids: HashSet<u32>,
 }
 
 /// Which ends of faults the events include, apart from losses.
@@ -132,6 +144,7 @@ impl Pairing {
             ends: Ends::All,
             losses: 0,
             look_at: RUNNING_MIN,
+            gone: None,
         }
     }
 
@@ -220,6 +233,7 @@ impl Pairing {
             | EventKind::PageCached { .. }
             | EventKind::PagesRead { .. }
             | EventKind::PagesMapped { .. }
+            | EventKind::PageSought { .. }
             | EventKind::PageDirtied { .. } => {}
             EventKind::Lost { .. } => self.losses += 1,
         }
@@ -269,18 +283,42 @@ impl Pairing {
     }
 
     /// Forgets the threads and processes that have ended, where the records of their ends were lost, if there are many more of
-    /// them than at the last look.
+    /// them than at the last look. To be called once in each round: who is found to be gone is forgotten in a later one, because its
+    /// last events may be still to come.
     pub(crate) fn forget_gone_of_many(&mut self) {
-        if self.running.len() >= self.look_at {
-            self.forget_gone();
+        match &mut self.gone {
+            None if self.running.len() >= self.look_at => self.gone = Some((self.find_gone(), 0)),
+            None => {}
+            Some((_, rounds)) if *rounds + 1 < LAST_ROUNDS => *rounds += 1,
+            Some(_) => {
+                let (before, _) = self.gone.take().expect("some");
+                // Another may have the number by now.
+                let mut gone = self.find_gone();
+                gone.tids.retain(|tid| before.tids.contains(tid));
+                gone.pids.retain(|pid| before.pids.contains(pid));
+                self.forget(&gone);
+            }
         }
     }
 
-    /// Forgets the threads and processes that /proc no longer has.
+    /// Forgets the threads and processes that /proc no longer has. Their last events were fed.
     pub(crate) fn forget_gone(&mut self) {
+        let gone = self.find_gone();
+        self.forget(&gone);
+    }
+
+    fn find_gone(&self) -> Gone {
         let is_gone = |pid: u32, tid: u32| !Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        self.running.retain(|&tid, thread| !is_gone(thread.pid, tid));
-        self.spaces.forget(|pid| is_gone(pid, pid));
+        let threads = self.running.iter().filter(|&(&tid, thread)| is_gone(thread.pid, tid));
+        Gone {
+            tids: threads.map(|(&tid, _)| tid).collect(),
+            pids: self.spaces.pids().filter(|&pid| is_gone(pid, pid)).collect(),
+        }
+    }
+
+    fn forget(&mut self, gone: &Gone) {
+        self.running.retain(|tid, _| !gone.tids.contains(tid));
+        self.spaces.forget(&gone.pids);
         self.look_at = 2 * self.running.len() + RUNNING_MIN;
     }
 

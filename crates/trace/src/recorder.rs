@@ -124,6 +124,9 @@ pub struct Recorded {
     pub stacks: Vec<Stack>,
     /// What could not be found out at the end.
     pub failure: Option<RecordError>,
+    /// Those that ask this process to end, held back until this is dropped: what was recorded is still to be saved.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "the starter writes no trace files"))]
+    pub(crate) signals: Option<Signals>,
 }
 
 impl Recorded {
@@ -203,7 +206,7 @@ impl Recorder {
             }
             Scope::Processes(_) | Scope::System => (<&[OsString]>::default(), None),
         };
-        let signals = Signals::take_over(&signals::ENDING).map_err(RecordError::Start)?;
+        let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
         // Each thread takes some open files for each CPU.
         open_files::allow_many();
         let moment = Moment::now();
@@ -211,10 +214,15 @@ impl Recorder {
         // It opens file systems, which may take a while: nobody waits for that yet.
         let page_cache = options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns));
         let observing = Observing::begin(scope, waiting)?;
-        let stream = Stream::attach_to(&observing.target(), &probe)?;
+        let (stream, children) = match scope {
+            Scope::Processes(pids) => Stream::attach_while_forking(pids, &probe)?,
+            Scope::Command(_) | Scope::System => {
+                (Stream::attach_to(&observing.target(), &probe)?, Vec::new())
+            }
+        };
         let mut pairing = Pairing::new(0);
         (pairing.filters, pairing.probe_cost_ns) = (options.filters.clone(), cost.inside_ns);
-        let unread_maps = observing.seed(&mut pairing);
+        let unread_maps = observing.seed(&children, &mut pairing);
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
         pairing.origin_ns = origin_ns;
@@ -321,7 +329,8 @@ impl Recorder {
         }
         // No more faults are observed, nor paid for, while the command is waited for.
         drop(self.stream);
-        let Left { how_ended, rusage, left_running } = match self.observing.leave(self.signals) {
+        let mut signals = Some(self.signals);
+        let Left { how_ended, rusage, left_running } = match self.observing.leave(&mut signals) {
             Ok(left) => left,
             Err(error) => {
                 failure = Some(RecordError::Wait(error));
@@ -340,7 +349,7 @@ impl Recorder {
             let mut paths: HashMap<_, _> = objects.iter().rev().filter_map(named).collect();
             watch.into_facts(|inode| paths.remove(&inode))
         });
-        Recorded { facts, how_ended, left_running, objects, threads, stacks, failure }
+        Recorded { facts, how_ended, left_running, objects, threads, stacks, failure, signals }
     }
 
     /// Waits for something to happen. Returns whether the recording is over.
@@ -391,6 +400,7 @@ impl Recorder {
                 page_cache.apply(&event, pairing);
             }
         };
+        stream.look_at_cpus(ended);
         if ended {
             // Nothing more is to happen while the last is read.
             let end_ns = now_ns();

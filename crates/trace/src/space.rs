@@ -11,7 +11,7 @@ use std::sync::Arc;
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange, Permissions};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
-use prepage_sys::processes::threads_of;
+use prepage_sys::processes::{living_thread, threads_of};
 
 use crate::build_id::{build_id_of, file_of};
 use crate::event::{Event, EventKind, Mapped};
@@ -115,7 +115,8 @@ impl AddressSpaces {
     /// Learns which of its own memory process `pid`, which was [seeded](Self::seed) just before, has touched.
     pub(crate) fn seed_touched(&mut self, pid: u32) {
         // Before Linux 6.7 nobody tells: all memory is taken for untouched.
-        let (Ok(page_map), Some(process)) = (PageMap::of(pid), self.processes.get_mut(&pid)) else { return };
+        let page_map = PageMap::of(living_thread(pid).unwrap_or(pid));
+        let (Ok(page_map), Some(process)) = (page_map, self.processes.get_mut(&pid)) else { return };
         for (addresses, mapping) in process.mappings.iter() {
             if !self.objects[mapping.object.0 as usize].is_file() {
                 for (start, end) in page_map.occupied_in(addresses.clone()).unwrap_or_default() {
@@ -220,9 +221,14 @@ impl AddressSpaces {
         self.unobserved
     }
 
-    /// Forgets processes of which `is_gone` says that they have ended: the records of their ends were lost.
-    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        self.processes.retain(|pid, _| !is_gone(*pid));
+    /// All processes.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.processes.keys().copied()
+    }
+
+    /// Forgets the processes `gone`: the records of their ends were lost.
+    pub(crate) fn forget(&mut self, gone: &HashSet<u32>) {
+        self.processes.retain(|pid, _| !gone.contains(pid));
     }
 
     /// How many processes have begun and not ended, as far as they are observed.
@@ -312,7 +318,14 @@ fn is_fresh(mappings: &Mappings, new: &Mapped, object: ObjectId) -> bool {
 /// # Errors
 /// When it is gone or its maps may not be read.
 pub fn mappings(pid: u32) -> io::Result<Vec<Mapped>> {
-    let maps = proc_file::read_text(format!("/proc/{pid}/maps"))?;
+    let read = |tid: u32| proc_file::read_text(format!("/proc/{tid}/maps"));
+    let mut maps = read(pid)?;
+    // The first thread has no memory any more once it has ended, others may.
+    if maps.is_empty()
+        && let Some(other) = living_thread(pid).filter(|&tid| tid != pid)
+    {
+        maps = read(other)?;
+    }
     Ok(maps.lines().filter_map(parse_maps_line).collect())
 }
 

@@ -2,6 +2,7 @@
 
 mod attach;
 mod decode;
+mod watched_cpus;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::{Event, EventKind};
 use decode::Decoder;
+use watched_cpus::{Look, WatchedCpus};
 
 /// How long to wait at most for a ring whose first thread has ended: the kernel then no longer says when it fills.
 const SILENT_RING_WAIT: Duration = Duration::from_millis(10);
@@ -40,6 +42,7 @@ pub struct Stream {
     sees_system_calls: bool,
     /// This process, where it would observe itself.
     own_pid: Option<u32>,
+    watched_cpus: WatchedCpus,
 }
 
 #[derive(Debug)]
@@ -93,10 +96,24 @@ impl Stream {
         self.uncounted.outside.0 + self.uncounted.outside.1
     }
 
-    /// Processors that came online after the beginning: what happens there is not observed.
-    pub fn unwatched_cpus(&self) -> u64 {
-        let is_watched = |cpu: &u32| self.rings.iter().any(|ring| ring.cpu == *cpu);
-        online_cpus().map_or(0, |online| online.iter().filter(|cpu| !is_watched(cpu)).count() as u64)
+    /// Processors that came online after the beginning, or again: what happens there is not observed. The most that
+    /// [`Stream::look_at_cpus`] found at a time.
+    pub(crate) fn unwatched_cpus(&self) -> u64 {
+        self.watched_cpus.unwatched()
+    }
+
+    /// Finds out, while it observes, which processors are watched: from time to time, and at the end.
+    pub(crate) fn look_at_cpus(&mut self, at_end: bool) {
+        if !at_end && !self.watched_cpus.is_due(now_ns()) {
+            return;
+        }
+        let Ok(online) = online_cpus() else { return };
+        let enabled_ns = |ring: &CpuRing| match ring.observed {
+            Observed::System => Some(ring.owner.counted().ok()?.enabled_ns),
+            Observed::Thread(_) => None,
+        };
+        let enabled_ns = self.rings.iter().map(|ring| (ring.cpu, enabled_ns(ring))).collect();
+        self.watched_cpus.look(Look { at_ns: now_ns(), online, enabled_ns });
     }
 
     /// Stops observing, or goes on. What was seen stays to be read.

@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 use std::{env, fs};
@@ -20,10 +19,7 @@ use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, S
 
 mod support;
 
-use support::{FAULTS, is_recording_refused, is_refused};
-
-/// One recording at a time: the rate test needs the machine for itself.
-static MACHINE: Mutex<()> = Mutex::new(());
+use support::{FAULTS, MACHINE, is_recording_refused, is_refused, record_for_a_while};
 
 /// Set for the copy of this program that [`no_record_is_lost_at_full_speed`] records.
 const TOUCH: &str = "PREPAGE_TEST_TOUCH";
@@ -364,18 +360,6 @@ fn beside_a_running_process(look: impl FnOnce(u32)) {
     if let Err(panic) = looked {
         std::panic::resume_unwind(panic);
     }
-}
-
-fn record_for_a_while(scope: &Scope, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
-    let _machine = MACHINE.lock().anyway();
-    let duration = Some(options.duration.unwrap_or(Duration::from_millis(300)));
-    let started = Recorder::start(scope, &RecordOptions { duration, ..options.clone() });
-    let mut recorder = unless_refused(started, FAULTS, is_recording_refused)?;
-    let mut faults = Vec::new();
-    while recorder.next_faults(&mut faults).expect("faults") {}
-    let recorded = recorder.finish();
-    assert!(recorded.failure.is_none(), "{:?}", recorded.failure);
-    Some((faults, recorded))
 }
 
 #[test]

@@ -112,7 +112,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         slices,
         slowest: top,
     };
-    let report = Report::read(&newest::open(args.trace.as_deref())?, &options)?;
+    let file = newest::open(args.trace.as_deref())?;
+    let report = Report::read(&file, &options)?;
     tell_replaced(&report);
     let mut out = std::io::BufWriter::new(crate::output::text());
     let width = crate::output::width();
@@ -122,6 +123,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else if args.by.is_empty() || text::why_none(&report).is_some() {
         text::overview(&report, width, &mut out)?;
     } else {
+        // The overview and JSON say it themselves.
+        crate::missing::tell(&report.facts.missing(), file.path());
         for (place, what) in args.by.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;

@@ -46,6 +46,8 @@ fn says_what_it_lacks(dir: &Path, incomplete: &str, what: &str, gap: &str) {
     };
     let (out, _) = said(&["report", incomplete]);
     assert!(out.contains(&format!("incomplete: {gap}")) && !out.contains("nothing lost"), "{out}");
+    let (_, warned) = said(&["report", "--by", "file", incomplete]);
+    assert!(warned.contains(&format!("is incomplete: {gap}")), "{warned}");
     let (out, _) = said(&["report", "--json", incomplete]);
     let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(json["missing"][0]["what"], what, "{}", json["missing"]);

@@ -1,14 +1,17 @@
 //! `prepage record` as its user meets it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use prepage_testing::{Doctor, Need, has};
+use prepage_sys::call_filter::{When, fail};
+use prepage_testing::{Doctor, Need, has, unless_refused};
 use prepage_trace::parquet::read_trace;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{may, text};
 
@@ -147,6 +150,98 @@ fn what_was_recorded_is_saved_when_asked_to_end() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
     assert_eq!(recorder.wait().expect("an end").code(), Some(128 + 15));
     assert!(read_trace(&dir.path().join("prepage.parquet")).is_ok());
+}
+
+/// A terminal that is closed sends SIGHUP twice, and users press Ctrl-C again.
+#[test]
+fn what_was_recorded_is_saved_when_asked_to_end_again_and_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    let mut busy = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().expect("started");
+    let mut recorder = record(dir.path(), &["-q", "-p", &busy.id().to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    wait_for_signals(recorder.id());
+    let path = dir.path().join("prepage.parquet");
+    while recorder.try_wait().expect("a child").is_none() && !path.exists() {
+        kill_process(Pid::from_child(&recorder), Signal::INT).expect("it is not waited for yet");
+        sleep(Duration::from_millis(1));
+    }
+    let ended = recorder.wait().expect("an end");
+    busy.kill().expect("killed");
+    busy.wait().expect("an end");
+    assert!(!read_trace(&path).expect("a whole trace").facts.cut_short);
+    // The last one may have come behind the trace, where it ends this program as any other.
+    assert!(ended.code() == Some(0) || ended.signal() == Some(2), "{ended:?}");
+}
+
+/// Its terminal may be closed.
+#[test]
+fn a_recorder_that_was_started_to_ignore_a_hang_up_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    fs::copy("/bin/true", dir.path().join("after-hang-up")).expect("copied");
+    let mut child = Command::new("sh")
+        .args(["-c", "read line; while ./after-hang-up; echo; do sleep 0.02; done"])
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let (mut stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let mut recorder = Command::new("nohup")
+        .arg(env!("CARGO_BIN_EXE_prepage-tools"))
+        .args(["record", "-q", "-p", &child.id().to_string()])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    wait_for_signals(recorder.id());
+    kill_process(Pid::from_child(&recorder), Signal::HUP).expect("it is not waited for yet");
+    stdin.write_all(b"\n").expect("it reads");
+    // Programs that it has executed since, however slow the machine is.
+    let mut lines = BufReader::new(stdout).lines();
+    assert_eq!(lines.by_ref().take(50).filter(Result::is_ok).count(), 50);
+    kill_process(Pid::from_child(&recorder), Signal::TERM).expect("it is not waited for yet");
+    assert_eq!(recorder.wait().expect("an end").code(), Some(0));
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+    let trace = read_trace(&dir.path().join("prepage.parquet")).expect("a trace");
+    assert!(trace.threads.iter().any(|thread| thread.comm == "after-hang-up"), "{:?}", trace.threads);
+}
+
+/// As a server's that is full, which says so only then.
+#[test]
+fn a_disk_that_takes_nothing_at_last_leaves_the_old_file_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !may(Doctor::Faults) {
+        return;
+    }
+    output(dir.path(), &["-q", "true"]);
+    let before = fs::read(dir.path().join("prepage.parquet")).expect("a trace");
+    // A filter is a thread's own and of what that thread starts.
+    let recorded = std::thread::scope(|scope| {
+        let record = || {
+            let filter = fail(libc::ENOSPC, &[(libc::SYS_fdatasync, When::Always)]);
+            let has_none = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+            unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), has_none)?;
+            Some(output(dir.path(), &["-q", "true"]))
+        };
+        scope.spawn(record).join().expect("recorded")
+    });
+    let Some(recorded) = recorded else { return };
+    let said = text(&recorded.stderr);
+    assert_eq!(recorded.status.code(), Some(125), "{said}");
+    assert!(said.contains("the disk is full"), "{said}");
+    assert_eq!(fs::read(dir.path().join("prepage.parquet")).expect("a trace"), before);
+    assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
 }
 
 #[test]

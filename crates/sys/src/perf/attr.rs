@@ -83,7 +83,8 @@ impl Setup {
                 | abi::PERF_SAMPLE_ADDR
                 | more,
         );
-        attr.read_format = if count_lost { u64::from(abi::PERF_FORMAT_LOST) } else { 0 };
+        let lost = if count_lost { abi::PERF_FORMAT_LOST } else { 0 };
+        attr.read_format = u64::from(abi::PERF_FORMAT_TOTAL_TIME_ENABLED | lost);
         attr.clockid = libc::CLOCK_MONOTONIC;
         attr.sample_period = 1;
         attr.wakeup_watermark = self.wakeup_bytes;

@@ -36,6 +36,8 @@ pub struct PerfEvent {
 pub struct Counted {
     /// How often the event happened, whether or not its sample found room in the ring.
     pub times: u64,
+    /// For how long it was enabled, while its CPU was online. Of a thread's event: while the thread ran, too.
+    pub enabled_ns: u64,
     /// Records of this event that found no room; `None` before Linux 6.0.
     pub lost: Option<u64>,
 }
@@ -99,8 +101,8 @@ impl PerfEvent {
 
     /// The counts until now.
     pub fn counted(&self) -> Result<Counted, PerfError> {
-        let mut bytes = [0; 16];
-        let wanted = if self.counts_lost { 16 } else { 8 };
+        let mut bytes = [0; 24];
+        let wanted = if self.counts_lost { 24 } else { 16 };
         let got = rustix::io::read(&self.fd, &mut bytes[..wanted])
             .map_err(|error| PerfError::Other { action: "reading a count", source: error.into() })?;
         if got < wanted {
@@ -111,7 +113,7 @@ impl PerfEvent {
             });
         }
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Ok(Counted { times: word(0), lost: self.counts_lost.then(|| word(8)) })
+        Ok(Counted { times: word(0), enabled_ns: word(8), lost: self.counts_lost.then(|| word(16)) })
     }
 }
 

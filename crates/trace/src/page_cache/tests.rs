@@ -167,3 +167,25 @@ fn what_is_written_was_not_read_in() {
         facts(vec![(1, 1, begin(0)), (2, 1, added(0, 2)), (3, 1, dirtied(0)), (4, 1, end(0, true))]);
     assert_eq!(by_fault.files[0].pages_read_in, 2);
 }
+
+#[test]
+fn who_uses_the_pages_of_a_file_in_an_overlay_is_known_by_the_file_below() {
+    const BELOW: Inode = (7, 8);
+    let sought = |page| EventKind::PageSought { file: BELOW, page: PageIndex(page) };
+    let facts = facts(vec![
+        (10, 1, begin(0)),
+        (11, 1, sought(0)),
+        (12, 1, EventKind::PageCached { file: BELOW, pages: pages(0, 16) }),
+        (20, 2, begin(1)),
+        (21, 2, sought(1)),
+        (22, 2, asleep()),
+        (50, 1, end(0, true)),
+        (60, 2, end(1, false)),
+        (70, 1, begin(5)),
+        (71, 1, EventKind::PagesMapped { file: BELOW, pages: pages(4, 8) }),
+        (72, 1, end(5, false)),
+    ]);
+    let [file] = facts.files.as_slice() else { panic!("{:?}", facts.files) };
+    assert_eq!((file.device, file.inode, file.pages_read_in), (7, 8, 16));
+    assert_eq!((file.pages_untouched, file.pages_mapped_nearby, file.read_waits), (10, 3, 1));
+}

@@ -267,3 +267,30 @@ fn a_thread_appears_once_for_each_name_it_faulted_under() {
     let names: Vec<_> = pairing.tables().threads.iter().map(|thread| thread.comm.as_str()).collect();
     assert_eq!(names, ["first", "second"]);
 }
+
+/// What the kernel reported of its last moments is read in later rounds.
+#[test]
+fn a_process_that_is_gone_is_known_until_its_last_events_are_read() {
+    // No process has this number.
+    const GONE: u32 = u32::MAX - 1;
+    let mut pairing = Pairing::new(0);
+    pairing.look_at = 1;
+    let mut faults = Vec::new();
+    let mut feed = |pairing: &mut Pairing, time_ns, kind| {
+        pairing.feed(&Event { time_ns, pid: GONE, tid: GONE, kind }, &mut faults);
+    };
+    feed(&mut pairing, 1, EventKind::Name { name: "child".into(), exec: true });
+    feed(&mut pairing, 2, map(0x1000, 0x9000, true, 1, 2));
+    pairing.forget_gone_of_many();
+    feed(&mut pairing, 3, end(0x1000));
+    pairing.forget_gone_of_many();
+    feed(&mut pairing, 4, end(0x2000));
+    let Tables { threads, .. } = pairing.tables();
+    assert_eq!(faults.len(), 2);
+    for fault in &faults {
+        assert_eq!((threads[fault.thread.0 as usize].comm.as_str(), fault.page.is_some()), ("child", true));
+    }
+    // The record of its end was lost.
+    pairing.forget_gone_of_many();
+    assert_eq!((pairing.running.len(), pairing.spaces.processes()), (0, 0));
+}

@@ -138,5 +138,9 @@ pub fn record(
             }
         }
     }
+    // They asked again for the end that has come, and would have lost the trace.
+    if let Some(signals) = recorded.signals.take() {
+        while let Ok(Some(_)) = signals.next() {}
+    }
     Ok(Recording { recorded, summary, saved, failure })
 }

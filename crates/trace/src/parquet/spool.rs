@@ -137,7 +137,8 @@ impl Spool {
             filled.inspect_err(|_| drop(self.file.set_len(begin)))?;
             at += len;
         }
-        Ok(())
+        // Some servers say only now that they have no room.
+        self.file.sync_data().inspect_err(|_| drop(self.file.set_len(begin)))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -152,6 +153,8 @@ impl Spool {
         // Gives back what was reserved beyond the end.
         self.file.set_len(self.written_bytes).map_err(failed("set the length"))?;
         seal::seal(&self.file, self.checksum.clone().finalize()).map_err(failed("seal"))?;
+        // What the device or server did not take is heard of here, while the older file is still in its place.
+        self.file.sync_data().map_err(failed("write to the disk"))?;
         if path.exists() {
             fs::rename(path, with_suffix(path, ".old")).map_err(failed("keep the old one"))?;
         }

@@ -245,6 +245,20 @@ fn every_recording_that_was_killed_is_kept() {
     assert_eq!(faults, [1, 2, 3]);
 }
 
+/// One look at full rings may bring more than a row group.
+#[test]
+fn all_row_groups_of_one_write_outlive_a_recorder_that_is_killed() {
+    const GROUPS_ROWS: u64 = 3 << 18;
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = trace(GROUPS_ROWS + 20_000);
+    let mut writer = TraceWriter::create(&dir.path().join("t.parquet")).expect("created");
+    writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone()).expect("written");
+    let left = writer.left_behind().expect("row groups are complete").to_owned();
+    drop(writer);
+    let faults = read_trace(&left).expect("readable").faults.len() as u64;
+    assert!(faults >= GROUPS_ROWS, "{faults}");
+}
+
 #[test]
 fn a_file_of_the_first_prepage_is_read() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1-first.trace");

@@ -124,7 +124,7 @@ impl TraceWriter {
         &mut self,
         tables: Tables<'_>,
         faults: &[Fault],
-        facts: impl FnOnce() -> TraceFacts,
+        facts: impl Fn() -> TraceFacts,
     ) -> Result<(), TraceFileError> {
         self.taken += faults.len() as u64;
         if self.full {
@@ -133,16 +133,15 @@ impl TraceWriter {
         self.waiting.extend_from_slice(faults);
         while self.waiting.len() >= BATCH_ROWS {
             self.encode(tables, BATCH_ROWS)?;
+            // After each row group: the next batch begins another, in which no footer may lie.
+            self.write_footer(tables, &facts)?;
         }
         let due = GROUP_SECONDS_MIN.max(self.began.elapsed() / 10);
         if self.grouped.elapsed() >= due && self.taken > self.saved {
             self.encode(tables, self.waiting.len())?;
             self.close_group(RESERVE_BYTES)?;
         }
-        if self.next_group > 0 && self.group.is_none() {
-            self.write_footer(tables, facts)?;
-        }
-        Ok(())
+        self.write_footer(tables, &facts)
     }
 
     /// Encodes all faults that were handed over, so that what their numbers point into is no longer needed.
@@ -150,13 +149,16 @@ impl TraceWriter {
         if self.full { Ok(()) } else { self.encode(tables, self.waiting.len()) }
     }
 
-    /// Puts a footer after the row groups until now, so that they can be read if no more comes; at most an eighth of
+    /// Between two row groups: puts a footer after those until now, so that they can be read if no more comes; at most an eighth of
     /// the file is given to these.
     fn write_footer(
         &mut self,
         tables: Tables<'_>,
-        facts: impl FnOnce() -> TraceFacts,
+        facts: impl Fn() -> TraceFacts,
     ) -> Result<(), TraceFileError> {
+        if self.next_group == 0 || self.group.is_some() {
+            return Ok(());
+        }
         let data_bytes = self.file.bytes_written() as u64 - self.footer_end;
         // The files of a usual recording are few enough not to count.
         let file_bytes = (tables.objects.len() as u64 * FILE_BYTES).saturating_sub(RESERVE_BYTES);

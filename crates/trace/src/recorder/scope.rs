@@ -99,11 +99,14 @@ impl Observing {
         }
     }
 
-    /// Teaches `pairing` the processes that run already. Returns those whose mappings could not be read.
-    pub(super) fn seed(&self, pairing: &mut Pairing) -> Vec<u32> {
+    /// Teaches `pairing` the processes that run already, and the `children` that they have forked since. Returns those whose mappings could
+    /// not be read.
+    pub(super) fn seed(&self, children: &[u32], pairing: &mut Pairing) -> Vec<u32> {
         let pids: Vec<u32> = match &self.who {
             Who::Waiting { .. } | Who::Child { .. } => return Vec::new(),
-            Who::Processes { processes } => processes.iter().map(|process| process.pid).collect(),
+            Who::Processes { processes } => {
+                processes.iter().map(|process| process.pid).chain(children.iter().copied()).collect()
+            }
             Who::System => processes().filter(|&pid| pid != std::process::id()).collect(),
         };
         let mut unread = Vec::new();
@@ -180,11 +183,13 @@ impl Observing {
         }
     }
 
-    /// Ends the recording: waits for a command that has ended, and hands back one that runs on.
-    pub(super) fn leave(self, signals: Signals) -> io::Result<Left> {
+    /// Ends the recording: waits for a command that has ended, and hands back one that runs on, which the `signals` that arrive from
+    /// now on are for.
+    pub(super) fn leave(self, signals: &mut Option<Signals>) -> io::Result<Left> {
         let (minor, major) = self.starting;
         match self.who {
             Who::Child { child, ended: false, .. } => {
+                let signals = signals.take().expect("nobody took them before");
                 Ok(Left { left_running: Some(LeftRunning { child, signals }), ..Left::default() })
             }
             Who::Child { child, before, .. } => {

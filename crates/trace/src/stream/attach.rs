@@ -1,12 +1,17 @@
 //! Opening the events of a stream.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Ring, Setup, Source, online_cpus};
+use prepage_sys::process_stat::ProcessStat;
+use prepage_sys::processes::{living_thread, processes};
 
 use super::decode::{Decoder, PageCacheTracepoint};
+use super::watched_cpus::WatchedCpus;
 use super::{CpuRing, Stream, Uncounted};
 use crate::probe::{FaultEvents, Probe, Target};
 
@@ -16,6 +21,17 @@ const RING_BYTES_MIN: usize = 16 << 10;
 const RINGS_BYTES_MAX: usize = 256 << 20;
 /// How often a process is looked at for threads that were started while its others were attached to.
 const THREAD_ROUNDS_MAX: usize = 100;
+/// How long a fork that is under way is waited for: it takes some milliseconds a gibibyte, and others may have the processor.
+const FORK_MAX: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What a stream opens for each thread, and for which it did.
+struct Opened {
+    setup: Setup,
+    /// In the order of [`sources`].
+    sources: Vec<Source>,
+    tids: HashSet<u32>,
+}
 
 impl Stream {
     /// Observes process `pid`: its threads as they are now, and all that they start.
@@ -31,6 +47,25 @@ impl Stream {
     /// # Errors
     /// As [`Stream::attach`]. When one of the processes does not exist, none is observed.
     pub fn attach_to(target: &Target, probe: &Probe) -> Result<Self, PerfError> {
+        let (mut stream, _) = Self::open(target, probe)?;
+        stream.index_tracepoints()?;
+        Ok(stream)
+    }
+
+    /// Observes `pids`, and also the children that they fork meanwhile with all their events, which takes up to [`FORK_MAX`]. Returns these
+    /// too.
+    ///
+    /// # Errors
+    /// As [`Stream::attach_to`].
+    pub(crate) fn attach_while_forking(pids: &[u32], probe: &Probe) -> Result<(Self, Vec<u32>), PerfError> {
+        let before = processes().collect();
+        let (mut stream, mut opened) = Self::open(&Target::Processes(pids.to_vec()), probe)?;
+        let children = stream.open_new_children(&mut opened, pids, before)?;
+        stream.index_tracepoints()?;
+        Ok((stream, children))
+    }
+
+    fn open(target: &Target, probe: &Probe) -> Result<(Self, Opened), PerfError> {
         let cpus = online_cpus()
             .map_err(|source| PerfError::Proc { path: "/sys/devices/system/cpu/online".into(), source })?;
         let tracepoints = PageCacheTracepoint::of(probe.page_cache)?;
@@ -43,7 +78,9 @@ impl Stream {
         };
         let first = match target {
             Target::System => Observed::System,
-            Target::Processes(pids) => Observed::Thread(*pids.first().expect("a target is not empty")),
+            Target::Processes(pids) => {
+                Observed::Thread(first_thread(*pids.first().expect("a target is not empty")))
+            }
         };
         setup.exclude_kernel = must_exclude_kernel(&setup, first, cpus[0]);
         let largest = probe.ring_bytes.min(RINGS_BYTES_MAX / cpus.len().next_power_of_two());
@@ -57,49 +94,95 @@ impl Stream {
             uncounted: Uncounted::default(),
             sees_system_calls: !setup.exclude_kernel,
             own_pid: (*target == Target::System).then(std::process::id),
+            watched_cpus: WatchedCpus::default(),
         };
+        let mut opened = Opened { setup, sources, tids: HashSet::new() };
         match target {
-            Target::System => stream.open_others(&setup, &sources, first, false)?,
+            Target::System => stream.open_others(&opened, first, false)?,
             Target::Processes(pids) => {
-                let mut attached = HashSet::new();
                 for &pid in pids {
-                    stream.open_threads(&setup, &sources, pid, &mut attached)?;
+                    stream.open_threads(&mut opened, pid)?;
                 }
             }
         }
-        stream.index_tracepoints()?;
-        Ok(stream)
+        Ok((stream, opened))
     }
 
-    /// Opens all events of all threads of `pid` that are not `attached` to. A thread that is started meanwhile by one
+    /// Opens all events of all threads of `pid` that have none yet. A thread that is started meanwhile by one
     /// not yet attached to is found by looking again.
-    fn open_threads(
-        &mut self,
-        setup: &Setup,
-        sources: &[Source],
-        pid: u32,
-        attached: &mut HashSet<u32>,
-    ) -> Result<(), PerfError> {
+    fn open_threads(&mut self, opened: &mut Opened, pid: u32) -> Result<(), PerfError> {
+        let first = first_thread(pid);
         for _ in 0..THREAD_ROUNDS_MAX {
             let threads = threads_of(pid)?;
-            let before = attached.len();
+            let before = opened.tids.len();
             for tid in threads {
-                if attached.insert(tid) {
-                    self.open_others(setup, sources, Observed::Thread(tid), tid != pid)?;
+                if opened.tids.insert(tid) {
+                    self.open_others(opened, Observed::Thread(tid), tid != first)?;
                 }
             }
-            if attached.len() == before {
+            if opened.tids.len() == before {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Opens `sources` for `observed` on each CPU, but for those that own rings.
+    /// Opens all events of the processes that were started since `before` by `parents`, and by one another, while these had not all of theirs. A
+    /// child inherits the events that its parent has as the fork begins, and is seen in /proc as the fork ends. What it inherited and has of its own
+    /// it reports twice, as threads do.
+    fn open_new_children(
+        &mut self,
+        opened: &mut Opened,
+        parents: &[u32],
+        mut before: HashSet<u32>,
+    ) -> Result<Vec<u32>, PerfError> {
+        // How many forks of each process may have been under way as its last event was opened.
+        let under_way = |pid: u32| (pid, threads_of(pid).map_or(0, |threads| threads.len()));
+        let mut parents: HashMap<u32, usize> = parents.iter().map(|&pid| under_way(pid)).collect();
+        let mut looked_at = HashSet::new();
+        let mut children = Vec::new();
+        let deadline = Instant::now() + FORK_MAX;
+        loop {
+            let mut found = Vec::new();
+            for child in processes().filter(|pid| !before.contains(pid)) {
+                let parent = ProcessStat::of(child).ok().and_then(|stat| parents.get_key_value(&stat.parent));
+                found.extend(parent.map(|(&parent, _)| (child, parent)));
+            }
+            let looked_at_now: Vec<u32> = parents.keys().copied().collect();
+            for (child, parent) in found {
+                before.insert(child);
+                if looked_at.contains(&parent) {
+                    let left = parents.get_mut(&parent).expect("it was found there");
+                    // Those after it have inherited all.
+                    let Some(now_left) = left.checked_sub(1) else { continue };
+                    *left = now_left;
+                }
+                match self.open_threads(opened, child) {
+                    Ok(()) => {
+                        children.push(child);
+                        parents.extend([under_way(child)]);
+                    }
+                    // It has ended, or executes a program whose observation has ended.
+                    Err(PerfError::NoProcess { .. } | PerfError::NotYours { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            looked_at.extend(looked_at_now);
+            let is_looked_at = parents.iter().all(|(pid, left)| *left == 0 && looked_at.contains(pid));
+            if is_looked_at || Instant::now() >= deadline {
+                return Ok(children);
+            }
+            // The rings are not to overflow meanwhile.
+            self.index_tracepoints()?;
+            self.collect();
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Opens all events for `observed` on each CPU, but for those that own rings.
     fn open_others(
         &mut self,
-        setup: &Setup,
-        sources: &[Source],
+        Opened { setup, sources, .. }: &Opened,
         observed: Observed,
         may_be_gone: bool,
     ) -> Result<(), PerfError> {
@@ -124,6 +207,7 @@ impl Stream {
     }
 
     fn index_tracepoints(&mut self) -> Result<(), PerfError> {
+        self.decoder.events.clear();
         for (source, event) in &self.others {
             if let Source::Tracepoint(tracepoint) = *source {
                 self.decoder.events.push((event.id()?, tracepoint));
@@ -145,6 +229,11 @@ fn sources(probe: &Probe, tracepoints: &[PageCacheTracepoint]) -> Vec<Source> {
     };
     sources.extend(tracepoints.iter().map(|tracepoint| Source::Tracepoint(tracepoint.id)));
     sources
+}
+
+/// The first thread of process `pid` that has not ended, or the process's own number where there is none.
+fn first_thread(pid: u32) -> u32 {
+    living_thread(pid).unwrap_or(pid)
 }
 
 /// The threads of `pid`, itself first.

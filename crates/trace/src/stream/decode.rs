@@ -34,14 +34,16 @@ enum About {
     /// With the last page.
     Read(FieldPlace),
     Mapped(FieldPlace),
+    Sought,
     Dirtied,
 }
 
 /// System and name of the tracepoints, the first of which is all there is to [`PageCacheEvents::Added`].
-const TRACEPOINTS: [(&str, &str); 4] = [
+const TRACEPOINTS: [(&str, &str); 5] = [
     ("filemap", "mm_filemap_add_to_page_cache"),
     ("filemap", "mm_filemap_get_pages"),
     ("filemap", "mm_filemap_map_pages"),
+    ("filemap", "mm_filemap_fault"),
     ("writeback", "writeback_dirty_folio"),
 ];
 
@@ -71,6 +73,7 @@ impl PageCacheTracepoint {
                 "mm_filemap_add_to_page_cache" => About::Added(tracepoint.field("order").ok()),
                 "mm_filemap_get_pages" => About::Read(tracepoint.field("last_index")?),
                 "mm_filemap_map_pages" => About::Mapped(tracepoint.field("last_index")?),
+                "mm_filemap_fault" => About::Sought,
                 _ => About::Dirtied,
             },
         })
@@ -94,6 +97,7 @@ impl PageCacheTracepoint {
             }
             About::Read(last) => EventKind::PagesRead { file, pages: up_to(last)? },
             About::Mapped(last) => EventKind::PagesMapped { file, pages: up_to(last)? },
+            About::Sought => EventKind::PageSought { file, page: PageIndex(page) },
             About::Dirtied => EventKind::PageDirtied { inode, page: PageIndex(page) },
         })
     }

@@ -1,0 +1,190 @@
+//! Processes that run already and that are hard to attach to.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use prepage_core::{Fault, FaultClass, PAGE_SIZE};
+use prepage_testing::{Need, has, passes_as_child};
+use prepage_trace::{RecordOptions, Recorded, Scope};
+
+mod support;
+
+use support::record_for_a_while;
+
+/// Forks children, which fault for some 50 ms, and says so once the first have ended.
+const FORKS: &str = "
+import mmap, os, time
+def child():
+    end = time.monotonic() + 0.05
+    while time.monotonic() < end:
+        memory = mmap.mmap(-1, 16 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for at in range(0, len(memory), 4096): memory[at] = 1
+        memory.close()
+        time.sleep(0.001)
+    os._exit(0)
+running = forked = 0
+while True:
+    if os.fork() == 0: child()
+    running += 1
+    forked += 1
+    if forked == 20: print(flush=True)
+    time.sleep(0.002)
+    while running > 8 or running and os.waitpid(-1, os.WNOHANG)[0]:
+        if running > 8: os.wait()
+        running -= 1
+";
+
+/// A child inherits the events of its parent that there are as it is forked.
+#[test]
+fn children_forked_while_their_parent_is_attached_to_are_recorded_in_full() {
+    /// Faults that may be seen in part as the recording begins and ends.
+    const AT_EDGES: usize = 40;
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let mut in_part = Vec::new();
+    for round in 0..20 {
+        let mut python =
+            Command::new("python3").args(["-c", FORKS]).stdout(Stdio::piped()).spawn().expect("started");
+        python.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
+        let scope = Scope::Processes(vec![python.id()]);
+        let options =
+            RecordOptions { duration: Some(Duration::from_millis(100)), ..RecordOptions::default() };
+        let recorded = record_for_a_while(&scope, &options);
+        python.kill().expect("it runs");
+        python.wait().expect("an end");
+        let Some((faults, Recorded { threads, facts, .. })) = recorded else { return };
+        let mut by_process: HashMap<u32, Vec<&Fault>> = HashMap::new();
+        for fault in &faults {
+            by_process.entry(threads[fault.thread.0 as usize].pid).or_default().push(fault);
+        }
+        assert!(by_process.len() > 1 && facts.lost == 0, "{facts:?}");
+        for (pid, faults) in by_process {
+            let costless = faults.iter().filter(|fault| fault.cost_ns.is_none()).count();
+            if faults.len() > AT_EDGES && costless == faults.len() {
+                in_part.push((round, pid, costless));
+            }
+        }
+    }
+    // On a busy machine a fork may now and then take longer than it is waited for.
+    assert!(in_part.len() <= 1, "none of their faults has a cost: {in_part:?}");
+}
+
+/// The first thread ends; the second touches a file that was mapped before.
+const FIRST_THREAD_ENDS: &str = r"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static volatile char *pages;
+static void *touch(void *none) {
+    for (;;) {
+        for (int page = 0; page < 16; page++) (void)pages[page * 4096];
+        madvise((void *)pages, 16 * 4096, MADV_DONTNEED);
+        usleep(1000);
+    }
+    return none;
+}
+int main(int argc, char **argv) {
+    pthread_t second;
+    pages = mmap(0, 16 * 4096, PROT_READ, MAP_PRIVATE, open(argv[argc - 1], O_RDONLY), 0);
+    pthread_create(&second, 0, touch, 0);
+    pthread_exit(0);
+}";
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_recorded_with_its_files() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let [source, program, data] = ["a.c", "a", "data"].map(|name| dir.path().join(name));
+    if !has(Need::Tool("gcc".into())) {
+        return;
+    }
+    fs::write(&source, FIRST_THREAD_ENDS).expect("written");
+    fs::write(&data, vec![1; 16 * 4096]).expect("written");
+    let built = Command::new("gcc").args(["-pthread", "-o"]).args([&program, &source]).status();
+    assert!(built.expect("gcc runs").success());
+    let mut child = Command::new(&program).arg(&data).spawn().expect("started");
+    let pid = child.id();
+    let has_ended = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs").contains(") Z ");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !has_ended() && Instant::now() < deadline {
+        sleep(Duration::from_millis(5));
+    }
+    let mut scopes = vec![Scope::Processes(vec![pid])];
+    if has(Need::Root) {
+        scopes.push(Scope::System);
+    }
+    let recorded: Vec<_> = std::panic::catch_unwind(|| {
+        scopes.iter().filter_map(|scope| record_for_a_while(scope, &RecordOptions::default())).collect()
+    })
+    .unwrap_or_else(|panic| {
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        std::panic::resume_unwind(panic)
+    });
+    child.kill().expect("it runs");
+    child.wait().expect("an end");
+    for (faults, Recorded { threads, objects, facts, .. }) in recorded {
+        let of_it = |fault: &&Fault| threads[fault.thread.0 as usize].pid == pid;
+        let path = |fault: &Fault| fault.object.map(|id| objects[id.0 as usize].path.as_str());
+        let of_data = |fault: &&Fault| path(fault) == data.to_str();
+        let of_data: Vec<&Fault> = faults.iter().filter(of_it).filter(of_data).collect();
+        assert!(of_data.iter().any(|fault| fault.class == FaultClass::Cached), "{facts:?}");
+    }
+}
+
+/// Set for the copy of this program that has an overlay: its directory.
+const OVERLAY: &str = "PREPAGE_TEST_OVERLAY";
+const PAGES: u64 = 512;
+
+/// Mappings have an overlay's own number of a file, and the page cache that of the file below.
+#[test]
+fn who_uses_the_pages_of_a_file_in_an_overlay_is_seen() {
+    if let Some(directory) = std::env::var_os(OVERLAY) {
+        return touch_in_overlay(directory.as_ref());
+    }
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/sys/module/overlay".into())) {
+        return;
+    }
+    // On a disk: the system's temporary directory may be in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let script = r#"set -e; cd "$1"; mkdir lower upper work merged
+        mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged
+        export PREPAGE_TEST_OVERLAY="$1"; shift; exec "$@""#;
+    let path = dir.path().to_str().expect("plain");
+    passes_as_child(&["unshare", "--mount", "sh", "-c", script, "sh", path]);
+}
+
+fn touch_in_overlay(directory: &Path) {
+    let below = directory.join("lower/data");
+    fs::write(&below, vec![1; (PAGES * PAGE_SIZE) as usize]).expect("written");
+    let file = fs::File::open(&below).expect("there");
+    file.sync_all().expect("on disk");
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).expect("made cold");
+    let touch = format!(
+        "import mmap, os\n\
+         file = os.open('{}/merged/data', os.O_RDONLY)\n\
+         memory = mmap.mmap(file, 0, prot=mmap.PROT_READ)\n\
+         print(sum(memory[::4096]))",
+        directory.display()
+    );
+    let command = ["python3", "-c", &touch].map(Into::into).to_vec();
+    let options = RecordOptions {
+        page_cache: true,
+        duration: Some(Duration::from_secs(60)),
+        ..RecordOptions::default()
+    };
+    let Some((_, recorded)) = record_for_a_while(&Scope::Command(command), &options) else { return };
+    let inode = file.metadata().expect("there").ino();
+    let facts = recorded.facts.page_cache.expect("asked for");
+    let data = facts.files.iter().find(|file| file.inode == inode && file.pages_read_in >= PAGES);
+    let data = data.unwrap_or_else(|| panic!("{facts:?}"));
+    let unused = data.pages_untouched + data.pages_mapped_nearby + data.pages_forgotten;
+    assert!(unused < data.pages_read_in, "{data:?}");
+}
