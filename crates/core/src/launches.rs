@@ -157,6 +157,18 @@ impl Launches {
         if arrives || is_away {
             self.begin(Context::Arrival, now_unix_s + VISIT_S);
         }
+        self.note(what, now_unix_s);
+    }
+
+    /// The same of a job of the user's (cron, at): nobody has come for it.
+    pub fn launched_by_job(&mut self, what: &Launched, now_unix_s: u64) {
+        self.tick(now_unix_s);
+        if what.program.len().max(what.role.len()) <= NAME_BYTES_MAX {
+            self.note(what, now_unix_s);
+        }
+    }
+
+    fn note(&mut self, what: &Launched, now_unix_s: u64) {
         let slot = self.slot(what);
         for visit in &mut self.open {
             if visit.context != Context::After(slot) && !visit.launched.contains(&slot) {

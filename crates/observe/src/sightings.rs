@@ -347,6 +347,7 @@ impl Sightings {
             reads_coverage: Coverage::Partial,
             names_coverage: Coverage::Partial,
             unseen_below: Vec::new(),
+            seen_below: Vec::new(),
             unseen,
         }
     }

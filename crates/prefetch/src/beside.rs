@@ -16,7 +16,7 @@ use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_observe::sightings::{FileIndex, Seen, Sightings};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
-use prepage_profiles::{Layer, Stores, chain};
+use prepage_profiles::{Layer, StoreError, Stores, chain};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::memory_left::Cgroups;
 use prepage_sys::open_files;
@@ -288,10 +288,13 @@ impl Beside<'_> {
     }
 
     /// There is nobody to tell of a failure any more: the streams are the program's. The store stays as it was, and the next
-    /// start finds what it lacks.
+    /// start finds what it lacks, before it is observed.
     fn persist(&self, persisting: &mut Persisting<'_>, shown: &Shown) {
         if self.options.learn && shown.is_anything() {
-            let _ = persisting.persist(shown);
+            match persisting.persist(shown) {
+                Ok(()) | Err(StoreError::Busy { .. }) => {}
+                Err(_) => self.stores.note_refused(Layer::User),
+            }
         }
     }
 

@@ -96,7 +96,7 @@ fn prefetching() -> Check {
 fn store() -> Check {
     let name = "profile store";
     let result = Stores::of_user().and_then(|stores| {
-        stores.room(Layer::User).and_then(|()| stores.directory(Layer::User).map(ToOwned::to_owned))
+        stores.room_by_trial(Layer::User).and_then(|()| stores.directory(Layer::User).map(ToOwned::to_owned))
     });
     let checked = match result {
         Ok(directory) => check(name, State::Ok, directory.display().to_string(), None),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveError, ObserveOptions, Observer, Until};
 use prepage_profiles::program;
-use prepage_sys::signals::{ENDING, Signals};
+use prepage_sys::signals::{Signals, endings};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
 
 /// How long a run is observed at most. It ends by itself once no file was touched for a second.
@@ -59,7 +59,7 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     let start = |source| LearnError::Start { program: name(), source };
     // A link would have prepage's own pages learned as the program's.
     let waiting = spawn_waiting(&program::past_stand_ins(command)).map_err(start)?;
-    let signals = Signals::take_over(&ENDING).map_err(start)?;
+    let signals = Signals::take_over(&endings()).map_err(start)?;
     let until = Until::ended_or(waiting.pid(), WINDOW).map_err(start)?;
     let options = ObserveOptions {
         program: program::find(&command[0]).ok(),

@@ -24,7 +24,7 @@ use prepage_sys::beside::adopt_orphans;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::exec::give_inherited;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_sys::signals::{ENDING, Signals};
+use prepage_sys::signals::{Signals, endings};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
@@ -265,7 +265,7 @@ impl Bench<'_> {
             process.env("PREPAGE", "off");
         }
         give_inherited(&mut process);
-        let signals = Signals::take_over(&ENDING).map_err(failed)?;
+        let signals = Signals::take_over(&endings()).map_err(failed)?;
         signals.leave_to(&mut process);
         let began = Instant::now();
         let ended = process.spawn().and_then(|child| end_of(child, &signals));

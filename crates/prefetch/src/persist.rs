@@ -249,6 +249,7 @@ mod tests {
             reads_coverage: Coverage::Exact,
             names_coverage: Coverage::Exact,
             unseen_below: Vec::new(),
+            seen_below: Vec::new(),
             unseen: Vec::new(),
         };
         Shown { observation: Some(observation), ..Shown::default() }

@@ -78,8 +78,8 @@ impl ProgramAtHand {
     }
 }
 
-/// All executables called `name` in PATH that [`find`] would take if those before were not there; each file once, and the program that this process
-/// is left out: what stands in for `name` would find itself by a link to a link of `prepage enable`, or in a copy of it.
+/// All executables called `name` in PATH that [`find`] would take if those before were not there, each file once. The program of this process is left
+/// out: what stands in for `name` would find itself by a link to a link of `prepage enable`, or in a copy of it.
 pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
     let file_at = |path: &Path| rustix::fs::stat(path).ok().map(|file| (file.st_dev, file.st_ino));
     let own = file_at(Path::new("/proc/self/exe"));

@@ -24,7 +24,9 @@ use prepage_core::profile::Profile;
 use prepage_core::profile::file::{self, FORMAT_VERSION, HEADER_BYTES, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_sys::clock;
 use prepage_sys::new_file::{NewFile, write_at, write_unsynced_at};
-use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate};
+use rustix::fs::{
+    Access, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, statat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -491,12 +493,46 @@ impl Stores {
         trust::open_directory(directory, self.uid)?.ok_or_else(|| io(io::ErrorKind::NotFound.into()))
     }
 
-    /// Checks that a profile could be written, and leaves nothing behind: a file of that size is made and removed. Where the directory is missing, the
-    /// one in which it would be made is looked at. For those who will only know later, when nobody is left to tell, what to write.
+    /// Checks that a profile could be written, as far as that is seen without writing; where the last one could not ([`Self::note_refused`]), as
+    /// [`Self::room_by_trial`] does. For starts, which wait for this, and will only know what to write when nobody is left to tell.
     ///
     /// # Errors
     /// Why none could.
     pub fn room(&self, layer: Layer) -> Result<(), StoreError> {
+        let Some(directory) = self.place(layer)? else { return Ok(()) };
+        if matches!(statat(&directory, REFUSED, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
+            return Ok(());
+        }
+        self.try_to_write(layer, directory.as_fd())?;
+        let _ = unlinkat(&directory, REFUSED, AtFlags::empty());
+        Ok(())
+    }
+
+    /// Checks that a profile could be written, and leaves nothing behind: a file of that size is made and removed. Where the directory is missing, the
+    /// one in which it would be made is looked at.
+    ///
+    /// # Errors
+    /// Why none could.
+    pub fn room_by_trial(&self, layer: Layer) -> Result<(), StoreError> {
+        match self.place(layer)? {
+            Some(directory) => self.try_to_write(layer, directory.as_fd()),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a profile could not be written, for [`Self::room`]: by an empty file, for which there is room where a quota is used up. Where there is
+    /// none, nothing is noted.
+    pub fn note_refused(&self, layer: Layer) {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory =
+            self.directory(layer).ok().and_then(|path| trust::open_directory(path, self.uid).ok()?);
+        if let Some(directory) = directory {
+            let _ = rustix::fs::openat(directory, REFUSED, flags, Mode::from_raw_mode(0o600));
+        }
+    }
+
+    /// The directory of a layer, where it is there, may be written to, and has space; `None` where it would have to be made.
+    fn place(&self, layer: Layer) -> Result<Option<OwnedFd>, StoreError> {
         /// The profiles of most programs are smaller.
         const BYTES_MAX_LEAST: u64 = 64 << 10;
         let wanted = self.directory(layer)?;
@@ -522,12 +558,19 @@ impl Stores {
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < PROFILE_BYTES) {
             return Err(io(Errno::FBIG));
         }
-        let Some(directory) = opened else { return Ok(()) };
+        Ok(opened)
+    }
+
+    fn try_to_write(&self, layer: Layer, directory: BorrowedFd<'_>) -> Result<(), StoreError> {
         // Where another has the lock, somebody writes just now.
-        let Some(_lock) = self.try_lock(directory.as_fd(), layer)? else { return Ok(()) };
-        try_to_write(directory.as_fd()).map_err(|source| StoreError::Io { path: wanted.into(), source })
+        let Some(_lock) = self.try_lock(directory, layer)? else { return Ok(()) };
+        let path = self.directory(layer)?;
+        try_to_write(directory).map_err(|source| StoreError::Io { path: path.into(), source })
     }
 }
+
+/// The file that says that a profile could not be written.
+const REFUSED: &str = "refused";
 
 /// More than the profile of any program measured so far takes.
 const PROFILE_BYTES: u64 = 1 << 20;

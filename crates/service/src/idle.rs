@@ -80,6 +80,38 @@ struct State {
     worth: Worth,
 }
 
+impl State {
+    /// What was brought in beyond a user's share, the least likely, and waits for its start, while there is no room for what another expects.
+    fn too_many(&self, expected: &[(u32, Expected)]) -> Vec<(u32, Launched)> {
+        let is_wanted = |uid: u32, what: &Launched| {
+            !self.brought.iter().any(|entry| entry.is_of(uid, what))
+                && !self.in_memory.contains_key(&(uid, what.clone()))
+        };
+        if self.brought.len() < BROUGHT_MAX {
+            return Vec::new();
+        }
+        let mut shares: HashMap<u32, usize> = HashMap::new();
+        for entry in self.brought.iter().filter(|entry| entry.started.is_some()) {
+            *shares.entry(entry.uid).or_default() += 1;
+        }
+        let waits = |entry: &Entry| entry.started.is_none();
+        let brought = expected.iter().filter_map(|(uid, expected)| {
+            self.brought.iter().find(|entry| entry.is_of(*uid, &expected.what) && waits(entry))
+        });
+        let mut too_many = Vec::new();
+        for entry in brought {
+            let share = shares.entry(entry.uid).or_default();
+            *share += 1;
+            let is_another_s =
+                |(uid, expected): &(u32, Expected)| *uid != entry.uid && is_wanted(*uid, &expected.what);
+            if *share > BROUGHT_OF_A_USER_MAX && expected.iter().any(is_another_s) {
+                too_many.push((entry.uid, entry.what.clone()));
+            }
+        }
+        too_many
+    }
+}
+
 /// A program that was brought in.
 #[derive(Debug)]
 struct Entry {
@@ -326,8 +358,23 @@ impl Idle {
             Some(started) => is_short || started.elapsed() >= START,
             None => is_short || !is_expected(entry),
         };
-        let over: Vec<Entry> = self.state.lock().anyway().brought.extract_if(.., is_over).collect();
-        for Entry { uid, brought, started, .. } in over {
+        let (over, too_many): (Vec<Entry>, Vec<Entry>) = {
+            let mut state = self.state.lock().anyway();
+            let over = state.brought.extract_if(.., is_over).collect();
+            let too_many = state.too_many(expected);
+            (
+                over,
+                state
+                    .brought
+                    .extract_if(.., |entry| too_many.contains(&(entry.uid, entry.what.clone())))
+                    .collect(),
+            )
+        };
+        let all = over
+            .into_iter()
+            .map(|entry| (entry, true))
+            .chain(too_many.into_iter().map(|entry| (entry, false)));
+        for (Entry { uid, brought, started, .. }, is_over) in all {
             round.is_for(uid);
             let bytes = brought.bytes();
             let Settled { used_bytes, unused_bytes, sent_out_bytes } =
@@ -341,8 +388,8 @@ impl Idle {
                 let others = state.brought.iter_mut().filter(|entry| entry.started.is_none());
                 others.for_each(|entry| entry.is_whole = false);
             }
-            // That memory got short says nothing of the guess.
-            if started.is_some() || !is_short {
+            // That memory got short, or that others need the place, says nothing of the guess.
+            if is_over && (started.is_some() || !is_short) {
                 state.worth.settle(bytes, used_bytes, now_unix_s);
             }
         }

@@ -707,6 +707,7 @@ mod tests {
                 reads_coverage: Coverage::Exact,
                 names_coverage: Coverage::Exact,
                 unseen_below: Vec::new(),
+                seen_below: Vec::new(),
                 unseen: Vec::new(),
             };
             keep_what_is_of_root(

@@ -553,6 +553,8 @@ pub struct Found {
 pub struct Wishes {
     /// Whether they are learned from.
     pub learns: bool,
+    /// Whether starts may be held out, and left alone where fetching gains nothing.
+    pub holds_out: bool,
     /// Whether it is measured what fetching gains.
     pub measures: bool,
     /// Whether it is remembered which ones follow which.
@@ -564,6 +566,7 @@ impl Wishes {
         let all = |wants: fn(&Config) -> bool| wants(machine) && own.is_none_or(wants);
         Self {
             learns: all(|config| config.learn),
+            holds_out: all(|config| config.hold_outs),
             measures: all(|config| config.enabled && config.learn && config.hold_outs),
             predicts: all(|config| config.enabled && config.predict),
         }

@@ -7,6 +7,7 @@ use prepage_prefetch::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pages::{HasUsers, Keep, Kept, Users};
+use crate::process::Login;
 
 /// Logins of a user that are told apart.
 const LOGINS_MAX: usize = 8;
@@ -57,9 +58,17 @@ impl Log {
         Self { users: Users::read(directory, decode), utc_offset_s: 0 }
     }
 
-    /// User `uid` has launched `what` in the `login`, where it is in one.
-    pub fn launched(&mut self, uid: u32, what: &Launched, login: Option<u32>, now_unix_s: u64) {
+    /// User `uid` has launched `what`, in this `login`.
+    pub fn launched(&mut self, uid: u32, what: &Launched, login: Login, now_unix_s: u64) {
         let Some(user) = self.users.see(uid, now_unix_s) else { return };
+        let login = match login {
+            Login::Number(number) => Some(number),
+            Login::Untold => None,
+            Login::Job => {
+                user.launches.set_zone(self.utc_offset_s);
+                return user.launches.launched_by_job(what, now_unix_s);
+            }
+        };
         let is_new = login.is_some_and(|login| !user.logins.contains(&login));
         // Who works already has arrived: each `ssh HOST COMMAND` is a login.
         let is_at_work = now_unix_s.abs_diff(user.last_unix_s) <= VISIT_S;
@@ -128,8 +137,8 @@ mod tests {
     fn four_days(log: &mut Log) {
         for day in 0..4 {
             let now = NOW + day * 86_400;
-            log.launched(7, &what("a"), Some(day as u32), now);
-            log.launched(7, &what("b"), Some(day as u32), now + 5);
+            log.launched(7, &what("a"), Login::Number(day as u32), now);
+            log.launched(7, &what("b"), Login::Number(day as u32), now + 5);
             log.tick(now + 3599, 0);
         }
     }
@@ -143,7 +152,7 @@ mod tests {
         let above = directory.path().join("prepage");
         let mut log = Log::read(above.join("launches"));
         four_days(&mut log);
-        log.launched(8, &what("c"), None, NOW + 4 * 86_400);
+        log.launched(8, &what("c"), Login::Untold, NOW + 4 * 86_400);
         log.users.pages(false).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         assert!(log.users.pages(true).is_empty(), "nothing has changed");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -151,7 +160,7 @@ mod tests {
         assert_eq!(mode(&above), 0o755, "the machine's profiles lie there");
         let mut again = Log::read(log.users.directory().into());
         assert_eq!(again.size(), (2, 3));
-        again.launched(7, &what("a"), Some(9), NOW + 5 * 86_400);
+        again.launched(7, &what("a"), Login::Number(9), NOW + 5 * 86_400);
         let expected: Vec<_> = again.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
         assert_eq!(expected, [(7, what("b"))]);
         again.forget(8);
@@ -185,14 +194,14 @@ mod tests {
         four_days(&mut log);
         // At another hour of another day.
         let now = NOW + 4 * 86_400 + 8 * 3600;
-        log.launched(7, &what("c"), Some(9), now);
+        log.launched(7, &what("c"), Login::Number(9), now);
         log.users.pages(true).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         let is_expected_after = |login, pause_s| {
             let mut again = Log::read(log.users.directory().into());
             // What has begun with the arrival is over.
             again.tick(now + 1000, 0);
-            again.launched(7, &what("c"), Some(9), now + 1000);
-            again.launched(7, &what("c"), Some(login), now + 1000 + pause_s);
+            again.launched(7, &what("c"), Login::Number(9), now + 1000);
+            again.launched(7, &what("c"), Login::Number(login), now + 1000 + pause_s);
             again.expected(0.7).iter().any(|(_, expected)| expected.what == what("a"))
         };
         assert!(!is_expected_after(9, 1) && !is_expected_after(9, VISIT_S + 1));
@@ -204,39 +213,44 @@ mod tests {
         assert!(is_expected_after(9, 1));
     }
 
-    /// A user who logs in at another hour each day begins with something else each time. Beside that come jobs each hour, and each evening somebody
+    /// A user who logs in at another hour each day begins with something else each time. Beside that come jobs, each hour or each night, and each evening somebody
     /// who is at work has another machine run commands here.
     #[test]
     fn neither_jobs_nor_commands_of_somebody_at_work_are_arrivals() {
         const JOB: &str = "0::/system.slice/cron.service\n";
         const LOGIN: &str = "0::/user.slice/user-7.slice/session-3.scope\n";
-        let mut log = Log::read("/no/such/directory".into());
-        let mut session = 0;
-        let mut in_login = |groups: &str| {
-            session += 1;
-            login_in(&session.to_string(), groups)
-        };
-        for day in 0..5 {
-            for hour in 0..24 {
-                let now = NOW + day * 86_400 + hour * 3600;
-                log.tick(now, 0);
-                log.launched(7, &what("job"), in_login(JOB), now);
-                if hour == 3 * (day + 1) {
-                    let (now, login) = (now + 1200, in_login(LOGIN));
-                    log.launched(7, &what(&format!("first{day}")), login, now);
-                    if day == 4 {
-                        let expected = log.expected(0.7).into_iter().map(|(_, one)| one.what);
-                        assert_eq!(expected.collect::<Vec<_>>(), [what("b")]);
-                        return;
+        // One at night comes while nobody has been there for long.
+        'jobs: for jobs in [0..24, 1..2] {
+            let mut log = Log::read("/no/such/directory".into());
+            let mut session = 0;
+            let mut in_login = |groups: &str| {
+                session += 1;
+                login_in(&session.to_string(), groups)
+            };
+            for day in 0..5 {
+                for hour in 0..24 {
+                    let now = NOW + day * 86_400 + hour * 3600;
+                    log.tick(now, 0);
+                    if jobs.contains(&hour) {
+                        log.launched(7, &what("job"), in_login(JOB), now);
                     }
-                    log.launched(7, &what("b"), login, now + 5);
-                    for command in 1..10 {
-                        let now = now + 404 + command * 200;
-                        log.launched(7, &what("command"), in_login(LOGIN), now);
-                        log.tick(now, 0);
+                    if hour == 3 * (day + 1) {
+                        let (now, login) = (now + 1200, in_login(LOGIN));
+                        log.launched(7, &what(&format!("first{day}")), login, now);
+                        if day == 4 {
+                            let expected = log.expected(0.7).into_iter().map(|(_, one)| one.what);
+                            assert_eq!(expected.collect::<Vec<_>>(), [what("b")]);
+                            continue 'jobs;
+                        }
+                        log.launched(7, &what("b"), login, now + 5);
+                        for command in 1..10 {
+                            let now = now + 404 + command * 200;
+                            log.launched(7, &what("command"), in_login(LOGIN), now);
+                            log.tick(now, 0);
+                        }
                     }
+                    log.tick(now + 3599, 0);
                 }
-                log.tick(now + 3599, 0);
             }
         }
     }
@@ -249,10 +263,10 @@ mod tests {
         let now = NOW + 4 * 86_400;
         for then in [now + YEARS, now, now - YEARS, now] {
             log.tick(then, 0);
-            log.launched(7, &what("c"), Some(3), then + 1);
+            log.launched(7, &what("c"), Login::Number(3), then + 1);
             log.tick(then + 2, 0);
         }
-        log.launched(7, &what("a"), Some(4), now + 10);
+        log.launched(7, &what("a"), Login::Number(4), now + 10);
         let expected: Vec<_> = log.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
         assert_eq!(expected, [(7, what("b"))]);
     }
@@ -310,18 +324,18 @@ mod tests {
             users
         };
         let most = USERS_MAX as u32;
-        (0..most).for_each(|uid| log.launched(uid, &what("a"), None, NOW + u64::from(uid)));
-        log.launched(most, &what("a"), None, NOW + AWAY_S);
+        (0..most).for_each(|uid| log.launched(uid, &what("a"), Login::Untold, NOW + u64::from(uid)));
+        log.launched(most, &what("a"), Login::Untold, NOW + AWAY_S);
         assert_eq!(log.size().0, USERS_MAX);
-        log.launched(0, &what("a"), None, NOW + AWAY_S);
+        log.launched(0, &what("a"), Login::Untold, NOW + AWAY_S);
         write(&mut log);
         assert_eq!(users(&log), (0..most).collect::<Vec<_>>(), "nobody is away");
-        log.launched(most, &what("a"), None, NOW + AWAY_S + 2);
+        log.launched(most, &what("a"), Login::Untold, NOW + AWAY_S + 2);
         write(&mut log);
         assert_eq!(users(&log), (0..=most).filter(|uid| *uid != 1).collect::<Vec<_>>());
         // One who was forgotten and comes back before that is written.
         log.forget(0);
-        log.launched(0, &what("a"), None, NOW + AWAY_S + 3);
+        log.launched(0, &what("a"), Login::Untold, NOW + AWAY_S + 3);
         write(&mut log);
         assert!(users(&log).contains(&0));
         remove_all(log.users.directory());

@@ -332,7 +332,7 @@ impl Opened {
             let _assumed = rights.assume()?;
             sighted.observation()
         };
-        observation.unseen_below = self.watch.unseen()?;
+        (observation.unseen_below, observation.seen_below) = self.watch.unseen_and_seen()?;
         let is_whole = !self.is_lost && !sighted.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         (observation.reads_coverage, observation.names_coverage) =

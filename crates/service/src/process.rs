@@ -173,10 +173,10 @@ impl Process {
         })
     }
 
-    /// The login that it belongs to, where it belongs to one.
-    pub fn login(&self) -> Option<u32> {
-        let text = |name| proc_file::read_text(format!("/proc/{}/{name}", self.context.pid)).ok();
-        login_in(&text("sessionid")?, &text("cgroup").unwrap_or_default())
+    /// The login that it belongs to.
+    pub fn login(&self) -> Login {
+        let text = |name| proc_file::read_text(format!("/proc/{}/{name}", self.context.pid));
+        login_in(&text("sessionid").unwrap_or_default(), &text("cgroup").unwrap_or_default())
     }
 
     /// The program's file, as the process has it.
@@ -207,15 +207,27 @@ fn script_in(argv: &[OsString], stat: &ProcessStat) -> Option<usize> {
     argv.iter().take(AT_MAX + 1).position(is_it)
 }
 
+/// What login a process belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Login {
+    /// The one with this number.
+    Number(u32),
+    /// None: it is of a job (cron, at), or of a command by ssh that systemd knows no login of.
+    Job,
+    /// Nobody says.
+    Untold,
+}
+
 /// The login of a process by its audit session (/proc/PID/sessionid) and its control groups (/proc/PID/cgroup). Each job of cron has an audit session too:
 /// where systemd has put processes into units, one in none of a login or of a user belongs to no login.
-pub(crate) fn login_in(session: &str, groups: &str) -> Option<u32> {
-    let number = session.trim().parse().ok().filter(|session| *session != u32::MAX)?;
+pub(crate) fn login_in(session: &str, groups: &str) -> Login {
+    let number = session.trim().parse().ok().filter(|session| *session != u32::MAX);
+    let Some(number) = number else { return Login::Untold };
     let units = || groups.split(['/', '\n']).filter(|name| name.contains('.'));
     let is = |name: &str, begin: &str, end: &str| name.starts_with(begin) && name.ends_with(end);
     let is_unit = |name: &str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
     let is_of_login = |name: &str| is(name, "session-", ".scope") || is(name, "user@", ".service");
-    (units().any(is_of_login) || !units().any(is_unit)).then_some(number)
+    if units().any(is_of_login) || !units().any(is_unit) { Login::Number(number) } else { Login::Job }
 }
 
 /// Whether the environment of process `pid` says that prepage is to leave it alone.
@@ -448,13 +460,13 @@ mod tests {
             "1:cpu:/jobs/7\n",
             "",
         ] {
-            assert_eq!(login(of_login), Some(7), "{of_login}");
+            assert_eq!(login(of_login), Login::Number(7), "{of_login}");
         }
         for of_none in ["0::/system.slice/cron.service\n", "1:name=systemd:/system.slice/ssh.service\n0::/\n"]
         {
-            assert_eq!(login(of_none), None, "{of_none}");
+            assert_eq!(login(of_none), Login::Job, "{of_none}");
         }
-        assert_eq!(login_in(&u32::MAX.to_string(), ""), None);
+        assert_eq!(login_in(&u32::MAX.to_string(), ""), Login::Untold);
     }
 
     #[test]

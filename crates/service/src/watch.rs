@@ -262,16 +262,18 @@ impl Watch {
         self.file_systems.lock().anyway().values_mut().for_each(|one| one.state = refused.clone());
     }
 
-    /// Where file systems are mounted of which nothing is seen that happens there.
+    /// Where file systems are mounted of which nothing is seen that happens there, and where those of which it is.
     ///
     /// # Errors
     /// When /proc is not mounted.
-    pub fn unseen(&self) -> io::Result<Vec<PathBuf>> {
+    pub fn unseen_and_seen(&self) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         let mounts = mounts()?;
         let known = self.file_systems.lock().anyway();
         let is_unseen =
-            |mount: &Mount| known.get(&mount.device).is_some_and(|one| one.state != State::Watched);
-        Ok(mounts.into_iter().filter(is_unseen).map(|mount| mount.point).collect())
+            |mount: &Mount| known.get(&mount.device).is_none_or(|one| one.state != State::Watched);
+        let (unseen, seen): (Vec<Mount>, Vec<Mount>) = mounts.into_iter().partition(is_unseen);
+        let points = |mounts: Vec<Mount>| mounts.into_iter().map(|mount| mount.point).collect();
+        Ok((points(unseen), points(seen)))
     }
 
     /// What is said of each file system, by place.

@@ -189,7 +189,7 @@ impl Recorder {
     ///
     /// What observing a fault costs is measured first, on this process. It gets the highest ordinary priority, where
     /// it may (root), so that it can keep up, and as many open files as it may have. From now on signals that ask to
-    /// end ([`signals::ENDING`]) do not end this process: they go to the command, or end the recording where there is
+    /// end ([`signals::endings`]) do not end this process: they go to the command, or end the recording where there is
     /// none.
     ///
     /// # Panics

@@ -28,7 +28,7 @@ use prepage_prefetch::cold::drop_caches;
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::readahead::ReadAhead;
-use prepage_sys::signals::{ENDING, Signals};
+use prepage_sys::signals::{Signals, endings};
 use prepage_sys::spawn::spawn_waiting;
 use prepage_sys::sync::Anyway;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, Probe, Stream};
@@ -84,7 +84,7 @@ pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick,
 pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), BenchError> {
     let waiting = spawn_waiting(command).map_err(failed(START))?;
     // Those that ask this process to end go to the program; the read-ahead is restored in any case.
-    let signals = Signals::take_over(&ENDING).map_err(failed(START))?;
+    let signals = Signals::take_over(&endings()).map_err(failed(START))?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };
     let mut stream = Stream::attach(waiting.pid(), &probe)?;
     // Read-ahead brings in pages nobody asked for and fault-around maps those without a fault. Now only pages that were

@@ -100,12 +100,17 @@ impl UnitDirectory {
         }
     }
 
-    /// The program that the unit `name` starts, as [`quoted`] wrote it.
+    /// The program that the unit `name` starts, where `install` writes it; in a unit of another version, the word that is called like it.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let unit = fs::read_to_string(self.units.join(name)).ok()?;
         let (_, template) = UNITS.iter().find(|(one, _)| *one == name)?;
         let (before, _) = template.lines().find_map(|line| line.split_once(PREPAGED))?;
-        unquoted(unit.lines().find_map(|line| line.strip_prefix(before))?)
+        let own = unit.lines().find_map(|line| unquoted(line.strip_prefix(before)?));
+        own.or_else(|| {
+            let started = unit.lines().filter_map(|line| line.strip_prefix("ExecStart="));
+            let words = started.flat_map(|command| command.split([' ', '"', ':', '-']));
+            words.map(PathBuf::from).find(|word| word.ends_with("prepaged"))
+        })
     }
 
     /// Whether systemd reads the units that lie here.

@@ -136,21 +136,22 @@ fn script(name: &str, args: &str, stubs: &[&str], before: &str, after: &str) -> 
 }
 
 #[test]
-fn purging_empties_what_is_mounted_and_what_a_link_leads_to() {
+fn purging_empties_what_is_mounted_and_takes_its_own_from_where_a_link_leads() {
     if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "find"]) {
         return;
     }
     let before = "for place in /var/lib /var/cache /run /usr/local/lib; do mount -t tmpfs none $place; done\n\
         mkdir -p /var/lib/prepage /var/lib/volume/x /var/cache/prepage /run/prepage\n\
-        touch /var/lib/other /var/lib/volume/x/y /run/prepage/x; ln -s /var/lib/volume /var/cache/prepage/link\n";
+        touch /var/lib/other /var/lib/volume/x/y /var/lib/volume/a.profile /run/prepage/x; mkdir /var/lib/volume/gains; ln -s /var/lib/volume /var/cache/prepage/link\n";
     let mounted = format!("{before}mount -t tmpfs none /var/lib/prepage; touch /var/lib/prepage/x.profile");
     let list = "cd /var; find lib cache /run/prepage -mindepth 1 2>/dev/null | sort";
     let (called, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &mounted, list);
-    assert_eq!(left, "lib/other\nlib/prepage\nlib/volume\nlib/volume/x\nlib/volume/x/y\n");
+    let untouched = "lib/volume\nlib/volume/a.profile\nlib/volume/gains\nlib/volume/x\nlib/volume/x/y\n";
+    assert_eq!(left, format!("lib/other\nlib/prepage\n{untouched}"));
     assert!(called.contains("deb-systemd-helper purge"), "{called}");
     let linked = format!("{before}rmdir /var/lib/prepage; ln -s volume /var/lib/prepage");
     let (_, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &linked, list);
-    assert_eq!(left, "lib/other\nlib/volume\n");
+    assert_eq!(left, "lib/other\nlib/volume\nlib/volume/x\nlib/volume/x/y\n", "what is of others stays");
 }
 
 #[test]
@@ -172,6 +173,8 @@ fn removing_the_package_stops_its_own_units_alone() {
         stopped("echo ExecStart=/usr/bin/prepaged >prepage.service; ln -s /dev/null prepage-boot.service"),
         all
     );
+    let boot = concat!(env!("CARGO_MANIFEST_DIR"), "/../service/units/prepage-boot.service");
+    assert_eq!(stopped(&format!("sed 's|@PREPAGED@|/usr/bin/prepaged|' {boot} >prepage-boot.service")), all);
     let of_another = "echo 'ExecStart=\"/opt/my dir/prepaged\"' >prepage.service; cp prepage.service prepage-session@.service";
     assert_eq!(stopped(of_another), "deb-systemd-invoke stop prepage-boot.service\n");
 }

@@ -76,8 +76,10 @@ pub struct Observation {
     pub reads_coverage: Coverage,
     /// How many of the names were seen: whether a name that is not listed was not looked up.
     pub names_coverage: Coverage,
-    /// Directories below which nothing could be seen: absence says nothing there.
+    /// Directories below which nothing could be seen, but for those below [`Self::seen_below`] in turn: absence says nothing there.
     pub unseen_below: Vec<PathBuf>,
+    /// Directories below which all could be seen, where they lie below one of the others.
+    pub seen_below: Vec<PathBuf>,
     /// What could not be seen and why, a line each, for `-v`.
     pub unseen: Vec<String>,
 }
@@ -98,7 +100,11 @@ impl Observation {
     }
 
     fn is_unseen(&self, path: &str) -> bool {
-        self.unseen_below.iter().any(|directory| Path::new(path).starts_with(directory))
+        let deepest = |directories: &[PathBuf]| {
+            let around = directories.iter().filter(|directory| Path::new(path).starts_with(directory));
+            around.map(|directory| directory.components().count()).max()
+        };
+        deepest(&self.unseen_below) > deepest(&self.seen_below)
     }
 
     /// The same of a start that was not seen to its end: absence says nothing.
@@ -107,5 +113,28 @@ impl Observation {
         self.names_coverage = Coverage::Partial;
         self.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_below_an_unseen_place_may_be_seen() {
+        let seen = Observation {
+            unix_s: 0,
+            files: vec![],
+            names: vec![],
+            coverage: Coverage::Exact,
+            reads_coverage: Coverage::Exact,
+            names_coverage: Coverage::Exact,
+            unseen_below: ["/", "/home/vault"].map(PathBuf::from).to_vec(),
+            seen_below: vec!["/home".into()],
+            unseen: vec![],
+        };
+        let paths = ["/usr/lib/a", "/home/a", "/home/vault/a", "/homes/a"];
+        let coverages = paths.map(|path| seen.coverage_of(path, false));
+        assert_eq!(coverages, [Coverage::Partial, Coverage::Exact, Coverage::Partial, Coverage::Partial]);
     }
 }

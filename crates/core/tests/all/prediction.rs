@@ -56,6 +56,7 @@ fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observa
         reads_coverage: coverage,
         names_coverage: coverage,
         unseen_below: vec![],
+        seen_below: vec![],
         unseen: vec![],
     }
 }

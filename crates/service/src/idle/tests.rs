@@ -80,6 +80,27 @@ fn one_user_leaves_room_for_what_others_expect() {
     assert_eq!(idle.next(&[more, expects(8, "other")]), Some((7, what("more"))));
 }
 
+#[test]
+fn who_has_taken_all_places_alone_gives_half_of_them_back() {
+    let Some(directory) = on_a_disk() else { return };
+    let idle = idle_in(directory.path());
+    let names: Vec<String> = (0..BROUGHT_MAX).map(|at| format!("program{at}")).collect();
+    for name in &names {
+        let path = directory.path().canonicalize().unwrap().join(name);
+        idle.state.lock().anyway().brought.push(brought(&path, &what(name)));
+    }
+    let mut expected: Vec<_> = names.iter().map(|name| expects(7, name)).collect();
+    let left = |expected: &[_]| {
+        idle.settle(expected, false, 100, &Round::default());
+        idle.state.lock().anyway().brought.iter().map(|entry| entry.what.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(left(&expected).len(), BROUGHT_MAX, "nobody else expects anything");
+    expected.insert(3, expects(8, "other"));
+    let likeliest: Vec<_> = names.iter().take(BROUGHT_OF_A_USER_MAX).map(|name| what(name)).collect();
+    assert_eq!(left(&expected), likeliest);
+    assert_eq!(idle.next(&expected), Some((8, what("other"))));
+}
+
 /// Programs share libraries.
 #[test]
 fn what_is_sent_out_with_one_program_is_looked_for_again_for_another() {

@@ -98,7 +98,7 @@ fn of_more_users_than_fit_each_is_served_as_the_user_wants_and_stores_are_not_re
         assert!(Arc::ptr_eq(&first[at].0, &second[at].0), "the profiles of user {at} were read again");
         assert_eq!(second[at].1, library.wishes(None));
     }
-    let nothing = Wishes { learns: false, measures: false, predicts: false };
+    let nothing = Wishes { learns: false, holds_out: true, measures: false, predicts: false };
     assert_eq!([first[USERS_MAX].1, second[USERS_MAX].1], [nothing; 2]);
     // Whoever starts nothing for a while makes room.
     let mut state = library.lock();

@@ -158,7 +158,8 @@ impl Service {
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
             let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
             let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
-            let done = self.fetch_known(&known, &start, may_follow, &|| self.tree.of(pid, below, &parents()));
+            let done = self
+                .fetch_known(&known, &start, may_follow, wishes, &|| self.tree.of(pid, below, &parents()));
             let account = self.fetches.account_of(pid, &known.key);
             self.last_starts.note(LastStart::new(uid, pid, moment.at, &known.key, done, account).early());
             if self.learner.owes(&known.key) && self.may_observe() {

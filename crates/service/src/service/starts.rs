@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prepage_core::profile::gain::Turn;
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
 use prepage_sys::file_handle::FileHandle;
@@ -90,16 +91,18 @@ impl Service {
         self.learns && wishes.measures
     }
 
-    /// Fetches what is known for a start. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says what is done
-    /// for the start that it belongs to, where that has to be known.
+    /// Fetches what is known for a start of a user with these `wishes`. Only one that `may_be_held_out` is, and what it starts with it; `part_of` says
+    /// what is done for the start that it belongs to, where that has to be known.
     pub(super) fn fetch_known(
         &self,
         known: &Arc<Known>,
         start: &Start<'_>,
         may_be_held_out: bool,
+        wishes: Wishes,
         part_of: &dyn Fn() -> Option<Kind>,
     ) -> Done {
-        let decided = self.gains.turn(start.uid, known, false);
+        let decided =
+            if wishes.holds_out { self.gains.turn(start.uid, known, false) } else { Turn::Prefetch };
         let mut turn = if may_be_held_out { self.gains.turn(start.uid, known, true) } else { decided };
         if turn != decided || self.tree.holds_out() {
             match part_of() {
@@ -178,7 +181,7 @@ impl Service {
                     && root.is_none()
                     && moment.is_some()
                     && self.may_follow(known, uid, process.starter, wishes);
-                let done = self.fetch_known(known, &start, may_follow, &|| part_of);
+                let done = self.fetch_known(known, &start, may_follow, wishes, &|| part_of);
                 if done == Done::HeldOut {
                     self.tree.begin(pid, below_this, Kind::HeldOut, START_WINDOW);
                 }

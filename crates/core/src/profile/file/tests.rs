@@ -291,6 +291,7 @@ fn counters_that_no_starts_led_to_are_cut_down() {
         reads_coverage: Coverage::Exact,
         names_coverage: Coverage::Exact,
         unseen_below: vec![],
+        seen_below: vec![],
         unseen: vec![],
     });
     assert_eq!(read.history.observations, OBSERVATIONS_MAX);
