@@ -313,8 +313,8 @@ impl Reading {
 
     /// Nothing is to be read for it any more. Where the map and the object are gone by now the source goes with this, and not on this thread: it may be one
     /// of the source's own, for whose end the source waits as it is dropped.
-    fn let_go(self: Box<Self>) {
-        let Self { object, flight, buffer, .. } = *self;
+    fn let_go(self) {
+        let Self { object, flight, buffer, .. } = self;
         object.vm.request_buffers.give(buffer);
         flight.let_go();
         object.let_go();
