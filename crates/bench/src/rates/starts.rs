@@ -108,10 +108,10 @@ pub fn concurrently(
 }
 
 /// What a worker of [`concurrently`] does: says on `out` that it is there, waits for the end of `held`, and says how many starts it
-/// [counted](count) until when, in nanoseconds of CLOCK_MONOTONIC.
+/// counted until when, in nanoseconds of CLOCK_MONOTONIC.
 ///
 /// # Errors
-/// As [`count`], and where nobody listens.
+/// When a program cannot be started, and where nobody listens.
 pub fn work(
     way: StartWay,
     program: PathBuf,
