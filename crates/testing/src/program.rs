@@ -37,8 +37,10 @@ const WAITING: [(&str, usize); 4] = [
     ("-p prepage-service --test mounts", 4),
     ("-p prepage-service --test period", 4),
 ];
-/// Programs of tests that run last, when nothing else does: they count what is lost at full speed, or how late something is.
-const LAST: [&str; 4] = [
+/// Programs of tests that run last, when nothing else does: they count what is lost at full speed, or how late something is, or each read
+/// of the disk.
+const LAST: [&str; 5] = [
+    "-p prepage --test modes",
     "-p prepage-vm --test give_back",
     "-p prepage-service --test disturbances",
     "-p prepage-trace --test stream",

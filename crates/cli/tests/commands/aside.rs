@@ -244,7 +244,7 @@ fn what_waits_for_the_end_of_a_subreaper_has_given_its_memory_back() {
     wait_for("what was learned", || sandbox.profiles().pop());
     let since = Instant::now();
     while own_kib() > 4096 {
-        assert!(since.elapsed() < Duration::from_secs(3), "{} KiB", own_kib());
+        assert!(since.elapsed() < Duration::from_secs(60), "{} KiB", own_kib());
         std::thread::sleep(Duration::from_millis(10));
     }
     go_on(&mut program);
