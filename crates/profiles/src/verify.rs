@@ -104,7 +104,7 @@ pub fn sidecar(path: &Path, is_shipped: bool) -> Verified {
     }
 }
 
-/// A profiled file against the one that is there. That there is none means nothing where it `may_be_elsewhere`.
+/// Compares a profiled file with the one at its path. If there is none, and the file `may_be_elsewhere`, the state is unknown.
 fn judge(file: &ProfiledFile, may_be_elsewhere: bool) -> Verdict {
     match open_if_same(file) {
         Ok(open) => within(file, open.len_bytes()),

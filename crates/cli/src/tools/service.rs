@@ -122,7 +122,7 @@ impl UnitDirectory {
         directory.canonicalize().ok() == self.units.canonicalize().ok()
     }
 
-    /// The unit `name` that systemd reads once there is none here: of a package, say.
+    /// The unit `name` of another directory, a package's for example: systemd reads it once the one here is removed.
     fn below(&self, name: &str) -> Option<PathBuf> {
         let others = READ_BY_SYSTEMD.iter().map(Path::new).filter(|one| self.is_read() && !self.is(one));
         others.map(|one| one.join(name)).find(|path| path.is_file())

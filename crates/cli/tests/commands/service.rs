@@ -170,18 +170,25 @@ fn units_that_others_wrote_and_masks_stay_as_they_are() {
     assert!(!path("called").exists(), "systemd does not read units there");
 }
 
-/// In a mount namespace of its own, where systemd would read units from a directory of this test's.
-#[test]
-fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_runs() {
-    if !has(Need::Root) || !has(Need::Mounts) {
-        return;
-    }
+/// A directory with a copy of prepage, and a systemctl that notes in the file `called` what it was called with.
+fn copy_with_systemctl() -> tempfile::TempDir {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
     fs::write(path("prepaged"), "").unwrap();
     fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
     fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// In a mount namespace of its own, where systemd would read units from a directory of this test's.
+#[test]
+fn an_installed_service_is_started_anew_and_a_removed_one_leaves_nothing_that_runs() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let directory = copy_with_systemctl();
+    let path = |name: &str| directory.path().join(name);
     let script = "mount -t tmpfs none /run && mkdir -p /run/systemd/system && cd \"$0\" &&\n\
         PATH=$0:$PATH && ./prepage-tools service install --units /run/systemd/system && echo >>called &&\n\
         ./prepage-tools service remove --units /run/systemd/system && echo >>called && mv called kept &&\n\
@@ -234,12 +241,8 @@ fn a_unit_that_another_directory_has_goes_on_in_place_of_a_removed_one() {
     if !has(Need::Root) || !has(Need::Mounts) {
         return;
     }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = copy_with_systemctl();
     let path = |name: &str| directory.path().join(name);
-    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
-    fs::write(path("prepaged"), "").unwrap();
-    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
-    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
     let script = "mount -t tmpfs none /run && mount -t tmpfs none /usr/local/lib || exit\n\
         of_package=/usr/local/lib/systemd/system; mkdir -p /run/systemd/system $of_package && cd \"$0\" || exit\n\
         for unit in $1; do echo '[Service]' >$of_package/$unit; done\n\

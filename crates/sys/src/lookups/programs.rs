@@ -163,14 +163,7 @@ pub(super) fn calls(values: &Values, queue: &Queue, namespace: &std::fs::Metadat
     const _: () = assert!(REGISTERS as i32 + registers::BYTES <= 0);
     let mut code = Code::default();
     let [end, take, followed] = [(); 3].map(|()| code.label());
-    code.calc(R6, Op::Set, Operand::Of(R1));
-    code.call(Helper::ProcessAndThread);
-    code.calc(R8, Op::Set, Operand::Of(R0));
-    code.calc(R8, Op::ShiftRight, Operand::Is(32));
-    code.values(R9, values);
-    entry(&mut code, R8, PROCESS, PROCESSES, 3);
-    code.load(R7, R1, 0);
-    code.low(R3, R7);
+    own_entry(&mut code, values);
     code.jump_if(R3, If::Equal, Operand::Of(R8), followed);
     code.load(R2, R9, offset(IS_ANYBODY_WANTED) as i16);
     code.jump_if(R2, If::Equal, Operand::Is(0), end);
@@ -298,18 +291,23 @@ pub(super) fn calls(values: &Values, queue: &Queue, namespace: &std::fs::Metadat
     code
 }
 
-/// A process has made another one, or a thread.
-pub(super) fn forks(values: &Values, child: i16) -> Code {
-    let mut code = Code::default();
-    let end = code.label();
+/// Begins a program: R6 is its argument, R8 the process that it runs in, R9 the values, R7 what is noted of the process, and R3 of which one that is.
+fn own_entry(code: &mut Code, values: &Values) {
     code.calc(R6, Op::Set, Operand::Of(R1));
     code.call(Helper::ProcessAndThread);
     code.calc(R8, Op::Set, Operand::Of(R0));
     code.calc(R8, Op::ShiftRight, Operand::Is(32));
     code.values(R9, values);
-    entry(&mut code, R8, PROCESS, PROCESSES, 3);
+    entry(code, R8, PROCESS, PROCESSES, 3);
     code.load(R7, R1, 0);
     code.low(R3, R7);
+}
+
+/// A process has made another one, or a thread.
+pub(super) fn forks(values: &Values, child: i16) -> Code {
+    let mut code = Code::default();
+    let end = code.label();
+    own_entry(&mut code, values);
     code.jump_if(R3, If::NotEqual, Operand::Of(R8), end);
     code.calc(R7, Op::ShiftRight, Operand::Is(32));
     code.calc(R7, Op::ShiftLeft, Operand::Is(32));
