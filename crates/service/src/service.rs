@@ -131,6 +131,7 @@ impl Service {
     pub fn run(options: &Options) -> Result<(), ServiceError> {
         let signals = Signals::take_over(&SIGNALS)?;
         open_files::allow_many();
+        prepage_sys::heap::share_one();
         // The programs that see names are made before the right to make any is given up.
         let lookups = options.learn.then(Lookups::new);
         // Threads have what the one that starts them has.
