@@ -29,7 +29,7 @@
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
-//! | [`heap`]      | one heap for many short threads                                 | glibc           |
+//! | [`heap`]      | one heap for many short threads, and what it has to spare given back | glibc       |
 //! | [`heaps`]     | an allocator of several heaps, for threads that wait for each other |             |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`adjoining`] | pages of several files asked for in one call                     |                 |
