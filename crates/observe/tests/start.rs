@@ -224,6 +224,16 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
     }
 }
 
+/// Such a child is still listed when perf is ready.
+#[test]
+fn a_child_that_has_ended_does_not_keep_perf_from_the_others() {
+    let [with_agent, ..] = ways("/bin/sh");
+    let options = ObserveOptions { is_patient: false, ..with_agent };
+    let (observation, code) = observe(&["/bin/sh", "-c", "/bin/true & exec /bin/sleep 0.3"], &options);
+    let gone = observation.unseen.iter().find(|why| why.contains("there is no process"));
+    assert_eq!((code, gone), (0, None));
+}
+
 /// Maps files and touches pages of them at once: nobody has time to arm anything from outside.
 const MAP_AND_USE: &str = r"
 import mmap, sys, time
