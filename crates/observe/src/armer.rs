@@ -6,6 +6,7 @@
 //! [`Armer`] is dropped, or its process ends.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,15 @@ struct Unjudged {
     used_before: Vec<u64>,
 }
 
+/// What a process is armed by.
+#[derive(Debug, Default)]
+struct Space {
+    /// Of the start, and of each library that was loaded later.
+    touches: Vec<FirstTouches>,
+    /// Opened when it is asked for the first time.
+    map: Option<PageMap>,
+}
+
 /// Arms a process tree.
 #[derive(Debug)]
 pub struct Armer {
@@ -75,7 +85,7 @@ pub struct Armer {
     /// Why no program is armed, by a visit or an agent; `None` where programs are.
     no_arming: Option<String>,
     visits: Vec<(Visit, Visited)>,
-    spaces: HashMap<u32, Vec<FirstTouches>>,
+    spaces: HashMap<u32, Space>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
     /// The files that processes without a descriptor mapped, and when. What they mapped after the agent sent its
@@ -299,7 +309,7 @@ impl Armer {
         }
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
-            let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
+            let present = self.present_in(pid, mapped);
             let mut ranges = self.ranges.now();
             match present {
                 Ok(present) => ranges.mapped_before(mapped, &present, by == By::Agent),
@@ -308,6 +318,32 @@ impl Armer {
             }
         }
         by == Some(By::Observer)
+    }
+
+    /// Arms what processes have mapped by now without its being told: the kernel had no room for that.
+    pub fn arm_untold(&mut self) {
+        for pid in self.spaces.keys().copied().collect::<Vec<u32>>() {
+            let Ok(map) = PageMap::of(pid) else { continue };
+            let mut untold = mappings(pid).unwrap_or_default();
+            untold.retain(|mapped| {
+                self.is_of_a_file(pid, mapped) && !map.is_armed(mapped.start..mapped.end).unwrap_or(true)
+            });
+            for mapped in &untold {
+                // What is known of these addresses is of what lay there before.
+                self.ranges.now().forget(pid, mapped);
+                self.mapped(pid, mapped, now_ns());
+            }
+        }
+    }
+
+    /// The runs of addresses in `mapped`, which process `pid` has mapped, whose pages are there.
+    fn present_in(&mut self, pid: u32, mapped: &Mapped) -> io::Result<Vec<(u64, u64)>> {
+        let Some(space) = self.spaces.get_mut(&pid) else { return Err(Errno::SRCH.into()) };
+        let map = match space.map.take() {
+            Some(map) => map,
+            None => PageMap::of(pid)?,
+        };
+        space.map.insert(map).present_in(mapped.start..mapped.end)
     }
 
     /// Process `pid` has ended.
@@ -365,7 +401,7 @@ impl Armer {
             }
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
-            self.spaces.entry(pid).or_default().push(touches);
+            self.spaces.entry(pid).or_default().touches.push(touches);
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
             if is_first {
                 let mapped = self.arm_all(pid);
@@ -459,7 +495,7 @@ impl Armer {
                     Visited::Forked(child) => self.ranges.now().executed(pid, child.time_ns),
                     Visited::Executed(_) => {}
                 }
-                self.spaces.entry(pid).or_default().push(touches);
+                self.spaces.entry(pid).or_default().touches.push(touches);
                 let (read_ns, all) = (now_ns(), mappings(pid).unwrap_or_default());
                 let is_known = |mapped: &&Mapped| self.is_known_whether_in_memory(mapped);
                 let (known, others): (Vec<&Mapped>, _) = all.iter().partition(is_known);
@@ -539,7 +575,7 @@ impl Armer {
         let is_next = |one: &&Mapped, next: &&Mapped| one.end == next.start && one.inode == next.inode;
         for parts in of_files.chunk_by(is_next) {
             let (start, end) = (parts[0].start, parts[parts.len() - 1].end);
-            let touches = self.spaces.get(&pid).and_then(|touches| touches.first());
+            let touches = self.spaces.get(&pid).and_then(|space| space.touches.first());
             let together =
                 parts.len() > 1 && touches.is_some_and(|one| one.register(start, end - start).is_ok());
             for &part in parts {
@@ -617,7 +653,7 @@ impl Armer {
         if !self.spaces.contains_key(&pid) || !self.is_of_a_file(pid, mapped) {
             return None;
         }
-        let touches = self.spaces.get(&pid)?.first()?;
+        let touches = self.spaces.get(&pid)?.touches.first()?;
         let by = match touches.register(mapped.start, mapped.end - mapped.start) {
             Ok(()) => By::Observer,
             // By another userfaultfd.

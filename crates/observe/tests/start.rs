@@ -1,5 +1,6 @@
 //! Real starts, observed on the real kernel.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,14 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
-use prepage_observe::{Follower, ObserveOptions, Observer, Until};
+use prepage_core::{ObjectId, PageIndex};
+use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
+use prepage_trace::{PerfError, RecordError, RecordOptions, Recorder, Scope};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
 /// that executes nothing does the last two.
@@ -232,6 +234,71 @@ fn a_child_that_has_ended_does_not_keep_perf_from_the_others() {
     let (observation, code) = observe(&["/bin/sh", "-c", "/bin/true & exec /bin/sleep 0.3"], &options);
     let gone = observation.unseen.iter().find(|why| why.contains("there is no process"));
     assert_eq!((code, gone), (0, None));
+}
+
+/// Maps the file that it is given 20,000 times, faster than anybody hears of it, and touches two pages of each mapping half a second later.
+const MAP_OFTEN: &str = r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static const volatile char *mapped[20000];
+int main(int count, char **arguments)
+{
+    int file = open(arguments[count - 1], O_RDONLY);
+    /* It is visited by then. */
+    usleep(300000);
+    for (int nth = 0; nth < 20000; nth++)
+        if ((mapped[nth] = mmap(0, 16 * 4096, PROT_READ, MAP_PRIVATE, file, 0)) == MAP_FAILED)
+            return 1;
+    usleep(500000);
+    for (int nth = 0; nth < 20000; nth++)
+        (void)(mapped[nth][5 * 4096] + mapped[nth][9 * 4096]);
+    return 0;
+}
+"#;
+
+/// How many touches of [`MAP_OFTEN`] are recorded, and whether it is told that the kernel had no room. `None`, counted as a skip, where nobody may record.
+fn touches_of_many_mappings() -> Option<(usize, bool)> {
+    let (dir, data) = data(16);
+    let program = compile(dir.path(), "program", MAP_OFTEN, &[]);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
+    let exact = Exact::new();
+    let options = RecordOptions {
+        prepare: Some(exact.prepare(Some(program.clone()))),
+        exact: Some(exact.facts()),
+        ..RecordOptions::default()
+    };
+    let is_refused = |error: &RecordError| {
+        matches!(error, RecordError::Perf(PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. }))
+    };
+    let started = Recorder::start(&Scope::Command(vec![program.into(), data.into()]), &options);
+    let mut recorder = unless_refused(started, Need::Doctor(Doctor::Faults), is_refused)?;
+    let mut faults = Vec::new();
+    while recorder.next_faults(&mut faults).unwrap() {}
+    let recorded = recorder.finish();
+    let data = recorded.objects.iter().position(|object| object.path.ends_with("/data")).unwrap();
+    let of_data = faults.iter().filter(|fault| fault.object == Some(ObjectId(data as u32)));
+    let is_touched = |page| [5, 9].map(PageIndex).contains(&page);
+    // A disk fault is told twice.
+    let touched: HashSet<u64> =
+        of_data.filter(|fault| fault.page.is_some_and(is_touched)).map(|fault| fault.address).collect();
+    let told = recorded.facts.exact.unwrap().unarmed_programs;
+    let is_told = recorded.facts.lost > 0 || told.iter().any(|line| line.contains("no room"));
+    Some((touched.len(), is_told))
+}
+
+/// The kernel has room for the news of some hundred mappings.
+#[test]
+fn mappings_that_the_kernel_had_no_room_to_tell_of_are_armed_and_told() {
+    // Half a second may be too short on a busy machine.
+    for _ in 0..3 {
+        let Some((found, is_told)) = touches_of_many_mappings() else { return };
+        assert!(found == 40_000 || is_told, "{found} of 40,000 touches, and nothing is told");
+        if found == 40_000 {
+            return;
+        }
+    }
+    panic!("they were never armed in time");
 }
 
 /// Maps files and touches pages of them at once: nobody has time to arm anything from outside.

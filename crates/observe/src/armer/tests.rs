@@ -152,7 +152,7 @@ fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
     assert!(first.is_gone() && !second.is_gone());
     assert!(armer.go_on(vec![Sent::FirstTouches(first), Sent::FirstTouches(second)]));
     let armed = armer.unjudged[0].mapped.len();
-    let kept = armer.spaces[&pid].len();
+    let kept = armer.spaces[&pid].touches.len();
     ended(child);
     assert!(armed > 0, "nothing of the next program is armed");
     assert_eq!(kept, 1, "a descriptor of what is gone is kept");
