@@ -132,6 +132,23 @@ fn the_exit_code_is_the_programs() {
     assert!(text(&missing.stderr).contains("no-such-program: No such file"), "{}", text(&missing.stderr));
 }
 
+/// Each process of the program takes some of them.
+#[test]
+fn a_learner_has_as_many_files_open_as_it_may_and_the_program_no_more_than_before() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let script = "ulimit -Sn; grep 'open files' /proc/$PPID/limits";
+    let limited = r#"ulimit -Sn 60; exec "$0" "$@""#;
+    let command = [limited, env!("CARGO_BIN_EXE_prepage"), "learn", "-q", "--", "sh", "-c", script];
+    let output = sandbox.command("sh", &[&["-c"], &command[..]].concat()).output().unwrap();
+    let said = text(&output.stdout);
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let ["60", "Max", "open", "files", soft, hard, "files"] = words[..] else { panic!("{said}") };
+    assert_eq!(soft, hard);
+}
+
 #[test]
 fn what_cannot_be_executed_is_told_and_not_kept() {
     let sandbox = Sandbox::new();

@@ -31,6 +31,10 @@ const AGENT_WAIT: Duration = Duration::from_secs(1);
 /// for the device.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 
+/// For so long nobody waits for what agents send where it could not be taken: this process has as many files open as it may. Whoever waits at
+/// its end waits for 20 ms.
+const DEAF: Duration = Duration::from_millis(5);
+
 /// A child that has executed nothing for so long will go on with its parent's program. Most execute another within it.
 const FORKED_WAIT: Duration = Duration::from_millis(2);
 
@@ -82,6 +86,8 @@ struct Space {
 pub struct Armer {
     ranges: SharedRanges,
     receiver: Option<Receiver>,
+    /// When something could not be received last.
+    refused_at: Option<Instant>,
     /// Why no program is armed, by a visit or an agent; `None` where programs are.
     no_arming: Option<String>,
     visits: Vec<(Visit, Visited)>,
@@ -127,6 +133,7 @@ impl Armer {
         Self {
             ranges: SharedRanges::default(),
             receiver,
+            refused_at: None,
             no_arming,
             visits: Vec::new(),
             spaces: HashMap::new(),
@@ -158,9 +165,10 @@ impl Armer {
         self.ranges.clone()
     }
 
-    /// Readable when a process may wait at its end: [`Self::receive`].
+    /// Readable when a process may wait at its end: [`Self::receive`]. `None` for a while after that has failed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.receiver.as_ref().map(Receiver::as_fd)
+        let is_deaf = self.refused_at.is_some_and(|at| at.elapsed() < DEAF);
+        self.receiver.as_ref().filter(|_| !is_deaf).map(Receiver::as_fd)
     }
 
     /// Whether an agent sent something that was not received yet.
@@ -377,8 +385,17 @@ impl Armer {
     /// What agents sent. An agent sends after its program's exec: whoever learns of execs after this call, and tells them
     /// ([`Self::executed`]) before [`Self::go_on`] gets the result, takes no program for the one before it.
     pub fn receive(&mut self) -> Vec<Sent> {
-        let receive = || self.receiver.as_mut()?.receive().ok()?;
-        std::iter::from_fn(receive).collect()
+        let mut sent = Vec::new();
+        loop {
+            match self.receiver.as_mut().map(Receiver::receive) {
+                Some(Ok(Some(one))) => sent.push(one),
+                Some(Err(_)) => {
+                    self.refused_at = Some(Instant::now());
+                    return sent;
+                }
+                Some(Ok(None)) | None => return sent,
+            }
+        }
     }
 
     /// Takes in what agents `sent`, and ends visits. Returns whether there is something to [`Self::judge`].

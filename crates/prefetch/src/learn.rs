@@ -8,6 +8,7 @@ use std::time::Duration;
 use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveError, ObserveOptions, Observer, Until};
 use prepage_profiles::program;
+use prepage_sys::open_files::allow_many_for_now;
 use prepage_sys::signals::{Signals, endings};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
 
@@ -60,6 +61,8 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     // A link would have prepage's own pages learned as the program's.
     let waiting = spawn_waiting(&program::past_stand_ins(command)).map_err(start)?;
     let signals = Signals::take_over(&endings()).map_err(start)?;
+    // The program has inherited the limit as it was. Each of its processes takes some open files.
+    let _many = allow_many_for_now();
     let until = Until::ended_or(waiting.pid(), WINDOW).map_err(start)?;
     let options = ObserveOptions {
         program: program::find(&command[0]).ok(),

@@ -1,12 +1,15 @@
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use prepage_core::Permissions;
+use prepage_sys::agent::Log;
 use prepage_sys::mounts::mounts;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_testing::{Need, has};
-use rustix::process::{Pid, Signal, kill_process};
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use super::*;
 
@@ -266,4 +269,26 @@ fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
     let is_waiting = armer.loading.iter().any(|(loading, _)| *loading == pid);
     ended(child);
     assert!(is_waiting, "it is given up: {:?}", armer.ranges.now().refusals());
+}
+
+/// Who has connected waits on, and so the receiver stays readable: an observer at its limit of open files turned round and round.
+#[test]
+fn who_cannot_take_a_connection_does_not_wait_for_it_for_a_while() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let log = Log::create(1 << 20).unwrap();
+    let mut armer = Armer::new(Some(Receiver::bind(&log).unwrap()), Ok(()));
+    let variable = log.variable(false);
+    let token = variable.split(':').nth(3).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("prepage-{token}-end")).unwrap();
+    let mut sender = UnixStream::connect_addr(&name).unwrap();
+    sender.write_all(&[0; 8]).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
+    assert!(armer.receive().is_empty() && armer.descriptor().is_none());
+    std::thread::sleep(DEAF);
+    assert!(armer.descriptor().is_some());
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(matches!(armer.receive()[..], [Sent::Ending(_)]));
 }
