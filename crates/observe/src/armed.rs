@@ -24,9 +24,9 @@ pub struct ArmedRanges {
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
-    /// Whether times are not needed: such pages are then kept like pages that cannot be armed, each once.
+    /// Whether times are not needed: such pages are then kept like pages that could not be armed, which are kept then alone: each once.
     keeps_pages_only: bool,
-    /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
+    /// Mappings that nobody could arm, where only pages are kept: path, first page and one past the last.
     unarmed: BTreeSet<(Arc<str>, u64, u64)>,
     /// Looked at when the kernel tells of an exec: the process may soon be gone.
     elsewhere: Elsewhere,
@@ -90,6 +90,10 @@ impl ArmedRanges {
     }
 
     pub(crate) fn unarmed(&mut self, mapped: &Mapped) {
+        // Nobody else takes them.
+        if !self.keeps_pages_only {
+            return;
+        }
         let pages = PageRange::covering(mapped.offset_bytes, mapped.end - mapped.start);
         self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
     }

@@ -94,7 +94,7 @@ pub struct Armer {
     spaces: HashMap<u32, Space>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
-    /// The files that processes without a descriptor mapped, and when. What they mapped after the agent sent its
+    /// The files that processes mapped which may still get a descriptor, and when. What they mapped after the agent sent its
     /// descriptor is not registered by it, though it is there when that is received.
     mapped_at: HashMap<u32, Vec<(Mapped, u64)>>,
     /// Processes that have ended while word of their agent was waited for. It may have come, and is judged first.
@@ -310,10 +310,13 @@ impl Armer {
 
     /// Process `pid` mapped something at `time_ns`; 0 where that is not known. Returns whether it was still to be armed.
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
-        let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
-        // A process that nobody arms is never judged, and memory of no file is not armed.
-        if time_ns > 0 && !is_judged && self.no_arming.is_none() && mapped.inode.is_some() {
-            self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
+        // Memory of no file is not armed.
+        if time_ns > 0 && self.no_arming.is_none() && mapped.inode.is_some() {
+            if self.may_come_to_be_judged(pid) {
+                self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
+            } else if !self.spaces.contains_key(&pid) {
+                self.unarmed(pid, &[(mapped.clone(), time_ns)], 0);
+            }
         }
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
@@ -352,6 +355,29 @@ impl Armer {
             None => PageMap::of(pid)?,
         };
         space.map.insert(map).present_in(mapped.start..mapped.end)
+    }
+
+    /// Whether it is to be known when process `pid` mapped what: word of its agent was not judged yet or may still come, or a visit is under way.
+    fn may_come_to_be_judged(&self, pid: u32) -> bool {
+        let is_to_be_armed = || {
+            self.is_expected(pid)
+                || self.visits.iter().any(|(visit, _)| visit.pid() == pid)
+                || self.forked.iter().any(|forked| forked.pid == pid)
+        };
+        self.unjudged.iter().any(|one| one.pid == pid)
+            || self.ended.contains(&pid)
+            || !self.spaces.contains_key(&pid) && is_to_be_armed()
+    }
+
+    /// Tells what processes have mapped of which it has turned out since that nobody arms them.
+    fn give_up_unarmed(&mut self) {
+        let over = |pid: &u32| !self.may_come_to_be_judged(*pid);
+        for pid in self.mapped_at.keys().copied().filter(over).collect::<Vec<u32>>() {
+            let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+            if !self.spaces.contains_key(&pid) {
+                self.unarmed(pid, &mapped_at, 0);
+            }
+        }
     }
 
     /// Process `pid` has ended.
@@ -433,6 +459,7 @@ impl Armer {
         self.look_at_loading();
         self.look_at_forked();
         self.end_visits();
+        self.give_up_unarmed();
         !self.unjudged.is_empty()
     }
 

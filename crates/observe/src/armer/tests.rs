@@ -57,6 +57,14 @@ fn mapping(path: &str) -> Mapped {
     }
 }
 
+/// An armer for an exact recording.
+fn telling() -> Armer {
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    armer.ranges.now().keep_pages_only();
+    armer
+}
+
 /// The files of which it is told that pages could not be armed.
 fn told(armer: &Armer) -> Vec<(Arc<str>, u64, u64)> {
     armer.ranges.now().take_unarmed().into_iter().collect()
@@ -94,8 +102,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
 
     // It was armed, and has ended since.
     let child = sleeping();
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     let sent = Sent::FirstTouches(sent_by(child.id()));
     armer.executed(child.id(), 1);
     assert!(armer.go_on(vec![sent]) && armer.arms(child.id()));
@@ -109,8 +116,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
 
     // Its exec, its mappings, its end and word of its agent are read together.
     let child = sleeping();
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     let sent = Sent::FirstTouches(sent_by(child.id()));
     let pid = ended(child);
     armer.executed(pid, 1);
@@ -122,8 +128,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
     assert!(!armer.arms(pid), "its descriptor is let go");
 
     // Nothing came of it.
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     armer.executed(pid, 1);
     at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
     armer.go_on(Vec::new());
@@ -239,13 +244,41 @@ fn only_mappings_that_may_come_to_be_judged_are_kept() {
     let pid = ended(sleeping());
     let anonymous = Mapped { inode: None, ..mapping("[anon]") };
     let mut armer = Armer::new(None, Ok(()));
+    armer.executed(pid, 1);
     armer.mapped(pid, &anonymous, 2);
     assert!(armer.mapped_at.is_empty());
     armer.mapped(pid, &mapping("/file"), 2);
     assert_eq!(armer.mapped_at[&pid].len(), 1);
     let mut armer = Armer::new(None, Err("not allowed".into()));
+    armer.executed(pid, 1);
     armer.mapped(pid, &mapping("/file"), 2);
     assert!(armer.mapped_at.is_empty());
+}
+
+/// As a program of 32 bits, in a sandbox, or the child of an ordinary user's process.
+#[test]
+fn mappings_of_a_process_that_nobody_arms_are_told_at_once_and_not_kept() {
+    let mut armer = telling();
+    let [refused, child] = [0; 2].map(|_| ended(sleeping()));
+    armer.executed(refused, 1);
+    armer.mapped(refused, &mapping("/file"), 2);
+    armer.go_on(Vec::new());
+    armer.judge();
+    for pid in [refused, child] {
+        for time_ns in 3..100_003 {
+            armer.mapped(pid, &mapping("/file"), time_ns);
+        }
+        assert!(armer.mapped_at.is_empty());
+        assert_eq!(told(&armer), [(Arc::from("/file"), 2, 102)]);
+    }
+}
+
+/// Who learns a start does not ask for them.
+#[test]
+fn what_could_not_be_armed_is_kept_for_those_who_take_it() {
+    let ranges = SharedRanges::default();
+    ranges.now().unarmed(&mapping("/file"));
+    assert!(ranges.now().take_unarmed().is_empty());
 }
 
 /// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.
