@@ -13,15 +13,14 @@ use std::time::{Duration, Instant};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
-use prepage_sys::mounts::{Mount, parse_mounts};
 use prepage_sys::pagemap::PageMap;
-use prepage_sys::proc_file;
 use prepage_trace::space::mappings;
 use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::armed::{SharedRanges, Since};
+use crate::file_systems::FileSystems;
 use crate::loading::{LOADING_MAX, Loading};
 
 /// An agent that sent nothing for this long after the exec will send nothing.
@@ -114,10 +113,7 @@ pub struct Armer {
     visits_forked: bool,
     /// Children that may come to execute a program.
     forked: Vec<Forked>,
-    /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
-    in_memory: HashMap<u64, bool>,
-    /// Whether those that this process sees are in there.
-    knows_own_mounts: bool,
+    file_systems: FileSystems,
     /// Mappings of file systems of which that is not known, of processes that were visited: to ask takes as long as there are mounts, and a process
     /// that is visited stands still.
     unknown: Vec<(u32, Vec<Mapped>)>,
@@ -148,8 +144,7 @@ impl Armer {
             visits_forked: capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)),
             forked: Vec::new(),
-            in_memory: HashMap::new(),
-            knows_own_mounts: false,
+            file_systems: FileSystems::default(),
             unknown: Vec::new(),
             half_entered: HashSet::new(),
         }
@@ -207,7 +202,7 @@ impl Armer {
     /// no agent enters.
     pub fn visit_at_exec(&mut self, pid: u32) {
         if self.no_arming.is_none() {
-            self.know_own_mounts();
+            self.file_systems.know_own_mounts();
             // Where it may not be, it is visited afterwards.
             self.visits.extend(Visit::at_exec(pid).map(|visit| (visit, Visited::AtExec)));
         }
@@ -258,7 +253,7 @@ impl Armer {
             .partition(|child| child.since.elapsed() >= FORKED_WAIT);
         self.forked = young;
         if !due.is_empty() {
-            self.know_own_mounts();
+            self.file_systems.know_own_mounts();
         }
         for child in due {
             let visit = if shares_memory(child.pid, child.parent) {
@@ -512,7 +507,7 @@ impl Armer {
     /// Visits process `pid`, which is known `since` then to have executed its program.
     fn visit(&mut self, pid: u32, since: Instant) {
         let why = Visited::Executed(since);
-        self.know_own_mounts();
+        self.file_systems.know_own_mounts();
         let begun = match Visit::begin(pid) {
             Ok(visit) => {
                 self.visits.push((visit, why));
@@ -541,7 +536,7 @@ impl Armer {
                 }
                 self.spaces.entry(pid).or_default().touches.push(touches);
                 let (read_ns, all) = (now_ns(), mappings(pid).unwrap_or_default());
-                let is_known = |mapped: &&Mapped| self.is_known_whether_in_memory(mapped);
+                let is_known = |mapped: &&Mapped| self.file_systems.knows(&mapped.path, mapped.inode);
                 let (known, others): (Vec<&Mapped>, _) = all.iter().partition(is_known);
                 unknown = others.into_iter().cloned().collect();
                 self.arm_visited(pid, known);
@@ -647,49 +642,7 @@ impl Armer {
 
     /// Whether process `pid` has mapped a file there that may lie on a device. Of memory it may register mappings itself.
     pub(crate) fn is_of_a_file(&mut self, pid: u32, mapped: &Mapped) -> bool {
-        mapped
-            .inode
-            .is_some_and(|(device, _)| is_name_of_a_file(&mapped.path) && !self.is_in_memory(pid, device))
-    }
-
-    /// Whether [`Self::is_of_a_file`] has to ask for no mounts.
-    fn is_known_whether_in_memory(&self, mapped: &Mapped) -> bool {
-        let is_known = |(device, _): (u64, u64)| device >> 20 != 0 || self.in_memory.contains_key(&device);
-        !is_name_of_a_file(&mapped.path) || mapped.inode.is_none_or(is_known)
-    }
-
-    /// Reads the mounts that this process sees, once. To be called before a process stands still.
-    fn know_own_mounts(&mut self) {
-        if !std::mem::replace(&mut self.knows_own_mounts, true) {
-            self.know(&mounts_of("self"));
-        }
-    }
-
-    fn know(&mut self, mounts: &[Mount]) {
-        for mount in mounts {
-            self.in_memory.insert(mount.device, matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs"));
-        }
-    }
-
-    /// Whether `device` is a tmpfs or a hugetlbfs that process `pid` sees.
-    fn is_in_memory(&mut self, pid: u32, device: u64) -> bool {
-        if device >> 20 != 0 {
-            return false;
-        }
-        if let Some(&is_in_memory) = self.in_memory.get(&device) {
-            return is_in_memory;
-        }
-        let mut mounts = mounts_of(&pid.to_string());
-        // A process that has ended has no mounts any more. This one sees most of them too, but what it does not see may be in memory.
-        let has_ended = mounts.is_empty();
-        if has_ended {
-            mounts = mounts_of("self");
-        }
-        self.know(&mounts);
-        match has_ended {
-            true => self.in_memory.get(&device).copied().unwrap_or(false),
-            false => *self.in_memory.entry(device).or_insert(false),
-        }
+        self.file_systems.may_hold(pid, &mapped.path, mapped.inode)
     }
 
     /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
@@ -739,23 +692,12 @@ pub(crate) enum By {
     Observer,
 }
 
-/// The mounts that a process sees; none where it has ended.
-fn mounts_of(process: &str) -> Vec<Mount> {
-    parse_mounts(&proc_file::read(format!("/proc/{process}/mountinfo")).unwrap_or_default())
-}
-
 /// Addresses in the program and in the ld.so of process `pid`.
 fn used_before(pid: u32) -> Vec<u64> {
     const AT_PHDR: u64 = 3;
     const AT_BASE: u64 = 7;
     let entries = auxv::entries(pid).into_iter().filter(|(kind, _)| matches!(*kind, AT_PHDR | AT_BASE));
     entries.map(|(_, address)| address).collect()
-}
-
-/// Whether a mapping with this name may be of a file on a device.
-fn is_name_of_a_file(path: &str) -> bool {
-    const OTHERS: [&str; 5] = ["/dev/", "/memfd:", "/SYSV", "/proc/", "/sys/"];
-    path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::armed::{ArmedRanges, REMEMBERED_NS};
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
+use crate::file_systems::FileSystems;
 use crate::page_tables::PageTables;
 use crate::sightings::{FileIndex, Inode, Sightings};
 use crate::until::Until;
@@ -223,7 +224,9 @@ impl Faults {
 #[derive(Debug)]
 pub(crate) struct Places {
     spaces: AddressSpaces,
-    known: FxHashMap<ObjectId, Option<FileIndex>>,
+    /// Whether an object is a file that may lie on a device, and where its pages are noted.
+    known: FxHashMap<ObjectId, (bool, Option<FileIndex>)>,
+    file_systems: FileSystems,
 }
 
 impl Places {
@@ -232,14 +235,15 @@ impl Places {
         let mut spaces = AddressSpaces::default();
         // Of one that has ended already there is nothing to learn.
         pids.iter().for_each(|&pid| drop(spaces.seed(pid)));
-        Self { spaces, known: FxHashMap::default() }
+        Self { spaces, known: FxHashMap::default(), file_systems: FileSystems::default() }
     }
 
     pub(crate) fn apply(&mut self, event: &Event) {
         self.spaces.apply(event);
     }
 
-    /// Where the page at `address` of process `pid` is noted, if it is to be: which page, and what is mapped there. `None` where no file is.
+    /// Where the page at `address` of process `pid` is noted, if it is to be: which page, and what is mapped there. `None` where no file on
+    /// a device is: a program that works in shared memory would never have started, and its pages would be taken for those of a start.
     pub(crate) fn page_at(
         &mut self,
         pid: u32,
@@ -248,11 +252,12 @@ impl Places {
     ) -> Option<(Option<FileIndex>, PageIndex, Resolved<'_>)> {
         let found = self.spaces.resolve(pid, address)?;
         let (page, object) = (found.page?, found.object);
-        let place = *self
-            .known
-            .entry(found.mapping.object)
-            .or_insert_with(|| sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows)));
-        Some((place, page, found))
+        let (is_file, place) = *self.known.entry(found.mapping.object).or_insert_with(|| {
+            let is_file = self.file_systems.may_hold(pid, &object.path, object.inode);
+            let place = || sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows));
+            (is_file, is_file.then(place).flatten())
+        });
+        is_file.then_some((place, page, found))
     }
 }
 

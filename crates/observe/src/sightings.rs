@@ -545,7 +545,14 @@ fn names_one_of(processes: &HashSet<u32>, path: &Path) -> bool {
 }
 
 fn is_on_a_device(path: &Path) -> bool {
-    path.is_absolute() && !NOT_ON_A_DEVICE.iter().any(|place| path.starts_with(place))
+    path.is_absolute()
+        && !NOT_ON_A_DEVICE.iter().any(|place| path.starts_with(place))
+        && !path.to_str().is_some_and(is_name_of_memory)
+}
+
+/// Whether the kernel calls memory of no file system so that is mapped like a file (memfd_create(2), shmget(2), MAP_HUGETLB).
+pub(crate) fn is_name_of_memory(path: &str) -> bool {
+    ["/memfd:", "/SYSV", "/anon_hugepage"].iter().any(|name| path.starts_with(name))
 }
 
 #[cfg(test)]
@@ -579,6 +586,16 @@ mod tests {
         }
         let noted = (sightings.names.len(), sightings.files.len(), sightings.opened.len());
         assert_eq!(noted, (1, 1, 1));
+    }
+
+    #[test]
+    fn of_memory_that_is_mapped_like_a_file_nothing_is_noted() {
+        let mut sightings = Sightings::default();
+        for path in ["/memfd:x (deleted)", "/SYSV00000000 (deleted)", "/anon_hugepage (deleted)", "/dev/zero"]
+        {
+            assert_eq!(sightings.place(Path::new(path), Some((1, 7))), None, "{path}");
+        }
+        assert!(sightings.place(Path::new("/memfd/x"), Some((1, 7))).is_some());
     }
 
     /// Java looks for /tmp/.java_pid1234.

@@ -1429,6 +1429,36 @@ fn the_start_is_over_when_no_file_is_touched_any_more() {
     child.wait().unwrap();
 }
 
+/// Touches new pages of memory that is mapped like a file for three seconds, and late among these a page of the file that it is given.
+const TOUCH_MEMORY: &str = r"
+import mmap, os, sys, tempfile, time
+shared = tempfile.TemporaryFile(dir='/dev/shm').fileno()
+memory = []
+for file in (os.memfd_create('memory'), shared):
+    os.truncate(file, 30 * 4096)
+    memory.append(mmap.mmap(file, 0))
+memory.append(mmap.mmap(-1, 30 * 4096))
+data = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, access=mmap.ACCESS_COPY)
+for page in range(30):
+    time.sleep(0.1)
+    for mapped in memory:
+        mapped[page * 4096]
+    if page == 26:
+        data[7 * 4096]
+";
+
+#[test]
+fn touches_of_memory_are_no_touches_of_files() {
+    let (_dir, data) = data(16);
+    let [options, ..] = ways("/usr/bin/python3");
+    let command = ["/usr/bin/python3", "-c", TOUCH_MEMORY, data.to_str().unwrap()];
+    let (observation, code) = observe(&command, &options);
+    assert_eq!(code, 0);
+    let path = data.canonicalize().unwrap();
+    let is_seen = observation.files.iter().any(|file| Path::new(&file.path) == path);
+    assert!(!is_seen, "the start was over by then");
+}
+
 /// The program comes first, unless it waits for the observer.
 #[test]
 fn who_follows_gives_way_where_that_is_wanted() {

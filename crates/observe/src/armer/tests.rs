@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use prepage_core::Permissions;
 use prepage_sys::agent::Log;
-use prepage_sys::mounts::mounts;
+use prepage_sys::mounts::{Mount, mounts};
+use prepage_sys::proc_file;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -172,14 +173,14 @@ fn file_systems_of_a_process_that_has_ended_are_those_that_this_process_sees() {
     const UNSEEN: u64 = 0xf_ffff;
     let pid = ended(sleeping());
     let mut armer = Armer::new(None, Ok(()));
-    assert!(!armer.is_in_memory(pid, UNSEEN));
-    assert!(!armer.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
+    assert!(!armer.file_systems.is_in_memory(pid, UNSEEN));
+    assert!(!armer.file_systems.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
     for mount in mounts().unwrap().iter().filter(|mount| mount.device >> 20 == 0) {
         let is_in_memory = matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs");
-        assert_eq!(armer.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
+        assert_eq!(armer.file_systems.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
     }
-    assert!(!armer.is_in_memory(std::process::id(), UNSEEN));
-    assert_eq!(armer.in_memory.get(&UNSEEN), Some(&false));
+    assert!(!armer.file_systems.is_in_memory(std::process::id(), UNSEEN));
+    assert_eq!(armer.file_systems.in_memory.get(&UNSEEN), Some(&false));
 }
 
 /// To read ten thousand mounts takes tens of milliseconds.
@@ -193,7 +194,7 @@ fn which_file_systems_are_in_memory_is_known_before_a_process_stands_still() {
     armer.end_all_visits();
     ended(child);
     assert!(is_begun, "{:?}", armer.ranges.now().refusals());
-    let is_known = |mount: &&Mount| armer.in_memory.contains_key(&mount.device);
+    let is_known = |mount: &&Mount| armer.file_systems.in_memory.contains_key(&mount.device);
     // Other tests mount and unmount.
     let mounts = mounts().unwrap();
     let mut stayed = before.iter().filter(|mount| mounts.contains(mount));
@@ -232,7 +233,7 @@ fn what_a_visited_process_has_mapped_of_file_systems_that_it_alone_sees_is_armed
         armer.end_all_visits();
         let mapped = of_program().unwrap();
         ended(child);
-        assert_eq!(armer.in_memory.get(&mapped.inode.unwrap().0), Some(&!is_armed), "{mount}");
+        assert_eq!(armer.file_systems.in_memory.get(&mapped.inode.unwrap().0), Some(&!is_armed), "{mount}");
         assert_eq!(armer.ranges.now().contains(pid, mapped.start, now_ns()), is_armed, "{mount}");
         assert!(armer.unknown.is_empty());
     }
