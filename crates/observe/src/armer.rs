@@ -664,7 +664,10 @@ impl Armer {
             }
             // A shared mapping of a file that is not open for writing, seen by windows, or one that is gone already.
             Err(_) => {
-                self.ranges.now().unarmed(mapped);
+                let mut ranges = self.ranges.now();
+                ranges.unarmed(mapped);
+                // What is known of these addresses is of what lay there before.
+                ranges.forget(pid, mapped);
                 return None;
             }
         };

@@ -326,3 +326,37 @@ fn who_cannot_take_a_connection_does_not_wait_for_it_for_a_while() {
     setrlimit(Resource::Nofile, limit).unwrap();
     assert!(matches!(armer.receive()[..], [Sent::Ending(_)]));
 }
+
+/// Where another file lay before, which was armed.
+#[test]
+fn what_is_gone_before_it_could_be_armed_is_not_judged_by_what_lay_there_before() {
+    let child = sleeping();
+    let pid = child.id();
+    let sent = Sent::FirstTouches(sent_by(pid));
+    let mut armer = telling();
+    armer.executed(pid, 1);
+    armer.go_on(vec![sent]);
+    armer.judge();
+    let before = mapping("/before");
+    let part = |pages: std::ops::Range<u64>| {
+        let at = |page| before.start + page * 4096;
+        Mapped { start: at(pages.start), end: at(pages.end), ..mapping("/after") }
+    };
+    let contained = |armer: &Armer| {
+        let ranges = armer.ranges.now();
+        let is_armed = |page: &u64| ranges.contains(pid, before.start + page * 4096, now_ns());
+        (0..100).filter(is_armed).collect::<Vec<u64>>()
+    };
+    armer.ranges.now().armed(pid, &before, Since::Now);
+    // The process has nothing there.
+    armer.mapped(pid, &part(0..10), 2);
+    armer.mapped(pid, &part(50..60), 2);
+    let expected: Vec<u64> = (10..50).chain(60..100).collect();
+    let found = contained(&armer);
+    // What is armed meanwhile takes no more than its place.
+    armer.ranges.now().armed(pid, &part(70..80), Since::Mapped(u64::MAX));
+    let later = contained(&armer);
+    ended(child);
+    assert_eq!(found, expected);
+    assert!(later.into_iter().eq(expected.into_iter().filter(|page| !(70..80).contains(page))));
+}
