@@ -111,6 +111,11 @@ pub trait Follower {
         Coverage::Partial
     }
 
+    /// Whether it wants to know what was seen so far ([`Self::so_far`]): to put that together takes a while each time.
+    fn wants_so_far(&self) -> bool {
+        false
+    }
+
     /// What was seen so far, at doubling moments, where the end may never be seen: in a container, whose first process takes all
     /// others with it when it ends. Pages that a start cut short did not reach do not count as unused.
     fn so_far(&mut self, _seen: &Observation) {}
@@ -265,7 +270,7 @@ impl Observer {
         self.prime();
         let _reading = self.inside.as_ref().and_then(Inside::read_here);
         let began_ns = now_ns();
-        let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
+        let mut next_early_ns = (follower.wants_so_far() && is_in_a_container()).then_some(FIRST_EARLY_NS);
         loop {
             self.give_way();
             let is_followed = follower.wants_pages();

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
 use prepage_core::{ObjectId, PageIndex};
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
+use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_sys::sync::Anyway;
@@ -1457,6 +1459,41 @@ fn touches_of_memory_are_no_touches_of_files() {
     let path = data.canonicalize().unwrap();
     let is_seen = observation.files.iter().any(|file| Path::new(&file.path) == path);
     assert!(!is_seen, "the start was over by then");
+}
+
+/// Touches the first page of the file that it is given, and ends with whether the last one is in memory 0.3 s later.
+const TOUCH_FIRST: &str = r"
+import mmap, os, sys, time
+file = os.open(sys.argv[1], os.O_RDONLY)
+mapped = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+mapped.madvise(mmap.MADV_RANDOM)
+mapped[0]
+time.sleep(0.3)
+try:
+    sys.exit(os.preadv(file, [bytearray(1)], len(mapped) - 1, os.RWF_NOWAIT))
+except BlockingIOError:
+    pass
+";
+
+/// To put an observation together, the head and the end of each file are read. In a container it is handed out early.
+#[test]
+fn what_was_seen_so_far_is_put_together_only_for_those_who_want_it() {
+    let evicts = Need::Eviction(env!("CARGO_MANIFEST_DIR").into());
+    if !has(Need::Root) || !has(Need::Mounts) || !has(evicts) {
+        return;
+    }
+    if !is_child(&this_test()) {
+        return assert_passed(&child(&this_test(), &["unshare", "--pid", "--fork", "--mount-proc"]));
+    }
+    let (_dir, data) = data(64);
+    let file = fs::File::open(&data).unwrap();
+    file.sync_all().unwrap();
+    evict(file.as_fd(), Duration::from_secs(10)).unwrap();
+    let [options, ..] = ways("/usr/bin/python3");
+    let (observation, code) =
+        observe(&["/usr/bin/python3", "-c", TOUCH_FIRST, data.to_str().unwrap()], &options);
+    assert_eq!(code, 0, "the last page is in memory: {:?}", observation.unseen);
+    assert!(has_page(&self::file(&observation, &data).pages, 0));
 }
 
 /// The program comes first, unless it waits for the observer.
