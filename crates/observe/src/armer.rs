@@ -162,13 +162,16 @@ impl Armer {
 
     /// Readable when a process may wait at its end: [`Self::receive`]. `None` for a while after that has failed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        let is_deaf = self.refused_at.is_some_and(|at| at.elapsed() < DEAF);
-        self.receiver.as_ref().filter(|_| !is_deaf).map(Receiver::as_fd)
+        self.receiver.as_ref().filter(|_| !self.is_deaf()).map(Receiver::as_fd)
     }
 
-    /// Whether an agent sent something that was not received yet.
+    fn is_deaf(&self) -> bool {
+        self.refused_at.is_some_and(|at| at.elapsed() < DEAF)
+    }
+
+    /// Whether an agent sent something that was not received yet, and can be.
     pub fn is_sent_something(&self) -> bool {
-        self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
+        !self.is_deaf() && self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
     }
 
     /// The processes that wait at their end. They go on when these are dropped.

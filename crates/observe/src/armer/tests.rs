@@ -321,8 +321,9 @@ fn who_cannot_take_a_connection_does_not_wait_for_it_for_a_while() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
     assert!(armer.receive().is_empty() && armer.descriptor().is_none());
+    assert!(!armer.is_sent_something(), "pages would wait for it for good");
     std::thread::sleep(DEAF);
-    assert!(armer.descriptor().is_some());
+    assert!(armer.descriptor().is_some() && armer.is_sent_something());
     setrlimit(Resource::Nofile, limit).unwrap();
     assert!(matches!(armer.receive()[..], [Sent::Ending(_)]));
 }
