@@ -14,6 +14,7 @@ use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has};
 use rustix::process::{Pid, Signal, kill_process};
+use support::control_group::ControlGroup;
 use support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
 
 /// Settings of the machine are looked at: one test at a time.
@@ -130,6 +131,38 @@ fn the_exit_code_is_the_programs() {
     assert_eq!(missing.status.code(), Some(127));
     // In the words of `run` and `record`.
     assert!(text(&missing.stderr).contains("no-such-program: No such file"), "{}", text(&missing.stderr));
+}
+
+#[test]
+fn a_program_with_little_memory_is_not_learned_and_ends_as_it_does() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let Some(group) = ControlGroup::of_memory(60 << 20) else { return };
+    let mut command = group.command(&sandbox);
+    command.args([env!("CARGO_BIN_EXE_prepage"), "learn", "--", "sh", "-c", "sleep 0.2; exit 9"]);
+    let output = command.output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(9), "{told}");
+    assert!(told.contains("MB of memory are left to the program"), "{told}");
+}
+
+/// Each process of the program takes some of them.
+#[test]
+fn a_learner_has_as_many_files_open_as_it_may_and_the_program_no_more_than_before() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let script = "ulimit -Sn; grep 'open files' /proc/$PPID/limits";
+    let limited = r#"ulimit -Sn 60; exec "$0" "$@""#;
+    let command = [limited, env!("CARGO_BIN_EXE_prepage"), "learn", "-q", "--", "sh", "-c", script];
+    let output = sandbox.command("sh", &[&["-c"], &command[..]].concat()).output().unwrap();
+    let said = text(&output.stdout);
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let ["60", "Max", "open", "files", soft, hard, "files"] = words[..] else { panic!("{said}") };
+    assert_eq!(soft, hard);
 }
 
 #[test]

@@ -24,9 +24,9 @@ pub struct ArmedRanges {
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,
-    /// Whether times are not needed: such pages are then kept like pages that cannot be armed, each once.
+    /// Whether times are not needed: such pages are then kept like pages that could not be armed, which are kept then alone: each once.
     keeps_pages_only: bool,
-    /// Mappings that the kernel does not let anybody arm: path, first page and one past the last.
+    /// Mappings that nobody could arm, where only pages are kept: path, first page and one past the last.
     unarmed: BTreeSet<(Arc<str>, u64, u64)>,
     /// Looked at when the kernel tells of an exec: the process may soon be gone.
     elsewhere: Elsewhere,
@@ -50,8 +50,25 @@ pub struct MappedBefore {
 #[derive(Debug)]
 struct Program {
     executed_ns: u64,
-    /// By start: end, and since when.
+    /// By start: end, and since when. None lies over another.
     ranges: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Program {
+    /// Forgets what lay where `mapped` lies.
+    fn forget(&mut self, mapped: &Mapped) {
+        let (start, end) = (mapped.start, mapped.end.max(mapped.start));
+        let before = self.ranges.range(..start).next_back().filter(|(_, (end, _))| *end > start);
+        let first = before.map_or(start, |(first, _)| *first);
+        let over: Vec<_> = self.ranges.range(first..end).map(|(from, range)| (*from, *range)).collect();
+        for (from, (to, since_ns)) in over {
+            self.ranges.remove(&from);
+            // What lies on either side of it is there still.
+            let left =
+                [(from, start.min(to)), (end.max(from), to)].into_iter().filter(|(from, to)| from < to);
+            self.ranges.extend(left.map(|(from, to)| (from, (to, since_ns))));
+        }
+    }
 }
 
 impl ArmedRanges {
@@ -90,6 +107,10 @@ impl ArmedRanges {
     }
 
     pub(crate) fn unarmed(&mut self, mapped: &Mapped) {
+        // Nobody else takes them.
+        if !self.keeps_pages_only {
+            return;
+        }
         let pages = PageRange::covering(mapped.offset_bytes, mapped.end - mapped.start);
         self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
     }
@@ -147,16 +168,16 @@ impl ArmedRanges {
         // Armed once more is armed since the first time, if it is the same mapping.
         let known =
             program.ranges.get(&mapped.start).filter(|known| known.0 == mapped.end).map(|known| known.1);
-        program
-            .ranges
-            .insert(mapped.start, (mapped.end, known.map_or(since_ns, |known| known.min(since_ns))));
+        let since_ns = known.map_or(since_ns, |known| known.min(since_ns));
+        program.forget(mapped);
+        program.ranges.insert(mapped.start, (mapped.end, since_ns));
     }
 
-    /// A mapping of process `pid` is not known as armed: it took the place of one that was, or the process ended before it was seen what had
+    /// A mapping of process `pid` is not known as armed: it took the place of others that were, or the process ended before it was seen what had
     /// been touched of it.
     pub(crate) fn forget(&mut self, pid: u32, mapped: &Mapped) {
         if let Some(program) = self.programs.get_mut(&pid).and_then(|programs| programs.last_mut()) {
-            program.ranges.remove(&mapped.start);
+            program.forget(mapped);
         }
     }
 

@@ -6,21 +6,21 @@
 //! [`Armer`] is dropped, or its process ends.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
-use prepage_sys::mounts::{Mount, parse_mounts};
 use prepage_sys::pagemap::PageMap;
-use prepage_sys::proc_file;
 use prepage_trace::space::mappings;
 use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::armed::{SharedRanges, Since};
+use crate::file_systems::FileSystems;
 use crate::loading::{LOADING_MAX, Loading};
 
 /// An agent that sent nothing for this long after the exec will send nothing.
@@ -29,6 +29,10 @@ const AGENT_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
 /// for the device.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+
+/// For so long nobody waits for what agents send where it could not be taken: this process has as many files open as it may. Whoever waits at
+/// its end waits for 20 ms.
+const DEAF: Duration = Duration::from_millis(5);
 
 /// A child that has executed nothing for so long will go on with its parent's program. Most execute another within it.
 const FORKED_WAIT: Duration = Duration::from_millis(2);
@@ -67,18 +71,29 @@ struct Unjudged {
     used_before: Vec<u64>,
 }
 
+/// What a process is armed by.
+#[derive(Debug, Default)]
+struct Space {
+    /// Of the start, and of each library that was loaded later.
+    touches: Vec<FirstTouches>,
+    /// Opened when it is asked for the first time.
+    map: Option<PageMap>,
+}
+
 /// Arms a process tree.
 #[derive(Debug)]
 pub struct Armer {
     ranges: SharedRanges,
     receiver: Option<Receiver>,
+    /// When something could not be received last.
+    refused_at: Option<Instant>,
     /// Why no program is armed, by a visit or an agent; `None` where programs are.
     no_arming: Option<String>,
     visits: Vec<(Visit, Visited)>,
-    spaces: HashMap<u32, Vec<FirstTouches>>,
+    spaces: HashMap<u32, Space>,
     /// Processes that wait at their end to be looked at.
     endings: Vec<Ending>,
-    /// The files that processes without a descriptor mapped, and when. What they mapped after the agent sent its
+    /// The files that processes mapped which may still get a descriptor, and when. What they mapped after the agent sent its
     /// descriptor is not registered by it, though it is there when that is received.
     mapped_at: HashMap<u32, Vec<(Mapped, u64)>>,
     /// Processes that have ended while word of their agent was waited for. It may have come, and is judged first.
@@ -98,10 +113,7 @@ pub struct Armer {
     visits_forked: bool,
     /// Children that may come to execute a program.
     forked: Vec<Forked>,
-    /// Whether file systems without a device of the kernel's are in memory, by the number they have for one.
-    in_memory: HashMap<u64, bool>,
-    /// Whether those that this process sees are in there.
-    knows_own_mounts: bool,
+    file_systems: FileSystems,
     /// Mappings of file systems of which that is not known, of processes that were visited: to ask takes as long as there are mounts, and a process
     /// that is visited stands still.
     unknown: Vec<(u32, Vec<Mapped>)>,
@@ -117,6 +129,7 @@ impl Armer {
         Self {
             ranges: SharedRanges::default(),
             receiver,
+            refused_at: None,
             no_arming,
             visits: Vec::new(),
             spaces: HashMap::new(),
@@ -131,8 +144,7 @@ impl Armer {
             visits_forked: capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)),
             forked: Vec::new(),
-            in_memory: HashMap::new(),
-            knows_own_mounts: false,
+            file_systems: FileSystems::default(),
             unknown: Vec::new(),
             half_entered: HashSet::new(),
         }
@@ -148,14 +160,18 @@ impl Armer {
         self.ranges.clone()
     }
 
-    /// Readable when a process may wait at its end: [`Self::receive`].
+    /// Readable when a process may wait at its end: [`Self::receive`]. `None` for a while after that has failed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.receiver.as_ref().map(Receiver::as_fd)
+        self.receiver.as_ref().filter(|_| !self.is_deaf()).map(Receiver::as_fd)
     }
 
-    /// Whether an agent sent something that was not received yet.
+    fn is_deaf(&self) -> bool {
+        self.refused_at.is_some_and(|at| at.elapsed() < DEAF)
+    }
+
+    /// Whether an agent sent something that was not received yet, and can be.
     pub fn is_sent_something(&self) -> bool {
-        self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
+        !self.is_deaf() && self.receiver.as_ref().is_some_and(Receiver::is_sent_something)
     }
 
     /// The processes that wait at their end. They go on when these are dropped.
@@ -189,7 +205,7 @@ impl Armer {
     /// no agent enters.
     pub fn visit_at_exec(&mut self, pid: u32) {
         if self.no_arming.is_none() {
-            self.know_own_mounts();
+            self.file_systems.know_own_mounts();
             // Where it may not be, it is visited afterwards.
             self.visits.extend(Visit::at_exec(pid).map(|visit| (visit, Visited::AtExec)));
         }
@@ -240,7 +256,7 @@ impl Armer {
             .partition(|child| child.since.elapsed() >= FORKED_WAIT);
         self.forked = young;
         if !due.is_empty() {
-            self.know_own_mounts();
+            self.file_systems.know_own_mounts();
         }
         for child in due {
             let visit = if shares_memory(child.pid, child.parent) {
@@ -292,14 +308,17 @@ impl Armer {
 
     /// Process `pid` mapped something at `time_ns`; 0 where that is not known. Returns whether it was still to be armed.
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
-        let is_judged = self.spaces.contains_key(&pid) && self.unjudged.iter().all(|one| one.pid != pid);
-        // A process that nobody arms is never judged, and memory of no file is not armed.
-        if time_ns > 0 && !is_judged && self.no_arming.is_none() && mapped.inode.is_some() {
-            self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
+        // Memory of no file is not armed.
+        if time_ns > 0 && self.no_arming.is_none() && mapped.inode.is_some() {
+            if self.may_come_to_be_judged(pid) {
+                self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
+            } else if !self.spaces.contains_key(&pid) {
+                self.unarmed(pid, &[(mapped.clone(), time_ns)], 0);
+            }
         }
         let by = self.arm(pid, mapped, time_ns);
         if let Some(by) = by.filter(|_| time_ns > 0) {
-            let present = PageMap::of(pid).and_then(|map| map.present_in(mapped.start..mapped.end));
+            let present = self.present_in(pid, mapped);
             let mut ranges = self.ranges.now();
             match present {
                 Ok(present) => ranges.mapped_before(mapped, &present, by == By::Agent),
@@ -308,6 +327,55 @@ impl Armer {
             }
         }
         by == Some(By::Observer)
+    }
+
+    /// Arms what processes have mapped by now without its being told: the kernel had no room for that.
+    pub fn arm_untold(&mut self) {
+        for pid in self.spaces.keys().copied().collect::<Vec<u32>>() {
+            let Ok(map) = PageMap::of(pid) else { continue };
+            let mut untold = mappings(pid).unwrap_or_default();
+            untold.retain(|mapped| {
+                self.is_of_a_file(pid, mapped) && !map.is_armed(mapped.start..mapped.end).unwrap_or(true)
+            });
+            for mapped in &untold {
+                // What is known of these addresses is of what lay there before.
+                self.ranges.now().forget(pid, mapped);
+                self.mapped(pid, mapped, now_ns());
+            }
+        }
+    }
+
+    /// The runs of addresses in `mapped`, which process `pid` has mapped, whose pages are there.
+    fn present_in(&mut self, pid: u32, mapped: &Mapped) -> io::Result<Vec<(u64, u64)>> {
+        let Some(space) = self.spaces.get_mut(&pid) else { return Err(Errno::SRCH.into()) };
+        let map = match space.map.take() {
+            Some(map) => map,
+            None => PageMap::of(pid)?,
+        };
+        space.map.insert(map).present_in(mapped.start..mapped.end)
+    }
+
+    /// Whether it is to be known when process `pid` mapped what: word of its agent was not judged yet or may still come, or a visit is under way.
+    fn may_come_to_be_judged(&self, pid: u32) -> bool {
+        let is_to_be_armed = || {
+            self.is_expected(pid)
+                || self.visits.iter().any(|(visit, _)| visit.pid() == pid)
+                || self.forked.iter().any(|forked| forked.pid == pid)
+        };
+        self.unjudged.iter().any(|one| one.pid == pid)
+            || self.ended.contains(&pid)
+            || !self.spaces.contains_key(&pid) && is_to_be_armed()
+    }
+
+    /// Tells what processes have mapped of which it has turned out since that nobody arms them.
+    fn give_up_unarmed(&mut self) {
+        let over = |pid: &u32| !self.may_come_to_be_judged(*pid);
+        for pid in self.mapped_at.keys().copied().filter(over).collect::<Vec<u32>>() {
+            let mapped_at = self.mapped_at.remove(&pid).unwrap_or_default();
+            if !self.spaces.contains_key(&pid) {
+                self.unarmed(pid, &mapped_at, 0);
+            }
+        }
     }
 
     /// Process `pid` has ended.
@@ -341,8 +409,17 @@ impl Armer {
     /// What agents sent. An agent sends after its program's exec: whoever learns of execs after this call, and tells them
     /// ([`Self::executed`]) before [`Self::go_on`] gets the result, takes no program for the one before it.
     pub fn receive(&mut self) -> Vec<Sent> {
-        let receive = || self.receiver.as_mut()?.receive().ok()?;
-        std::iter::from_fn(receive).collect()
+        let mut sent = Vec::new();
+        loop {
+            match self.receiver.as_mut().map(Receiver::receive) {
+                Some(Ok(Some(one))) => sent.push(one),
+                Some(Err(_)) => {
+                    self.refused_at = Some(Instant::now());
+                    return sent;
+                }
+                Some(Ok(None)) | None => return sent,
+            }
+        }
     }
 
     /// Takes in what agents `sent`, and ends visits. Returns whether there is something to [`Self::judge`].
@@ -365,7 +442,7 @@ impl Armer {
             }
             self.expected.remove(&pid);
             let is_first = !self.spaces.contains_key(&pid);
-            self.spaces.entry(pid).or_default().push(touches);
+            self.spaces.entry(pid).or_default().touches.push(touches);
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
             if is_first {
                 let mapped = self.arm_all(pid);
@@ -380,6 +457,7 @@ impl Armer {
         self.look_at_loading();
         self.look_at_forked();
         self.end_visits();
+        self.give_up_unarmed();
         !self.unjudged.is_empty()
     }
 
@@ -432,7 +510,7 @@ impl Armer {
     /// Visits process `pid`, which is known `since` then to have executed its program.
     fn visit(&mut self, pid: u32, since: Instant) {
         let why = Visited::Executed(since);
-        self.know_own_mounts();
+        self.file_systems.know_own_mounts();
         let begun = match Visit::begin(pid) {
             Ok(visit) => {
                 self.visits.push((visit, why));
@@ -459,9 +537,9 @@ impl Armer {
                     Visited::Forked(child) => self.ranges.now().executed(pid, child.time_ns),
                     Visited::Executed(_) => {}
                 }
-                self.spaces.entry(pid).or_default().push(touches);
+                self.spaces.entry(pid).or_default().touches.push(touches);
                 let (read_ns, all) = (now_ns(), mappings(pid).unwrap_or_default());
-                let is_known = |mapped: &&Mapped| self.is_known_whether_in_memory(mapped);
+                let is_known = |mapped: &&Mapped| self.file_systems.knows(&mapped.path, mapped.inode);
                 let (known, others): (Vec<&Mapped>, _) = all.iter().partition(is_known);
                 unknown = others.into_iter().cloned().collect();
                 self.arm_visited(pid, known);
@@ -539,7 +617,7 @@ impl Armer {
         let is_next = |one: &&Mapped, next: &&Mapped| one.end == next.start && one.inode == next.inode;
         for parts in of_files.chunk_by(is_next) {
             let (start, end) = (parts[0].start, parts[parts.len() - 1].end);
-            let touches = self.spaces.get(&pid).and_then(|touches| touches.first());
+            let touches = self.spaces.get(&pid).and_then(|space| space.touches.first());
             let together =
                 parts.len() > 1 && touches.is_some_and(|one| one.register(start, end - start).is_ok());
             for &part in parts {
@@ -567,49 +645,7 @@ impl Armer {
 
     /// Whether process `pid` has mapped a file there that may lie on a device. Of memory it may register mappings itself.
     pub(crate) fn is_of_a_file(&mut self, pid: u32, mapped: &Mapped) -> bool {
-        mapped
-            .inode
-            .is_some_and(|(device, _)| is_name_of_a_file(&mapped.path) && !self.is_in_memory(pid, device))
-    }
-
-    /// Whether [`Self::is_of_a_file`] has to ask for no mounts.
-    fn is_known_whether_in_memory(&self, mapped: &Mapped) -> bool {
-        let is_known = |(device, _): (u64, u64)| device >> 20 != 0 || self.in_memory.contains_key(&device);
-        !is_name_of_a_file(&mapped.path) || mapped.inode.is_none_or(is_known)
-    }
-
-    /// Reads the mounts that this process sees, once. To be called before a process stands still.
-    fn know_own_mounts(&mut self) {
-        if !std::mem::replace(&mut self.knows_own_mounts, true) {
-            self.know(&mounts_of("self"));
-        }
-    }
-
-    fn know(&mut self, mounts: &[Mount]) {
-        for mount in mounts {
-            self.in_memory.insert(mount.device, matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs"));
-        }
-    }
-
-    /// Whether `device` is a tmpfs or a hugetlbfs that process `pid` sees.
-    fn is_in_memory(&mut self, pid: u32, device: u64) -> bool {
-        if device >> 20 != 0 {
-            return false;
-        }
-        if let Some(&is_in_memory) = self.in_memory.get(&device) {
-            return is_in_memory;
-        }
-        let mut mounts = mounts_of(&pid.to_string());
-        // A process that has ended has no mounts any more. This one sees most of them too, but what it does not see may be in memory.
-        let has_ended = mounts.is_empty();
-        if has_ended {
-            mounts = mounts_of("self");
-        }
-        self.know(&mounts);
-        match has_ended {
-            true => self.in_memory.get(&device).copied().unwrap_or(false),
-            false => *self.in_memory.entry(device).or_insert(false),
-        }
+        self.file_systems.may_hold(pid, &mapped.path, mapped.inode)
     }
 
     /// Arms a mapping made at `time_ns`, or at an unknown time (0). Returns who armed it; `None` where nobody did.
@@ -617,7 +653,7 @@ impl Armer {
         if !self.spaces.contains_key(&pid) || !self.is_of_a_file(pid, mapped) {
             return None;
         }
-        let touches = self.spaces.get(&pid)?.first()?;
+        let touches = self.spaces.get(&pid)?.touches.first()?;
         let by = match touches.register(mapped.start, mapped.end - mapped.start) {
             Ok(()) => By::Observer,
             // By another userfaultfd.
@@ -631,7 +667,10 @@ impl Armer {
             }
             // A shared mapping of a file that is not open for writing, seen by windows, or one that is gone already.
             Err(_) => {
-                self.ranges.now().unarmed(mapped);
+                let mut ranges = self.ranges.now();
+                ranges.unarmed(mapped);
+                // What is known of these addresses is of what lay there before.
+                ranges.forget(pid, mapped);
                 return None;
             }
         };
@@ -659,23 +698,12 @@ pub(crate) enum By {
     Observer,
 }
 
-/// The mounts that a process sees; none where it has ended.
-fn mounts_of(process: &str) -> Vec<Mount> {
-    parse_mounts(&proc_file::read(format!("/proc/{process}/mountinfo")).unwrap_or_default())
-}
-
 /// Addresses in the program and in the ld.so of process `pid`.
 fn used_before(pid: u32) -> Vec<u64> {
     const AT_PHDR: u64 = 3;
     const AT_BASE: u64 = 7;
     let entries = auxv::entries(pid).into_iter().filter(|(kind, _)| matches!(*kind, AT_PHDR | AT_BASE));
     entries.map(|(_, address)| address).collect()
-}
-
-/// Whether a mapping with this name may be of a file on a device.
-fn is_name_of_a_file(path: &str) -> bool {
-    const OTHERS: [&str; 5] = ["/dev/", "/memfd:", "/SYSV", "/proc/", "/sys/"];
-    path.starts_with('/') && !OTHERS.iter().any(|other| path.starts_with(other))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::MutexGuard;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use prepage_core::quantity::counted;
 use prepage_sys::perf::PerfError;
 use prepage_sys::scheduling;
 use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
@@ -76,6 +77,9 @@ impl Arming {
             // Mappings should be armed soon. Where that is refused, they are armed later.
             let _ = scheduling::as_others();
             let mut last_work = Instant::now();
+            // For how many records the kernel was found to have had no room, and whether there may be more.
+            let (mut lost, mut may_have_lost) = (0, false);
+            let lost_of = |stream: &Stream| stream.counts().map_or(0, |counts| counts.lost);
             loop {
                 let quiet = (last_work.elapsed() / 8).clamp(*LOOK_PERIOD.start(), *LOOK_PERIOD.end());
                 let pause = if armer.is_waiting() { PAUSE } else { quiet };
@@ -83,21 +87,41 @@ impl Arming {
                 others.extend(armer.descriptor());
                 let Ok(ready) = stream.wait(&others, Some(pause)) else { return };
                 if ready[0] {
+                    lost = lost_of(&stream).max(lost);
+                    if lost > 0 {
+                        let records = counted(lost as usize, "record");
+                        let why = format!("the kernel had no room for {records} of mappings and execs");
+                        armer.ranges().now().refused(why);
+                    }
                     return;
                 }
                 // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
                 let sent = armer.receive();
                 for event in stream.finish() {
+                    may_have_lost |= matches!(event.kind, EventKind::Lost { .. });
                     if tell(&mut armer, &event) {
                         last_work = Instant::now();
                     }
                 }
                 if armer.go_on(sent) {
-                    stream.finish().for_each(|event| _ = tell(&mut armer, &event));
+                    for event in stream.finish() {
+                        may_have_lost |= matches!(event.kind, EventKind::Lost { .. });
+                        tell(&mut armer, &event);
+                    }
                 }
                 armer.judge();
                 // Perf tells of their last faults.
                 drop(armer.take_endings());
+                // Nobody stands still for that.
+                if may_have_lost && !armer.is_visiting() {
+                    // The kernel tells of a loss in front of the next record that finds room. Whether there was one since only it knows, and
+                    // is interrupted on each processor to be asked.
+                    let before = std::mem::replace(&mut lost, lost_of(&stream));
+                    may_have_lost = lost != before;
+                    if may_have_lost {
+                        armer.arm_untold();
+                    }
+                }
             }
         };
         let thread = std::thread::Builder::new().spawn(work).map_err(failed)?;

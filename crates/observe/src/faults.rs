@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::armed::{ArmedRanges, REMEMBERED_NS};
 use crate::armer::Armer;
 use crate::arming::{Arming, Entry};
+use crate::file_systems::FileSystems;
 use crate::page_tables::PageTables;
 use crate::sightings::{FileIndex, Inode, Sightings};
 use crate::until::Until;
@@ -31,8 +32,8 @@ pub struct Faults {
     places: Places,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
-    /// Faults of what was not armed yet, oldest first.
-    unarmed: Vec<Unarmed>,
+    /// Faults of what was not armed yet, by process, page of its address space and file: the first of each.
+    unarmed: FxHashMap<(u32, u64, FileIndex), Unarmed>,
     /// When these are looked at next, on the clock of [`now_ns`].
     settle_ns: u64,
     has_windows: bool,
@@ -45,10 +46,7 @@ pub struct Faults {
 /// armed later, page tables tell what the fault has mapped.
 #[derive(Debug)]
 struct Unarmed {
-    pid: u32,
-    address: u64,
     time_ns: u64,
-    place: FileIndex,
     /// What it may have mapped.
     window: PageRange,
 }
@@ -73,7 +71,7 @@ impl Faults {
             stream,
             places,
             executed,
-            unarmed: Vec::new(),
+            unarmed: FxHashMap::default(),
             settle_ns: 0,
             has_windows: false,
             is_partial: false,
@@ -110,7 +108,7 @@ impl Faults {
             stream,
             places,
             executed: true,
-            unarmed: Vec::new(),
+            unarmed: FxHashMap::default(),
             settle_ns: 0,
             has_windows,
             is_partial,
@@ -148,12 +146,12 @@ impl Faults {
         let now = now_ns();
         self.settle_ns = now + SETTLE_NS;
         let (ranges, has_windows) = (self.arming.ranges(), &mut self.has_windows);
-        self.unarmed.retain(|fault| {
-            let is_settled = ranges.since_ns(fault.pid, fault.address, fault.time_ns).is_some();
+        self.unarmed.retain(|&(pid, page, place), fault| {
+            let is_settled = ranges.since_ns(pid, page * PAGE_SIZE, fault.time_ns).is_some();
             let is_old = now.saturating_sub(fault.time_ns) >= age_ns;
             if is_old && !is_settled {
                 *has_windows = true;
-                sightings.window(fault.time_ns, fault.place, fault.window);
+                sightings.window(fault.time_ns, place, fault.window);
             }
             !is_old && !is_settled
         });
@@ -184,9 +182,9 @@ impl Faults {
                 let Some(place) = place else { return };
                 sightings.touch(event.time_ns, place, page);
                 if !is_exact {
-                    let (pid, address, time_ns) = (event.pid, *address, event.time_ns);
-                    let window = window(&found, address);
-                    self.unarmed.push(Unarmed { pid, address, time_ns, place, window });
+                    let key = (event.pid, PageIndex::containing(*address).0, place);
+                    let window = window(&found, *address);
+                    self.unarmed.entry(key).or_insert(Unarmed { time_ns: event.time_ns, window });
                 }
             }
             _ => {}
@@ -226,7 +224,9 @@ impl Faults {
 #[derive(Debug)]
 pub(crate) struct Places {
     spaces: AddressSpaces,
-    known: FxHashMap<ObjectId, Option<FileIndex>>,
+    /// Whether an object is a file that may lie on a device, and where its pages are noted.
+    known: FxHashMap<ObjectId, (bool, Option<FileIndex>)>,
+    file_systems: FileSystems,
 }
 
 impl Places {
@@ -235,14 +235,15 @@ impl Places {
         let mut spaces = AddressSpaces::default();
         // Of one that has ended already there is nothing to learn.
         pids.iter().for_each(|&pid| drop(spaces.seed(pid)));
-        Self { spaces, known: FxHashMap::default() }
+        Self { spaces, known: FxHashMap::default(), file_systems: FileSystems::default() }
     }
 
     pub(crate) fn apply(&mut self, event: &Event) {
         self.spaces.apply(event);
     }
 
-    /// Where the page at `address` of process `pid` is noted, if it is to be: which page, and what is mapped there. `None` where no file is.
+    /// Where the page at `address` of process `pid` is noted, if it is to be: which page, and what is mapped there. `None` where no file on
+    /// a device is: a program that works in shared memory would never have started, and its pages would be taken for those of a start.
     pub(crate) fn page_at(
         &mut self,
         pid: u32,
@@ -251,11 +252,12 @@ impl Places {
     ) -> Option<(Option<FileIndex>, PageIndex, Resolved<'_>)> {
         let found = self.spaces.resolve(pid, address)?;
         let (page, object) = (found.page?, found.object);
-        let place = *self
-            .known
-            .entry(found.mapping.object)
-            .or_insert_with(|| sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows)));
-        Some((place, page, found))
+        let (is_file, place) = *self.known.entry(found.mapping.object).or_insert_with(|| {
+            let is_file = self.file_systems.may_hold(pid, &object.path, object.inode);
+            let place = || sightings.place(Path::new(&object.path), object.inode.map(as_stat_shows));
+            (is_file, is_file.then(place).flatten())
+        });
+        is_file.then_some((place, page, found))
     }
 }
 
@@ -292,7 +294,36 @@ pub fn as_stat_shows((device, inode): Inode) -> Inode {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use prepage_testing::{Doctor, Need, unless_refused};
+    use prepage_trace::space::mappings;
+
     use super::*;
+
+    /// A program that maps, touches and unmaps the same page again and again.
+    #[test]
+    fn a_fault_of_what_is_not_armed_is_kept_once() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = child.id();
+        let armer = || Armer::new(None, Err("refused".into()));
+        let is_refused = |error: &PerfError| {
+            matches!(error, PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. })
+        };
+        let attached = Faults::attach(pid, Entry::Executed, armer);
+        let faults = unless_refused(attached, Need::Doctor(Doctor::Faults), is_refused);
+        let mapped = mappings(pid).unwrap().into_iter().find(|mapped| mapped.inode.is_some()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let Some(mut faults) = faults else { return };
+        let (mut sightings, mut last_touch_ns) = (Sightings::default(), 0);
+        for time_ns in 1..=100_000 {
+            let kind = EventKind::FaultEnd { address: mapped.start + time_ns % 4096, ip: 0, disk: false };
+            faults.see(&Event { time_ns, pid, tid: pid, kind }, &mut sightings, &mut last_touch_ns);
+        }
+        assert_eq!((sightings.pages(), last_touch_ns), (1, 100_000));
+        assert_eq!(faults.unarmed.len(), 1);
+    }
 
     #[test]
     fn a_window_is_clipped_to_its_mapping_and_its_page_table() {

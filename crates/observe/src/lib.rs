@@ -20,6 +20,7 @@
 //! | `observer`    | a start under observation, and who follows it (`Follower`)              |
 //! | `until`, `silence` | when it is over                                                  |
 //! | `armer`       | arming each address space and mapping as it appears                     |
+//! | `file_systems`  | what is a file on a device, of all that is mapped                       |
 //! | `loading`       | a program that is being set up                                          |
 //! | `loads`         | what is touched of programs and libraries before they are armed          |
 //! | `armed`       | what was armed when                                                     |
@@ -59,6 +60,7 @@ pub mod elsewhere;
 mod endings;
 mod exact;
 pub mod faults;
+mod file_systems;
 mod inside;
 mod loading;
 mod loads;

@@ -39,14 +39,19 @@ impl Memory {
         if available < LEAST_BYTES { Err(available) } else { Ok(available / SHARE) }
     }
 
-    /// Whether there is next to none left. Looks from time to time.
-    pub(crate) fn is_short(&mut self) -> bool {
+    /// Whether there is next to none left beside `needed_bytes`. Looks from time to time.
+    pub(crate) fn is_short(&mut self, needed_bytes: u64) -> bool {
         let now = now_ns();
         let is_due = now.saturating_sub(self.looked_ns) >= PERIOD_NS;
         if is_due {
             self.looked_ns = now;
         }
-        is_due && self.available_bytes() < SHORT_BYTES
+        is_due && !self.holds(SHORT_BYTES + needed_bytes)
+    }
+
+    /// Whether so many bytes are left.
+    pub(crate) fn holds(&self, bytes: u64) -> bool {
+        self.available_bytes() >= bytes
     }
 
     fn available_bytes(&self) -> u64 {
@@ -63,7 +68,12 @@ impl Memory {
 mod tests {
     use std::fs;
 
+    use std::path::Path;
+
+    use prepage_core::{PageIndex, PageRange};
+
     use super::*;
+    use crate::sightings::Sightings;
 
     #[test]
     fn of_little_memory_little_is_taken_and_of_next_to_none_nothing() {
@@ -75,12 +85,18 @@ mod tests {
             write("memory.current", used);
             assert_eq!(memory.share_bytes(), expected, "{used} are used");
         }
-        let mut is_short_with = |used| {
+        let mut is_short_with = |used, needed_bytes| {
             write("memory.current", used);
             memory.looked_ns = 0;
-            [memory.is_short(), memory.is_short()]
+            [(); 2].map(|()| memory.is_short(needed_bytes))
         };
-        assert_eq!(is_short_with(100 << 20), [false; 2]);
-        assert_eq!(is_short_with(113 << 20), [true, false], "not looked at again at once");
+        assert_eq!(is_short_with(100 << 20, 0), [false; 2]);
+        assert_eq!(is_short_with(113 << 20, 0), [true, false], "not looked at again at once");
+        // To put together what was noted takes memory first.
+        let mut sightings = Sightings::default();
+        let place = sightings.place(Path::new("/file"), None).unwrap();
+        sightings.window(1, place, PageRange::new(PageIndex(0), PageIndex(500_000)));
+        assert_eq!(is_short_with(88 << 20, sightings.observation_bytes()), [true, false]);
+        assert!(!memory.holds(sightings.observation_bytes()) && memory.holds(40 << 20));
     }
 }

@@ -111,6 +111,11 @@ pub trait Follower {
         Coverage::Partial
     }
 
+    /// Whether it wants to know what was seen so far ([`Self::so_far`]): to put that together takes a while each time.
+    fn wants_so_far(&self) -> bool {
+        false
+    }
+
     /// What was seen so far, at doubling moments, where the end may never be seen: in a container, whose first process takes all
     /// others with it when it ends. Pages that a start cut short did not reach do not count as unused.
     fn so_far(&mut self, _seen: &Observation) {}
@@ -265,13 +270,14 @@ impl Observer {
         self.prime();
         let _reading = self.inside.as_ref().and_then(Inside::read_here);
         let began_ns = now_ns();
-        let mut next_early_ns = is_in_a_container().then_some(FIRST_EARLY_NS);
+        let mut next_early_ns = (follower.wants_so_far() && is_in_a_container()).then_some(FIRST_EARLY_NS);
         loop {
             self.give_way();
             let is_followed = follower.wants_pages();
             self.sightings.keep_new(is_followed);
             let ended = self.wait(until, is_followed);
-            let is_short = !ended && self.memory.as_mut().is_some_and(Memory::is_short);
+            let needed_bytes = self.sightings.observation_bytes();
+            let is_short = !ended && self.memory.as_mut().is_some_and(|memory| memory.is_short(needed_bytes));
             if until.has_come_to_an_end() {
                 follower.ended();
             }
@@ -427,6 +433,13 @@ impl Observer {
                 (seen, 0)
             }
         };
+        // The memory is the program's, too.
+        let needed_bytes = self.sightings.observation_bytes();
+        let has_room = self.memory.as_ref().is_none_or(|memory| memory.holds(needed_bytes));
+        if !has_room {
+            self.sightings = Sightings::default();
+            self.unseen.push("what was noted: there was no memory left to put it together".into());
+        }
         // What a program does later, with files that it will not be given again, is no part of its start.
         self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET.as_nanos() as u64));
         let is_full = self.sightings.is_full();
@@ -462,7 +475,7 @@ impl Observer {
             }
         }
         observation.unseen.append(&mut self.unseen);
-        if was_stopped { observation.cut_short() } else { observation }
+        if was_stopped || !has_room { observation.cut_short() } else { observation }
     }
 }
 

@@ -1,19 +1,23 @@
 //! Real starts, observed on the real kernel.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
-use prepage_observe::{Follower, ObserveOptions, Observer, Until};
+use prepage_core::{ObjectId, PageIndex};
+use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
+use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
+use prepage_trace::{PerfError, RecordError, RecordOptions, Recorder, Scope};
 
 /// Maps a file privately, waits until the mapping is armed (VmFlags of /proc/self/smaps) and touches some pages. After `fork` a child
 /// that executes nothing does the last two.
@@ -222,6 +226,81 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
         assert_eq!(runs(&observation, &data), seen);
         assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
     }
+}
+
+/// Such a child is still listed when perf is ready.
+#[test]
+fn a_child_that_has_ended_does_not_keep_perf_from_the_others() {
+    let [with_agent, ..] = ways("/bin/sh");
+    let options = ObserveOptions { is_patient: false, ..with_agent };
+    let (observation, code) = observe(&["/bin/sh", "-c", "/bin/true & exec /bin/sleep 0.3"], &options);
+    let gone = observation.unseen.iter().find(|why| why.contains("there is no process"));
+    assert_eq!((code, gone), (0, None));
+}
+
+/// Maps the file that it is given 20,000 times, faster than anybody hears of it, and touches two pages of each mapping half a second later.
+const MAP_OFTEN: &str = r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static const volatile char *mapped[20000];
+int main(int count, char **arguments)
+{
+    int file = open(arguments[count - 1], O_RDONLY);
+    /* It is visited by then. */
+    usleep(300000);
+    for (int nth = 0; nth < 20000; nth++)
+        if ((mapped[nth] = mmap(0, 16 * 4096, PROT_READ, MAP_PRIVATE, file, 0)) == MAP_FAILED)
+            return 1;
+    usleep(500000);
+    for (int nth = 0; nth < 20000; nth++)
+        (void)(mapped[nth][5 * 4096] + mapped[nth][9 * 4096]);
+    return 0;
+}
+"#;
+
+/// How many touches of [`MAP_OFTEN`] are recorded, and whether it is told that the kernel had no room. `None`, counted as a skip, where nobody may record.
+fn touches_of_many_mappings() -> Option<(usize, bool)> {
+    let (dir, data) = data(16);
+    let program = compile(dir.path(), "program", MAP_OFTEN, &[]);
+    let _one_at_a_time = ONE_AT_A_TIME.lock().anyway();
+    let exact = Exact::new();
+    let options = RecordOptions {
+        prepare: Some(exact.prepare(Some(program.clone()))),
+        exact: Some(exact.facts()),
+        ..RecordOptions::default()
+    };
+    let is_refused = |error: &RecordError| {
+        matches!(error, RecordError::Perf(PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. }))
+    };
+    let started = Recorder::start(&Scope::Command(vec![program.into(), data.into()]), &options);
+    let mut recorder = unless_refused(started, Need::Doctor(Doctor::Faults), is_refused)?;
+    let mut faults = Vec::new();
+    while recorder.next_faults(&mut faults).unwrap() {}
+    let recorded = recorder.finish();
+    let data = recorded.objects.iter().position(|object| object.path.ends_with("/data")).unwrap();
+    let of_data = faults.iter().filter(|fault| fault.object == Some(ObjectId(data as u32)));
+    let is_touched = |page| [5, 9].map(PageIndex).contains(&page);
+    // A disk fault is told twice.
+    let touched: HashSet<u64> =
+        of_data.filter(|fault| fault.page.is_some_and(is_touched)).map(|fault| fault.address).collect();
+    let told = recorded.facts.exact.unwrap().unarmed_programs;
+    let is_told = recorded.facts.lost > 0 || told.iter().any(|line| line.contains("no room"));
+    Some((touched.len(), is_told))
+}
+
+/// The kernel has room for the news of some hundred mappings.
+#[test]
+fn mappings_that_the_kernel_had_no_room_to_tell_of_are_armed_and_told() {
+    // Half a second may be too short on a busy machine.
+    for _ in 0..3 {
+        let Some((found, is_told)) = touches_of_many_mappings() else { return };
+        assert!(found == 40_000 || is_told, "{found} of 40,000 touches, and nothing is told");
+        if found == 40_000 {
+            return;
+        }
+    }
+    panic!("they were never armed in time");
 }
 
 /// Maps files and touches pages of them at once: nobody has time to arm anything from outside.
@@ -1350,6 +1429,71 @@ fn the_start_is_over_when_no_file_is_touched_any_more() {
     assert!(status.contains("TracerPid:\t0"), "{status}");
     child.signal(9).unwrap();
     child.wait().unwrap();
+}
+
+/// Touches new pages of memory that is mapped like a file for three seconds, and late among these a page of the file that it is given.
+const TOUCH_MEMORY: &str = r"
+import mmap, os, sys, tempfile, time
+shared = tempfile.TemporaryFile(dir='/dev/shm').fileno()
+memory = []
+for file in (os.memfd_create('memory'), shared):
+    os.truncate(file, 30 * 4096)
+    memory.append(mmap.mmap(file, 0))
+memory.append(mmap.mmap(-1, 30 * 4096))
+data = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, access=mmap.ACCESS_COPY)
+for page in range(30):
+    time.sleep(0.1)
+    for mapped in memory:
+        mapped[page * 4096]
+    if page == 26:
+        data[7 * 4096]
+";
+
+#[test]
+fn touches_of_memory_are_no_touches_of_files() {
+    let (_dir, data) = data(16);
+    let [options, ..] = ways("/usr/bin/python3");
+    let command = ["/usr/bin/python3", "-c", TOUCH_MEMORY, data.to_str().unwrap()];
+    let (observation, code) = observe(&command, &options);
+    assert_eq!(code, 0);
+    let path = data.canonicalize().unwrap();
+    let is_seen = observation.files.iter().any(|file| Path::new(&file.path) == path);
+    assert!(!is_seen, "the start was over by then");
+}
+
+/// Touches the first page of the file that it is given, and ends with whether the last one is in memory 0.3 s later.
+const TOUCH_FIRST: &str = r"
+import mmap, os, sys, time
+file = os.open(sys.argv[1], os.O_RDONLY)
+mapped = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+mapped.madvise(mmap.MADV_RANDOM)
+mapped[0]
+time.sleep(0.3)
+try:
+    sys.exit(os.preadv(file, [bytearray(1)], len(mapped) - 1, os.RWF_NOWAIT))
+except BlockingIOError:
+    pass
+";
+
+/// To put an observation together, the head and the end of each file are read. In a container it is handed out early.
+#[test]
+fn what_was_seen_so_far_is_put_together_only_for_those_who_want_it() {
+    let evicts = Need::Eviction(env!("CARGO_MANIFEST_DIR").into());
+    if !has(Need::Root) || !has(Need::Mounts) || !has(evicts) {
+        return;
+    }
+    if !is_child(&this_test()) {
+        return assert_passed(&child(&this_test(), &["unshare", "--pid", "--fork", "--mount-proc"]));
+    }
+    let (_dir, data) = data(64);
+    let file = fs::File::open(&data).unwrap();
+    file.sync_all().unwrap();
+    evict(file.as_fd(), Duration::from_secs(10)).unwrap();
+    let [options, ..] = ways("/usr/bin/python3");
+    let (observation, code) =
+        observe(&["/usr/bin/python3", "-c", TOUCH_FIRST, data.to_str().unwrap()], &options);
+    assert_eq!(code, 0, "the last page is in memory: {:?}", observation.unseen);
+    assert!(has_page(&self::file(&observation, &data).pages, 0));
 }
 
 /// The program comes first, unless it waits for the observer.

@@ -406,12 +406,14 @@ impl Follower for Following<'_, '_> {
         self.fetch.take_guess();
     }
 
+    fn wants_so_far(&self) -> bool {
+        self.beside.options.learn
+    }
+
     fn so_far(&mut self, seen: &Observation) {
         let shown = Shown { observation: Some(seen.clone()), ..Shown::default() };
-        if self.beside.options.learn {
-            // As in [`Beside::persist`]; and the end of the start is still to come.
-            let _ = self.persisting.persist_so_far(&shown);
-        }
+        // As in [`Beside::persist`]; and the end of the start is still to come.
+        let _ = self.persisting.persist_so_far(&shown);
     }
 
     fn ended(&mut self) {

@@ -6,8 +6,12 @@ use std::io;
 use std::time::Duration;
 
 use prepage_core::profile::observation::Observation;
+use prepage_observe::sightings::Sightings;
 use prepage_observe::{ObserveError, ObserveOptions, Observer, Until};
 use prepage_profiles::program;
+use prepage_sys::cgroup::Memberships;
+use prepage_sys::memory_left::Cgroups;
+use prepage_sys::open_files::allow_many_for_now;
 use prepage_sys::signals::{Signals, endings};
 use prepage_sys::spawn::{HowEnded, spawn_waiting};
 
@@ -60,6 +64,8 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
     // A link would have prepage's own pages learned as the program's.
     let waiting = spawn_waiting(&program::past_stand_ins(command)).map_err(start)?;
     let signals = Signals::take_over(&endings()).map_err(start)?;
+    // The program has inherited the limit as it was. Each of its processes takes some open files.
+    let _many = allow_many_for_now();
     let until = Until::ended_or(waiting.pid(), WINDOW).map_err(start)?;
     let options = ObserveOptions {
         program: program::find(&command[0]).ok(),
@@ -67,15 +73,24 @@ pub fn learn(command: &[OsString]) -> Result<Learned, LearnError> {
         is_patient: true,
         ..ObserveOptions::default()
     };
-    let observer = Observer::attach(waiting.pid(), &options)?;
+    let mut observer = Observer::attach(waiting.pid(), &options)?;
     let variables = observer.program_arguments();
     let child = waiting.go_with(&variables).map_err(start)?;
-    let (observation, asked_to_end) = std::thread::scope(|scope| {
-        let passing = scope.spawn(|| signals.pass_on_until_end(&child));
-        // Here, where it was attached: the thread that began a visit is the one that can end it.
-        let observation = observer.follow(&until);
-        (observation, passing.join().expect("passing signals on does not panic"))
-    });
+    let (observation, asked_to_end) = match observer.keep_within(Cgroups::of(&Memberships::of_process())) {
+        Ok(()) => std::thread::scope(|scope| {
+            let passing = scope.spawn(|| signals.pass_on_until_end(&child));
+            // Here, where it was attached: the thread that began a visit is the one that can end it.
+            let observation = observer.follow(&until);
+            (observation, passing.join().expect("passing signals on does not panic"))
+        }),
+        // The program needs it more.
+        Err(error) => {
+            observer.end();
+            let mut nothing = Sightings::default().observation().cut_short();
+            nothing.unseen.push(format!("what it used: {error}"));
+            (nothing, signals.pass_on_until_end(&child))
+        }
+    };
     let asked_to_end = asked_to_end.map_err(start)?;
     match child.wait().map_err(start)?.how {
         HowEnded::NotExecuted(source) => Err(LearnError::NotExecuted { program: name(), source }),

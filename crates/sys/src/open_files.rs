@@ -8,3 +8,21 @@ pub fn allow_many() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
+
+/// The same until what is returned is dropped: programs that are started afterwards inherit the limit as it was.
+#[must_use]
+pub fn allow_many_for_now() -> AsBefore {
+    let before = AsBefore(getrlimit(Resource::Nofile));
+    allow_many();
+    before
+}
+
+/// Dropped, it takes the limit back to what it was.
+#[derive(Debug)]
+pub struct AsBefore(Rlimit);
+
+impl Drop for AsBefore {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Nofile, self.0);
+    }
+}

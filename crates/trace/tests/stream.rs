@@ -13,8 +13,9 @@ use prepage_sys::mapping::FileMapping;
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has, unless_refused};
 use prepage_trace::{
-    AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream,
+    AddressSpaces, Event, EventKind, FaultEvents, PageCacheEvents, PerfError, Probe, Stream, Target,
 };
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::gettid;
 
 mod support;
@@ -175,4 +176,25 @@ fn a_process_that_is_gone_is_named() {
         Err(PerfError::NoProcess { pid: named }) => assert_eq!(named, pid),
         other => panic!("{other:?}"),
     }
+}
+
+/// As a child whose parent has not waited for it yet, or has meanwhile.
+#[test]
+fn processes_that_have_ended_are_left_out_of_several() {
+    let _process = PROCESS.lock().anyway();
+    if !may_record() {
+        return;
+    }
+    let mut child = process::Command::new("true").spawn().expect("started");
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(Pid::from_child(&child)), ended).expect("an end");
+    let both = Target::Processes(vec![process::id(), child.id()]);
+    for what in ["not waited for", "gone"] {
+        let mut stream = Stream::attach_to(&both, &Probe::default()).expect(what);
+        thread::spawn(|| {}).join().expect("a thread");
+        assert!(stream.finish().any(|event| event.pid == process::id()), "{what}");
+        child.wait().expect("an end");
+    }
+    let first = Target::Processes(vec![child.id(), process::id()]);
+    assert!(matches!(Stream::attach_to(&first, &Probe::default()), Err(PerfError::NoProcess { .. })));
 }

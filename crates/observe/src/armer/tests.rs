@@ -1,12 +1,16 @@
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use prepage_core::Permissions;
-use prepage_sys::mounts::mounts;
+use prepage_sys::agent::Log;
+use prepage_sys::mounts::{Mount, mounts};
+use prepage_sys::proc_file;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_testing::{Need, has};
-use rustix::process::{Pid, Signal, kill_process};
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use super::*;
 
@@ -54,6 +58,14 @@ fn mapping(path: &str) -> Mapped {
     }
 }
 
+/// An armer for an exact recording.
+fn telling() -> Armer {
+    let mut armer = Armer::new(None, Ok(()));
+    armer.tell_times();
+    armer.ranges.now().keep_pages_only();
+    armer
+}
+
 /// The files of which it is told that pages could not be armed.
 fn told(armer: &Armer) -> Vec<(Arc<str>, u64, u64)> {
     armer.ranges.now().take_unarmed().into_iter().collect()
@@ -91,8 +103,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
 
     // It was armed, and has ended since.
     let child = sleeping();
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     let sent = Sent::FirstTouches(sent_by(child.id()));
     armer.executed(child.id(), 1);
     assert!(armer.go_on(vec![sent]) && armer.arms(child.id()));
@@ -106,8 +117,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
 
     // Its exec, its mappings, its end and word of its agent are read together.
     let child = sleeping();
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     let sent = Sent::FirstTouches(sent_by(child.id()));
     let pid = ended(child);
     armer.executed(pid, 1);
@@ -119,8 +129,7 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
     assert!(!armer.arms(pid), "its descriptor is let go");
 
     // Nothing came of it.
-    let mut armer = Armer::new(None, Ok(()));
-    armer.tell_times();
+    let mut armer = telling();
     armer.executed(pid, 1);
     at_once.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
     armer.go_on(Vec::new());
@@ -152,7 +161,7 @@ fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
     assert!(first.is_gone() && !second.is_gone());
     assert!(armer.go_on(vec![Sent::FirstTouches(first), Sent::FirstTouches(second)]));
     let armed = armer.unjudged[0].mapped.len();
-    let kept = armer.spaces[&pid].len();
+    let kept = armer.spaces[&pid].touches.len();
     ended(child);
     assert!(armed > 0, "nothing of the next program is armed");
     assert_eq!(kept, 1, "a descriptor of what is gone is kept");
@@ -164,14 +173,14 @@ fn file_systems_of_a_process_that_has_ended_are_those_that_this_process_sees() {
     const UNSEEN: u64 = 0xf_ffff;
     let pid = ended(sleeping());
     let mut armer = Armer::new(None, Ok(()));
-    assert!(!armer.is_in_memory(pid, UNSEEN));
-    assert!(!armer.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
+    assert!(!armer.file_systems.is_in_memory(pid, UNSEEN));
+    assert!(!armer.file_systems.in_memory.contains_key(&UNSEEN), "a process that runs may see it");
     for mount in mounts().unwrap().iter().filter(|mount| mount.device >> 20 == 0) {
         let is_in_memory = matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs");
-        assert_eq!(armer.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
+        assert_eq!(armer.file_systems.is_in_memory(pid, mount.device), is_in_memory, "{mount:?}");
     }
-    assert!(!armer.is_in_memory(std::process::id(), UNSEEN));
-    assert_eq!(armer.in_memory.get(&UNSEEN), Some(&false));
+    assert!(!armer.file_systems.is_in_memory(std::process::id(), UNSEEN));
+    assert_eq!(armer.file_systems.in_memory.get(&UNSEEN), Some(&false));
 }
 
 /// To read ten thousand mounts takes tens of milliseconds.
@@ -185,7 +194,7 @@ fn which_file_systems_are_in_memory_is_known_before_a_process_stands_still() {
     armer.end_all_visits();
     ended(child);
     assert!(is_begun, "{:?}", armer.ranges.now().refusals());
-    let is_known = |mount: &&Mount| armer.in_memory.contains_key(&mount.device);
+    let is_known = |mount: &&Mount| armer.file_systems.in_memory.contains_key(&mount.device);
     // Other tests mount and unmount.
     let mounts = mounts().unwrap();
     let mut stayed = before.iter().filter(|mount| mounts.contains(mount));
@@ -224,7 +233,7 @@ fn what_a_visited_process_has_mapped_of_file_systems_that_it_alone_sees_is_armed
         armer.end_all_visits();
         let mapped = of_program().unwrap();
         ended(child);
-        assert_eq!(armer.in_memory.get(&mapped.inode.unwrap().0), Some(&!is_armed), "{mount}");
+        assert_eq!(armer.file_systems.in_memory.get(&mapped.inode.unwrap().0), Some(&!is_armed), "{mount}");
         assert_eq!(armer.ranges.now().contains(pid, mapped.start, now_ns()), is_armed, "{mount}");
         assert!(armer.unknown.is_empty());
     }
@@ -236,13 +245,41 @@ fn only_mappings_that_may_come_to_be_judged_are_kept() {
     let pid = ended(sleeping());
     let anonymous = Mapped { inode: None, ..mapping("[anon]") };
     let mut armer = Armer::new(None, Ok(()));
+    armer.executed(pid, 1);
     armer.mapped(pid, &anonymous, 2);
     assert!(armer.mapped_at.is_empty());
     armer.mapped(pid, &mapping("/file"), 2);
     assert_eq!(armer.mapped_at[&pid].len(), 1);
     let mut armer = Armer::new(None, Err("not allowed".into()));
+    armer.executed(pid, 1);
     armer.mapped(pid, &mapping("/file"), 2);
     assert!(armer.mapped_at.is_empty());
+}
+
+/// As a program of 32 bits, in a sandbox, or the child of an ordinary user's process.
+#[test]
+fn mappings_of_a_process_that_nobody_arms_are_told_at_once_and_not_kept() {
+    let mut armer = telling();
+    let [refused, child] = [0; 2].map(|_| ended(sleeping()));
+    armer.executed(refused, 1);
+    armer.mapped(refused, &mapping("/file"), 2);
+    armer.go_on(Vec::new());
+    armer.judge();
+    for pid in [refused, child] {
+        for time_ns in 3..100_003 {
+            armer.mapped(pid, &mapping("/file"), time_ns);
+        }
+        assert!(armer.mapped_at.is_empty());
+        assert_eq!(told(&armer), [(Arc::from("/file"), 2, 102)]);
+    }
+}
+
+/// Who learns a start does not ask for them.
+#[test]
+fn what_could_not_be_armed_is_kept_for_those_who_take_it() {
+    let ranges = SharedRanges::default();
+    ranges.now().unarmed(&mapping("/file"));
+    assert!(ranges.now().take_unarmed().is_empty());
 }
 
 /// A child that was to be visited since it executed nothing executes a program, and cannot be disturbed at that moment.
@@ -266,4 +303,61 @@ fn a_visit_that_fails_in_the_next_program_is_made_again_for_that() {
     let is_waiting = armer.loading.iter().any(|(loading, _)| *loading == pid);
     ended(child);
     assert!(is_waiting, "it is given up: {:?}", armer.ranges.now().refusals());
+}
+
+/// Who has connected waits on, and so the receiver stays readable: an observer at its limit of open files turned round and round.
+#[test]
+fn who_cannot_take_a_connection_does_not_wait_for_it_for_a_while() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let log = Log::create(1 << 20).unwrap();
+    let mut armer = Armer::new(Some(Receiver::bind(&log).unwrap()), Ok(()));
+    let variable = log.variable(false);
+    let token = variable.split(':').nth(3).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("prepage-{token}-end")).unwrap();
+    let mut sender = UnixStream::connect_addr(&name).unwrap();
+    sender.write_all(&[0; 8]).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
+    assert!(armer.receive().is_empty() && armer.descriptor().is_none());
+    assert!(!armer.is_sent_something(), "pages would wait for it for good");
+    std::thread::sleep(DEAF);
+    assert!(armer.descriptor().is_some() && armer.is_sent_something());
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(matches!(armer.receive()[..], [Sent::Ending(_)]));
+}
+
+/// Where another file lay before, which was armed.
+#[test]
+fn what_is_gone_before_it_could_be_armed_is_not_judged_by_what_lay_there_before() {
+    let child = sleeping();
+    let pid = child.id();
+    let sent = Sent::FirstTouches(sent_by(pid));
+    let mut armer = telling();
+    armer.executed(pid, 1);
+    armer.go_on(vec![sent]);
+    armer.judge();
+    let before = mapping("/before");
+    let part = |pages: std::ops::Range<u64>| {
+        let at = |page| before.start + page * 4096;
+        Mapped { start: at(pages.start), end: at(pages.end), ..mapping("/after") }
+    };
+    let contained = |armer: &Armer| {
+        let ranges = armer.ranges.now();
+        let is_armed = |page: &u64| ranges.contains(pid, before.start + page * 4096, now_ns());
+        (0..100).filter(is_armed).collect::<Vec<u64>>()
+    };
+    armer.ranges.now().armed(pid, &before, Since::Now);
+    // The process has nothing there.
+    armer.mapped(pid, &part(0..10), 2);
+    armer.mapped(pid, &part(50..60), 2);
+    let expected: Vec<u64> = (10..50).chain(60..100).collect();
+    let found = contained(&armer);
+    // What is armed meanwhile takes no more than its place.
+    armer.ranges.now().armed(pid, &part(70..80), Since::Mapped(u64::MAX));
+    let later = contained(&armer);
+    ended(child);
+    assert_eq!(found, expected);
+    assert!(later.into_iter().eq(expected.into_iter().filter(|page| !(70..80).contains(page))));
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, UCred, recvmsg};
 
 use super::Log;
 use crate::first_touches;
@@ -191,7 +191,7 @@ enum Heard {
     Sent(Sent),
     /// Nothing yet.
     Silence(UnixStream),
-    /// Nothing that an agent sends.
+    /// Nothing that an agent sends, or not all of it.
     Nonsense,
 }
 
@@ -210,6 +210,8 @@ fn sent_by(sender: UnixStream) -> Heard {
     let mut time_ns = [0; 8];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = match recvmsg(&sender, &mut [IoSliceMut::new(&mut time_ns)], &mut control, flags) {
+        // This process has too many files open for what was sent along.
+        Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => return Heard::Nonsense,
         Ok(received) => received.bytes,
         Err(Errno::AGAIN) => return Heard::Silence(sender),
         Err(_) => return Heard::Nonsense,

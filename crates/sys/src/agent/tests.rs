@@ -1,6 +1,8 @@
 //! Logs that no agent wrote: a program can put anything into the memory it shares.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
@@ -8,10 +10,15 @@ use std::process::{Command, Stdio};
 
 use super::record::SLOT_BYTES;
 use super::{Event, Log, Lookup, Receiver, Record, Sent, TouchedRun};
+use crate::userfaultfd::{OpenError, Userfaultfd};
+use crate::userfaultfd_abi::USER_MODE_ONLY;
 use prepage_core::{PageIndex, PageRange};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SLOTS_AT: u64 = 4096;
 
@@ -257,6 +264,45 @@ fn who_connects_and_is_silent_holds_up_nobody() {
     assert!(matches!(receiver.receive().unwrap(), Some(Sent::Ending(_))));
     drop(silent);
     assert!(receiver.receive().unwrap().is_none() && !is_readable(&receiver));
+}
+
+/// Leaves this process so few descriptors.
+fn leave_descriptors(count: u64) {
+    // Whatever other numbers are free below it.
+    let next = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap().as_raw_fd() as u64;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), maximum }).unwrap();
+}
+
+/// What the kernel cannot install in this process it leaves out of a message.
+#[test]
+fn a_userfaultfd_that_finds_no_room_is_not_taken_for_an_end() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let userfaultfd = match Userfaultfd::descriptor(USER_MODE_ONLY) {
+        Err(OpenError::NotPermitted | OpenError::Missing) => return,
+        userfaultfd => userfaultfd.unwrap(),
+    };
+    let log = Log::create(64 * SLOT_BYTES).unwrap();
+    let mut receiver = Receiver::bind(&log).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("prepage-{}", log.token())).unwrap();
+    let send = || {
+        let sender = UnixStream::connect_addr(&name).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [userfaultfd.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&sender, &[IoSlice::new(&[0; 8])], &mut control, SendFlags::empty()).unwrap();
+        sender
+    };
+    let _first = send();
+    assert!(matches!(receiver.receive().unwrap(), Some(Sent::FirstTouches(_))));
+    let _second = send();
+    // For the connection.
+    leave_descriptors(1);
+    let received = receiver.receive().unwrap();
+    assert!(received.is_none(), "{received:?}");
 }
 
 /// A program with a hundred libraries pays for each time that it wakes somebody.

@@ -42,12 +42,12 @@ impl Stream {
         Self::attach_to(&Target::Processes(vec![pid]), probe)
     }
 
-    /// Observes `target`.
+    /// Observes `target`. Of several processes those after the first may have ended, or be another user's by now: they are left out.
     ///
     /// # Errors
-    /// As [`Stream::attach`]. When one of the processes does not exist, none is observed.
+    /// As [`Stream::attach`].
     pub fn attach_to(target: &Target, probe: &Probe) -> Result<Self, PerfError> {
-        let (mut stream, _) = Self::open(target, probe)?;
+        let (mut stream, _) = Self::open(target, probe, true)?;
         stream.index_tracepoints()?;
         Ok(stream)
     }
@@ -56,16 +56,16 @@ impl Stream {
     /// too.
     ///
     /// # Errors
-    /// As [`Stream::attach_to`].
+    /// As [`Stream::attach`]. When one of the processes does not exist, none is observed.
     pub(crate) fn attach_while_forking(pids: &[u32], probe: &Probe) -> Result<(Self, Vec<u32>), PerfError> {
         let before = processes().collect();
-        let (mut stream, mut opened) = Self::open(&Target::Processes(pids.to_vec()), probe)?;
+        let (mut stream, mut opened) = Self::open(&Target::Processes(pids.to_vec()), probe, false)?;
         let children = stream.open_new_children(&mut opened, pids, before)?;
         stream.index_tracepoints()?;
         Ok((stream, children))
     }
 
-    fn open(target: &Target, probe: &Probe) -> Result<(Self, Opened), PerfError> {
+    fn open(target: &Target, probe: &Probe, may_be_gone: bool) -> Result<(Self, Opened), PerfError> {
         let cpus = online_cpus()
             .map_err(|source| PerfError::Proc { path: "/sys/devices/system/cpu/online".into(), source })?;
         let tracepoints = PageCacheTracepoint::of(probe.page_cache)?;
@@ -100,8 +100,11 @@ impl Stream {
         match target {
             Target::System => stream.open_others(&opened, first, false)?,
             Target::Processes(pids) => {
-                for &pid in pids {
-                    stream.open_threads(&mut opened, pid)?;
+                for (nth, &pid) in pids.iter().enumerate() {
+                    match stream.open_threads(&mut opened, pid) {
+                        Err(error) if may_be_gone && nth > 0 && is_gone(&error) => {}
+                        result => result?,
+                    }
                 }
             }
         }
@@ -162,8 +165,7 @@ impl Stream {
                         children.push(child);
                         parents.extend([under_way(child)]);
                     }
-                    // It has ended, or executes a program whose observation has ended.
-                    Err(PerfError::NoProcess { .. } | PerfError::NotYours { .. }) => {}
+                    Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -248,6 +250,11 @@ fn threads_of(pid: u32) -> Result<Vec<u32>, PerfError> {
     let mut threads = vec![pid];
     threads.extend(others.filter(|&tid| tid != pid));
     Ok(threads)
+}
+
+/// Whether a process has ended, or executes a program whose observation has ended.
+fn is_gone(error: &PerfError) -> bool {
+    matches!(error, PerfError::NoProcess { .. } | PerfError::NotYours { .. })
 }
 
 /// Whether this user gets events only without what happens in system calls. Of a process that has ended meanwhile the kernel says so only
