@@ -101,6 +101,9 @@ pub enum Missing {
     /// with one that has them.
     #[error("recorded without --exact: touches near a fault are no faults")]
     Touches,
+    /// What recording adds to a cost was not taken off. Only named where a trace is compared with one of which it was.
+    #[error("costs hold what recording added to them")]
+    ProbeCosts,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
     #[error("the files that process {} had mapped before are unknown", joined(pids))]
     Mappings {
@@ -167,6 +170,7 @@ impl Missing {
                 "record outside the container, or in one with the host's processes: docker run --pid=host",
             ),
             Self::Touches => Some("record both with --exact, or neither"),
+            Self::ProbeCosts => Some("record both with prepage record"),
             Self::Filtered { .. }
             | Self::CutShort
             | Self::Processors { .. }
@@ -230,7 +234,10 @@ impl TraceFacts {
     /// What the trace lacks that is compared with `other`.
     pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
         let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
-        self.missing().into_iter().chain(touches).collect()
+        let has_costs = self.imported.as_ref().is_none_or(|from| !from.costs_unknown);
+        let is_probe_in_costs = has_costs && self.probe_cost_ns.is_none() && other.probe_cost_ns.is_some();
+        let probe_costs = is_probe_in_costs.then_some(Missing::ProbeCosts);
+        self.missing().into_iter().chain(touches).chain(probe_costs).collect()
     }
 
     /// What the trace lacks, in one line; "nothing lost" where it is complete.
@@ -327,6 +334,10 @@ mod tests {
         assert_eq!(plain.unequal_gaps(&exact), [Missing::Touches]);
         assert_eq!(exact.unequal_gaps(&plain), [Missing::Touches]);
         assert_eq!((exact.unequal_gaps(&exact), exact.missing()), (vec![], vec![]));
+        let timed = TraceFacts { probe_cost_ns: Some(600), ..TraceFacts::default() };
+        assert_eq!(plain.unequal_gaps(&timed), [Missing::ProbeCosts]);
+        assert_eq!(timed.unequal_gaps(&plain), [Missing::ProbeCosts]);
+        assert_eq!(timed.unequal_gaps(&TraceFacts { probe_cost_ns: Some(700), ..TraceFacts::default() }), []);
         let filtered = |comm: &str, filtered_out| TraceFacts {
             filters: vec![comm.into()],
             filtered_out,

@@ -122,6 +122,12 @@ impl Diff {
         }
     }
 
+    /// Of the gaps that make the traces incomparable, those that matter to `measure`.
+    pub fn unequal_in(&self, measure: Measure) -> Vec<&Missing> {
+        let matters = |gap: &&Missing| measure.is_of_costs() || **gap != Missing::ProbeCosts;
+        self.unequal.iter().filter(matters).collect()
+    }
+
     /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
     /// nothing. `None` where `measure` is not known of both.
     pub fn percent(&self, measure: Measure) -> Option<f64> {
@@ -192,7 +198,7 @@ impl Diff {
             "schema_version": SCHEMA_VERSION,
             "subjects": { "before": self.subjects[0], "after": self.subjects[1] },
             "missing": { "before": missing(&self.missing[0]), "after": missing(&self.missing[1]) },
-            "comparable": self.unequal.is_empty(),
+            "comparable": self.unequal_in(measure).is_empty(),
             "all": change(&self.all),
             "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
             "files": self.files.iter().map(change).collect::<Vec<_>>(),

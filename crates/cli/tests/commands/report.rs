@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use prepage_core::{
-    ExactFacts, Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread,
-    ThreadIndex, Trace, TraceFacts,
+    CodePlace, ExactFacts, Fault, FaultClass, FilePages, ImportFacts, Object, ObjectId, PageCacheFacts,
+    PageIndex, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
@@ -320,6 +320,46 @@ fn exact_recordings_are_compared_with_exact_ones_alone() {
     }
     let output = prepage(&["diff", "--threshold", "5", exact.to_str().expect("text")], &exact);
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn costs_with_what_recording_added_are_not_compared_with_costs_without() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut recorded = trace(1000, 5000);
+    recorded.facts.probe_cost_ns = Some(600);
+    let mut imported = trace(1000, 5600);
+    imported.facts.imported = Some(ImportFacts::default());
+    let recorded = written(dir.path(), "recorded.parquet", &recorded);
+    let imported = written(dir.path(), "imported.parquet", &imported);
+    let diff = |more: &[&str], before: &Path, after: &Path| {
+        prepage(&[&["diff"], more, &[before.to_str().expect("text")]].concat(), after)
+    };
+    for (before, after) in [(&recorded, &imported), (&imported, &recorded)] {
+        for of in ["total", "disk-total"] {
+            let refused = diff(&["--threshold", "10", "--of", of], before, after);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(125), "{said}");
+            assert!(
+                said.contains("imported.parquet is incomplete: costs hold what recording added"),
+                "{said}"
+            );
+            assert!(said.contains("try: --of count"), "{said}");
+        }
+        for of in ["count", "disk"] {
+            let allowed = diff(&["--threshold", "0", "--of", of], before, after);
+            assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+        }
+        let json = text(&diff(&["--json", "--of", "count"], before, after).stdout);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["comparable"], true);
+    }
+    let allowed = diff(&["--allow-incomplete", "--threshold", "10", "--json"], &recorded, &imported);
+    let json: serde_json::Value = serde_json::from_slice(&allowed.stdout).expect("JSON");
+    assert_eq!((allowed.status.code(), &json["comparable"]), (Some(1), &false.into()));
+    for alike in [&recorded, &imported] {
+        let equal = diff(&["--threshold", "0"], alike, alike);
+        assert!(equal.status.success() && equal.stderr.is_empty(), "{}", text(&equal.stderr));
+    }
 }
 
 #[test]
