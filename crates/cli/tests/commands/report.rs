@@ -627,6 +627,8 @@ fn names_do_not_command_the_terminal() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut trace = trace(3, 5000);
     trace.threads[0].comm = "\x1b[31mRED\x07".into();
+    let of_later_terminals = "\u{9b}31mRED\u{202e}\x7f";
+    trace.threads[1].comm = of_later_terminals.into();
     trace.facts.command = vec!["a\x1b[2Jb".into()];
     trace.objects[0].path = "/tmp/two\nlines".into();
     let path = written(dir.path(), "t\x1b.parquet", &trace);
@@ -656,6 +658,14 @@ fn names_do_not_command_the_terminal() {
     }
     let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
     assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
+    assert!(
+        json.contains(r"\u009b31mRED\u202e\u007f") && !json.contains(['\u{9b}', '\u{202e}', '\x7f']),
+        "{json}"
+    );
+    let parsed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(
+        parsed["slowest"].as_array().expect("a list").iter().any(|row| row["comm"] == of_later_terminals)
+    );
 }
 
 #[test]
