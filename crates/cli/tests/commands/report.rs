@@ -75,6 +75,25 @@ fn the_overview_fits_a_screen_and_answers_which_where_and_how_long() {
 }
 
 #[test]
+fn percentiles_of_many_groups_take_little_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    const STACKS: u32 = 200_000;
+    let mut trace = trace(STACKS.into(), 5000);
+    let place = |at: u32| CodePlace { object: Some(ObjectId(0)), offset: u64::from(at) * 16 };
+    trace.stacks = (0..STACKS).map(|at| Stack { places: vec![place(at)] }).collect();
+    trace.faults.iter_mut().zip(0..).for_each(|(fault, at)| fault.stack = Some(StackId::new(at)));
+    let path = written(dir.path(), "t.parquet", &trace);
+    let limited = "ulimit -v 1000000; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_prepage-tools")]);
+    let output = command.args(["report", "--json", "--by", "stack"]).arg(&path).output().expect("sh runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let row = &json["by"]["stack"]["rows"][0];
+    assert_eq!((&row["count"], row["p99_us"].as_f64()), (&STACKS.into(), Some(5.0)), "{row}");
+}
+
+#[test]
 fn what_is_no_trace_is_told_with_a_remedy() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = written(dir.path(), "t.parquet", &trace(1000, 5000));
