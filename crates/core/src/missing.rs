@@ -231,6 +231,11 @@ impl TraceFacts {
         .collect()
     }
 
+    /// Whether the trace says which faults read from a device.
+    pub fn tells_disk_faults(&self) -> bool {
+        self.imported.as_ref().is_none_or(|from| !from.disk_unknown && !from.major_missing)
+    }
+
     /// What the trace lacks that is compared with `other`.
     pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
         let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
