@@ -51,13 +51,23 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
 /// What fits one screen of `width` columns ([`prepage_display::terminal::width`]): the run, its classes, the slowest files and
 /// faults, when it waited.
 pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    let tsc_hz = report.facts.tsc_hz;
     for line in facts_lines(report) {
         writeln!(out, "{}", printable(&line))?;
     }
-    if let Some(why) = why_none(report) {
-        return writeln!(out, "\nno page faults: {why}");
+    match why_none(report) {
+        Some(why) => writeln!(out, "\nno page faults: {why}")?,
+        None => faults(report, width, out)?,
     }
+    if let Some(facts) = &report.facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, width, out)?;
+    }
+    Ok(())
+}
+
+/// The part of the overview that is of faults, where there are some.
+fn faults(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    let tsc_hz = report.facts.tsc_hz;
     let groups = report.grouped(By::Class, usize::MAX);
     let columns = class_columns(report);
     let table = groups.table(&columns, tsc_hz);
@@ -74,10 +84,6 @@ pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> i
     }
     if !report.slowest.is_empty() {
         writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST).lines(width))?;
-    }
-    if let Some(facts) = &report.facts.page_cache {
-        writeln!(out)?;
-        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, width, out)?;
     }
     Ok(())
 }

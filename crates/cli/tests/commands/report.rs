@@ -704,9 +704,13 @@ fn what_became_of_files_pages_is_in_every_report() {
     let path = written(dir.path(), "t.parquet", &trace);
     let page = dir.path().join("t.html");
     let out = text(&prepage(&["report"], &path).stdout);
+    trace.faults.clear();
+    let without_faults = written(dir.path(), "empty.parquet", &trace);
+    let without_faults = text(&prepage(&["report"], &without_faults).stdout);
+    assert!(without_faults.contains("no page faults: the trace holds none\n\n"), "{without_faults}");
     assert!(prepage(&["report", "--html", page.to_str().expect("text")], &path).status.success());
     let page = std::fs::read_to_string(page).expect("written");
-    for shown in [&out, &page] {
+    for shown in [&out, &page, &without_faults] {
         for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "recorder watches: 5"]
         {
             assert!(shown.contains(part), "{part}: {shown}");
