@@ -31,8 +31,10 @@ pub enum Missing {
         /// How many faults they excluded.
         faults: u64,
     },
-    /// The recorder was killed: what came after the last complete part of the file is not there.
-    #[error("the recorder was killed: what it had saved by then is all there is")]
+    /// The recorder was killed, or its file was not copied to the end: what came after the last complete part of the file is not there.
+    #[error(
+        "the recorder was killed, or this is an incomplete copy: what was saved up to there is all there is"
+    )]
     CutShort,
     /// The kernel dropped records because a ring was full.
     #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
@@ -163,6 +165,7 @@ impl Missing {
                 Some("record as root, who gets larger rings, or while the machine has less to do")
             }
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
+            Self::CutShort => Some("take another copy, if this is one"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
@@ -172,7 +175,6 @@ impl Missing {
             Self::Touches => Some("record both with --exact, or neither"),
             Self::ProbeCosts => Some("record both with prepage record"),
             Self::Filtered { .. }
-            | Self::CutShort
             | Self::Processors { .. }
             | Self::StillRunning { .. }
             | Self::Files { .. }
