@@ -31,8 +31,10 @@ pub enum Missing {
         /// How many faults they excluded.
         faults: u64,
     },
-    /// The recorder was killed: what came after the last complete part of the file is not there.
-    #[error("the recorder was killed: what it had saved by then is all there is")]
+    /// The recorder was killed, or its file was not copied to the end: what came after the last complete part of the file is not there.
+    #[error(
+        "the recorder was killed, or this is an incomplete copy: what was saved up to there is all there is"
+    )]
     CutShort,
     /// The kernel dropped records because a ring was full.
     #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
@@ -101,6 +103,9 @@ pub enum Missing {
     /// with one that has them.
     #[error("recorded without --exact: touches near a fault are no faults")]
     Touches,
+    /// What recording adds to a cost was not taken off. Only named where a trace is compared with one of which it was.
+    #[error("costs hold what recording added to them")]
+    ProbeCosts,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
     #[error("the files that process {} had mapped before are unknown", joined(pids))]
     Mappings {
@@ -160,6 +165,7 @@ impl Missing {
                 Some("record as root, who gets larger rings, or while the machine has less to do")
             }
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
+            Self::CutShort => Some("take another copy, if this is one"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
             Self::Mappings { .. } => Some("record as root, or as the user whose processes they are"),
@@ -167,8 +173,8 @@ impl Missing {
                 "record outside the container, or in one with the host's processes: docker run --pid=host",
             ),
             Self::Touches => Some("record both with --exact, or neither"),
+            Self::ProbeCosts => Some("record both with prepage record"),
             Self::Filtered { .. }
-            | Self::CutShort
             | Self::Processors { .. }
             | Self::StillRunning { .. }
             | Self::Files { .. }
@@ -227,10 +233,18 @@ impl TraceFacts {
         .collect()
     }
 
+    /// Whether the trace says which faults read from a device.
+    pub fn tells_disk_faults(&self) -> bool {
+        self.imported.as_ref().is_none_or(|from| !from.disk_unknown && !from.major_missing)
+    }
+
     /// What the trace lacks that is compared with `other`.
     pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
         let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
-        self.missing().into_iter().chain(touches).collect()
+        let has_costs = self.imported.as_ref().is_none_or(|from| !from.costs_unknown);
+        let is_probe_in_costs = has_costs && self.probe_cost_ns.is_none() && other.probe_cost_ns.is_some();
+        let probe_costs = is_probe_in_costs.then_some(Missing::ProbeCosts);
+        self.missing().into_iter().chain(touches).chain(probe_costs).collect()
     }
 
     /// What the trace lacks, in one line; "nothing lost" where it is complete.
@@ -327,6 +341,10 @@ mod tests {
         assert_eq!(plain.unequal_gaps(&exact), [Missing::Touches]);
         assert_eq!(exact.unequal_gaps(&plain), [Missing::Touches]);
         assert_eq!((exact.unequal_gaps(&exact), exact.missing()), (vec![], vec![]));
+        let timed = TraceFacts { probe_cost_ns: Some(600), ..TraceFacts::default() };
+        assert_eq!(plain.unequal_gaps(&timed), [Missing::ProbeCosts]);
+        assert_eq!(timed.unequal_gaps(&plain), [Missing::ProbeCosts]);
+        assert_eq!(timed.unequal_gaps(&TraceFacts { probe_cost_ns: Some(700), ..TraceFacts::default() }), []);
         let filtered = |comm: &str, filtered_out| TraceFacts {
             filters: vec![comm.into()],
             filtered_out,

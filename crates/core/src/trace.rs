@@ -107,7 +107,7 @@ pub struct TraceFacts {
     /// The frequency of the processor's time stamp counter, by which costs are given in cycles too; `None` where the
     /// kernel does not tell.
     pub tsc_hz: Option<u64>,
-    /// Whether the recorder was killed before the end: the facts are those of the last part of the file that was
+    /// Whether the recorder was killed before the end, or the file is not copied to its end: the facts are those of the last part of the file that was
     /// complete, and what came after is missing.
     pub cut_short: bool,
     /// Which faults were asked for, as the command line had it (`--file /a`, `--address 1000-2000`, `--comm gcc`). Empty

@@ -7,18 +7,25 @@ function theme(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
-/** A number as a tick or a tip shows it. */
-function shown(value) {
+/** A number as a tick or a tip shows it: of ticks, with as many digits as it takes to tell it from one `step` away. */
+function shown(value, step) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e9) return trimmed(value / 1e9) + "G";
-  if (size >= 1e6) return trimmed(value / 1e6) + "M";
-  if (size >= 1e4) return trimmed(value / 1e3) + "k";
-  return trimmed(value);
+  // A step has two digits at most: 25.
+  const digits = step ? Math.min(Math.max(Math.ceil(Math.log10(size / step)) + 2, 4), 15) : 4;
+  if (size >= 1e9) return trimmed(value / 1e9, digits) + "G";
+  if (size >= 1e6) return trimmed(value / 1e6, digits) + "M";
+  if (size >= 1e4) return trimmed(value / 1e3, digits) + "k";
+  return trimmed(value, digits);
 }
 
-function trimmed(value) {
-  return Number(value.toPrecision(4)).toString();
+function trimmed(value, digits = 4) {
+  return Number(value.toPrecision(digits)).toString();
+}
+
+/** Milliseconds since the start as a tip shows them: to the microsecond, however late. */
+function exactMs(ms) {
+  return Number(ms.toFixed(3)).toString();
 }
 
 /** Microseconds in the unit that reads best. */

@@ -32,6 +32,18 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     text.chars().map(shown).collect::<String>().into()
 }
 
+/// JSON `text` that says the same with each character that a terminal obeys as `\uHHHH`. Line breaks, which in JSON stand between values
+/// alone, stay.
+pub fn printable_json(text: &str) -> Cow<'_, str> {
+    let is_shown = |c: char| is_obeyed(c) && c != '\n';
+    if !text.contains(is_shown) {
+        return text.into();
+    }
+    // All of them have one unit of UTF-16.
+    let shown = |c: char| if is_shown(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    text.chars().map(shown).collect::<String>().into()
+}
+
 /// Control characters, and those that end a line or turn the direction of what follows.
 fn is_obeyed(c: char) -> bool {
     let turns = ['\u{61c}', '\u{200e}', '\u{200f}'];
@@ -95,6 +107,7 @@ mod tests {
 
     #[test]
     fn what_a_terminal_obeys_is_shown() {
+        assert_eq!(printable_json("{\n\"\u{9b}é\u{202e}\"}"), "{\n\"\\u009bé\\u202e\"}");
         assert_eq!(printable("\x1b[31mRED\x07\n\u{9b}é\u{202e}"), r"\x1b[31mRED\x07\x0a\x9bé\x202e");
         let mut table = table(&["na\tme"], &[]);
         table.add_row(["a\nb"]);

@@ -29,8 +29,8 @@ function plot(parent, plan) {
     label: plan[which].label(),
     labelSize: 22,
     size: which === "y" ? BESIDE : 34,
-    values: (_, splits) => splits.map((split) => (split === null ? "" : tick(plan[which], split))),
-    ...(plan[which].log ? { filter: decades } : {}),
+    values: (_, splits, __, ___, step) => splits.map((split) => (split === null ? "" : tick(plan[which], split, step))),
+    ...(plan[which].log ? { filter: decades } : which === "x" ? { space: room } : {}),
   });
   const view = { x: plan.x.range(), y: plan.y.range(), full: true };
   const scale = (which) => ({ time: false, auto: false, range: (_, from, to) => [from, to], distr: plan[which].log ? 3 : 1 });
@@ -75,8 +75,13 @@ function numbered(axis) {
   return (u, splits) => splits.map((split) => (split !== null && tick(axis, split) === "" ? null : split));
 }
 
-function tick(axis, value) {
-  return axis.values ? axis.values(value) : shown(value);
+function tick(axis, value, step) {
+  return axis.values ? axis.values(value, step) : shown(value, axis.log ? 0 : step);
+}
+
+/** Pixels from one number of a horizontal axis to the next: the narrower the range, the more digits tell its numbers apart. */
+function room(u, axis, from, to) {
+  return 50 + 8 * Math.max(Math.ceil(Math.log10(Math.max(Math.abs(from), Math.abs(to)) / (to - from))), 0);
 }
 
 /** Of a logarithmic axis, the decades have numbers. */

@@ -27,9 +27,10 @@ function waitingPlot() {
         });
       });
       for (const [second] of data.lost_by_second) {
-        const left = u.valToPos(second * 1000, "x", true), right = u.valToPos((second + 1) * 1000, "x", true);
+        const left = Math.floor(u.valToPos(second * 1000, "x", true)), right = u.valToPos((second + 1) * 1000, "x", true);
         context.fillStyle = theme("lost");
-        context.fillRect(left, u.bbox.top, right - left, 5 * pixelRatio());
+        // Of an hour a second is narrower than a pixel, and is seen nevertheless.
+        context.fillRect(left, u.bbox.top, Math.max(right - left, 2 * pixelRatio()), 5 * pixelRatio());
       }
     },
     tip: (u) => {
@@ -37,9 +38,12 @@ function waitingPlot() {
       const slice = slices[at];
       if (!slice) return null;
       const lines = slice.map((ns, kind) => (ns ? `${classes[kind].name} ${duration(ns / 1000)}` : null)).filter(Boolean);
-      const lost = data.lost_by_second.filter(([second]) => Math.floor((at * sliceMs) / 1000) === second);
-      lost.forEach(([, records]) => lines.push(`${records} records lost in this second`));
-      return [`${trimmed(at * sliceMs)} to ${trimmed((at + 1) * sliceMs)} ms`, ...lines].join("\n");
+      // Losses are known by the second: those of all seconds that the bar has a part of.
+      const first = Math.floor((at * sliceMs) / 1000), last = Math.ceil(((at + 1) * sliceMs) / 1000) - 1;
+      const lost = data.lost_by_second.filter(([second]) => second >= first && second <= last);
+      const records = lost.reduce((sum, [, records]) => sum + records, 0);
+      if (records) lines.push(`${records} records lost in ${last > first ? "these seconds" : "this second"}`);
+      return [`${exactMs(at * sliceMs)} to ${exactMs((at + 1) * sliceMs)} ms`, ...lines].join("\n");
     },
   });
 }

@@ -95,7 +95,7 @@ function faultText(faults, i) {
   return [
     `${classes[faults.class[i]].name} fault ${faults.number[i]}: ${duration(faults.us[i])}`,
     `${object.path}${page}, at ${addressAt(faults.memory[i])}`,
-    `${data.points.threads[faults.thread[i]]}, at ${trimmed(faults.ms[i])} ms`,
+    `${data.points.threads[faults.thread[i]]}, at ${exactMs(faults.ms[i])} ms`,
   ].join("\n");
 }
 
@@ -135,7 +135,7 @@ function faultPlots(faults, place) {
   const y = () => ({
     label: () => place.layout.label,
     range: () => [0, place.layout.height],
-    values: (value) => (place.layout.bands.length ? "" : shown(value)),
+    values: (value, step) => (place.layout.bands.length ? "" : shown(value, step)),
   });
   const order = plot(document.getElementById("order"), {
     together: "number",
@@ -216,7 +216,7 @@ function heatPlot(faults, place, y) {
       const y = u.posToVal(u.cursor.top, "y");
       const band = place.layout.bands.find(({ from, to }) => y >= from && y < to);
       const where = band ? `${band.name}, around ${band.page(y)}` : place.layout.bands.length ? "" : `around page ${Math.floor(y)}`;
-      return `${what}\n${where}\nat ${trimmed(u.posToVal(u.cursor.left, "x"))} ms`;
+      return `${what}\n${where}\nat ${exactMs(u.posToVal(u.cursor.left, "x"))} ms`;
     },
   });
   function binned(u, { view }, byCost) {

@@ -108,6 +108,8 @@ pub struct Grouped {
     pub left_out: usize,
     /// Whether the trace says what faults cost.
     pub has_costs: bool,
+    /// Whether the trace says which faults read from a device.
+    pub tells_disk: bool,
 }
 
 impl Grouped {
@@ -117,7 +119,10 @@ impl Grouped {
         // Stacks are longer than any line: figures behind them would not be seen.
         let ahead = if self.by == By::Stack { labels.len() } else { 0 };
         let figures = |costs: &Costs| -> Vec<Cell> {
-            let figure = |column: &Column| match column.is_sum_of_costs() && !self.has_costs {
+            let is_unknown = |column: &Column| {
+                column.is_sum_of_costs() && !self.has_costs || column.is_of_disk() && !self.tells_disk
+            };
+            let figure = |column: &Column| match is_unknown(column) {
                 true => "-".into(),
                 false => column.text(costs, &self.total, tsc_hz).into(),
             };
@@ -186,7 +191,8 @@ impl Report {
             left_out = rows.len().saturating_sub(top);
             rows.truncate(top);
         }
-        Grouped { by, rows, total: self.total(), left_out, has_costs: self.has_costs }
+        let (has_costs, tells_disk) = (self.has_costs, self.facts.tells_disk_faults());
+        Grouped { by, rows, total: self.total(), left_out, has_costs, tells_disk }
     }
 
     /// The function at `place`, or where it is known to be.

@@ -73,6 +73,11 @@ impl Column {
         matches!(self, Self::DiskTotal | Self::Total | Self::TotalPercent)
     }
 
+    /// Whether it is of the faults that read from a device.
+    pub const fn is_of_disk(self) -> bool {
+        matches!(self, Self::Disk | Self::DiskTotal)
+    }
+
     /// Whether it takes a histogram to know.
     pub const fn is_percentile(self) -> bool {
         matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P999)

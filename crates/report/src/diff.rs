@@ -89,6 +89,8 @@ pub struct Diff {
     pub is_of_the_same: bool,
     /// Whether the first trace has costs, and the second.
     pub has_costs: [bool; 2],
+    /// Whether the first trace says which faults read from a device, and the second.
+    pub tells_disk: [bool; 2],
     /// All faults.
     pub all: Change,
     /// Those of each class that either trace has.
@@ -114,6 +116,7 @@ impl Diff {
             subjects: [subject(&before.facts), subject(&after.facts)],
             is_of_the_same: is_of_the_same(&before.facts, &after.facts),
             has_costs: [before.has_costs, after.has_costs],
+            tells_disk: [before.facts.tells_disk_faults(), after.facts.tells_disk_faults()],
             all,
             classes: changes(before, after, By::Class),
             files,
@@ -122,15 +125,18 @@ impl Diff {
         }
     }
 
+    /// Of the gaps that make the traces incomparable, those that matter to `measure`.
+    pub fn unequal_in(&self, measure: Measure) -> Vec<&Missing> {
+        let matters = |gap: &&Missing| measure.is_of_costs() || **gap != Missing::ProbeCosts;
+        self.unequal.iter().filter(matters).collect()
+    }
+
     /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
     /// nothing. `None` where `measure` is not known of both.
     pub fn percent(&self, measure: Measure) -> Option<f64> {
         let Change { before, after, .. } = &self.all;
-        let hides_disk = |gap: &Missing| matches!(gap, Missing::MajorFaults | Missing::DiskFaults);
         let are_timed = before.is_timed() && after.is_timed() && self.has_costs == [true, true];
-        if measure.is_of_costs() && !are_timed
-            || measure.is_of_disk() && self.missing.iter().flatten().any(hides_disk)
-        {
+        if measure.is_of_costs() && !are_timed || measure.is_of_disk() && self.tells_disk != [true, true] {
             return None;
         }
         let (before, after) = (measure.of(before), measure.of(after));
@@ -154,16 +160,12 @@ impl Diff {
     /// The tables by class and by file, at most `top` files, in lines of `width`.
     pub fn print(&self, top: usize, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
         let all = std::slice::from_ref(&self.all);
-        writeln!(
-            out,
-            "{}",
-            text::changes("class", self.has_costs, self.classes.iter().chain(all)).lines(width)
-        )?;
+        writeln!(out, "{}", text::changes("class", self, self.classes.iter().chain(all)).lines(width))?;
         let changed = self.files.iter().filter(|change| change.count() != 0 || change.cost_ns() != 0);
         let files = Table {
             left_out: changed.clone().count().saturating_sub(top),
             shown_by: "--top N".into(),
-            ..text::changes("file", self.has_costs, changed.clone().take(top))
+            ..text::changes("file", self, changed.clone().take(top))
         };
         if changed.clone().next().is_none() { Ok(()) } else { writeln!(out, "\n{}", files.lines(width)) }
     }
@@ -171,20 +173,20 @@ impl Diff {
     /// The same as JSON, with the verdict in `measure`.
     pub fn json(&self, measure: Measure, threshold_percent: Option<f64>) -> Value {
         let change = |change: &Change| {
-            let tally = |tally: &Tally, has_costs: bool| {
-                let known = |ns: u64| (tally.is_timed() && has_costs).then_some(ns as f64 / 1e6);
+            let tally = |tally: &Tally, side: usize| {
+                let known = |ns: u64| (tally.is_timed() && self.has_costs[side]).then_some(ns as f64 / 1e6);
+                let tells_disk = self.tells_disk[side];
                 json!({
                     "count": tally.count,
-                    "disk_count": tally.disk,
+                    "disk_count": tells_disk.then_some(tally.disk),
                     "total_ms": known(tally.cost_ns),
-                    "disk_total_ms": known(tally.disk_ns),
+                    "disk_total_ms": known(tally.disk_ns).filter(|_| tells_disk),
                 })
             };
-            let [before, after] = self.has_costs;
             json!({
                 "name": change.name,
-                "before": tally(&change.before, before),
-                "after": tally(&change.after, after),
+                "before": tally(&change.before, 0),
+                "after": tally(&change.after, 1),
             })
         };
         let percent = self.percent(measure);
@@ -192,7 +194,7 @@ impl Diff {
             "schema_version": SCHEMA_VERSION,
             "subjects": { "before": self.subjects[0], "after": self.subjects[1] },
             "missing": { "before": missing(&self.missing[0]), "after": missing(&self.missing[1]) },
-            "comparable": self.unequal.is_empty(),
+            "comparable": self.unequal_in(measure).is_empty(),
             "all": change(&self.all),
             "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
             "files": self.files.iter().map(change).collect::<Vec<_>>(),
@@ -248,6 +250,7 @@ mod tests {
                 subjects: [None, None],
                 is_of_the_same: true,
                 has_costs: [true, true],
+                tells_disk: [true, true],
                 all,
                 classes: Vec::new(),
                 files: Vec::new(),

@@ -35,7 +35,7 @@ prepage_core::named! {
         /// The number of its faults.
         #[default]
         Count = "count",
-        /// Their cost in microseconds.
+        /// Their cost in nanoseconds: integers, as readers of folded stacks expect, that lose no short fault.
         Cost = "cost",
     }
 }

@@ -72,7 +72,9 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
 
 fn figures(report: &Report, costs: &Costs, total: &Costs, columns: &[Column]) -> Map<String, Value> {
     let figure = |column: &Column| {
-        let value = match report.is_timed(&costs.tally) || !column.is_sum_of_costs() {
+        let is_known = (report.is_timed(&costs.tally) || !column.is_sum_of_costs())
+            && (report.facts.tells_disk_faults() || !column.is_of_disk());
+        let value = match is_known {
             true => column.json(costs, total, report.facts.tsc_hz),
             false => Value::Null,
         };

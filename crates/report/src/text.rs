@@ -13,7 +13,7 @@ use crate::by::By;
 use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
-use crate::diff::Change;
+use crate::diff::{Change, Diff};
 use crate::page_cache;
 use crate::report::Report;
 
@@ -51,13 +51,23 @@ pub fn class_columns(report: &Report) -> Vec<Column> {
 /// What fits one screen of `width` columns ([`prepage_display::terminal::width`]): the run, its classes, the slowest files and
 /// faults, when it waited.
 pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    let tsc_hz = report.facts.tsc_hz;
     for line in facts_lines(report) {
         writeln!(out, "{}", printable(&line))?;
     }
-    if let Some(why) = why_none(report) {
-        return writeln!(out, "\nno page faults: {why}");
+    match why_none(report) {
+        Some(why) => writeln!(out, "\nno page faults: {why}")?,
+        None => faults(report, width, out)?,
     }
+    if let Some(facts) = &report.facts.page_cache {
+        writeln!(out)?;
+        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, width, out)?;
+    }
+    Ok(())
+}
+
+/// The part of the overview that is of faults, where there are some.
+fn faults(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    let tsc_hz = report.facts.tsc_hz;
     let groups = report.grouped(By::Class, usize::MAX);
     let columns = class_columns(report);
     let table = groups.table(&columns, tsc_hz);
@@ -74,10 +84,6 @@ pub fn overview(report: &Report, width: Option<usize>, out: &mut dyn Write) -> i
     }
     if !report.slowest.is_empty() {
         writeln!(out, "\n{}", slowest(report, OVERVIEW_SLOWEST).lines(width))?;
-    }
-    if let Some(facts) = &report.facts.page_cache {
-        writeln!(out)?;
-        page_cache::print(facts, OVERVIEW_FILES, OVERVIEW_SLOWEST, width, out)?;
     }
     Ok(())
 }
@@ -149,24 +155,29 @@ pub fn slowest_faults(report: &Report, width: Option<usize>, out: &mut dyn Write
     }
 }
 
-/// What changed: counts, and costs before and after where that trace has some.
-pub fn changes<'a>(heading: &str, has_costs: [bool; 2], changes: impl Iterator<Item = &'a Change>) -> Table {
+/// What changed from one trace of `diff` to the other: counts, and disk faults and costs before and after where that trace tells them.
+pub fn changes<'a>(heading: &str, diff: &Diff, changes: impl Iterator<Item = &'a Change>) -> Table {
     let headings =
         [heading, "faults", "after", "change", "disk", "after", "change", "total ms", "after", "change"];
     let numbers: Vec<usize> = (1..headings.len()).collect();
     let mut table = table(&headings, &numbers);
     for Change { name, before, after } in changes {
-        let counts = |before: u64, after: u64| {
-            [before.to_string(), after.to_string(), format!("{:+}", i128::from(after) - i128::from(before))]
+        let counts = |before: Option<u64>, after: Option<u64>| {
+            let change = before.zip(after).map(|(before, after)| i128::from(after) - i128::from(before));
+            let count = |count| known(count, |count: u64| count.to_string());
+            [count(before), count(after), known(change, |change| format!("{change:+}"))]
         };
+        let disk = |tally: &Tally, tells_disk: bool| tells_disk.then_some(tally.disk);
         let ms = |tally: &Tally, has_costs| (tally.is_timed() && has_costs).then(|| tally.total_ms());
-        let (before_ms, after_ms) = (ms(before, has_costs[0]), ms(after, has_costs[1]));
+        let (before_ms, after_ms) = (ms(before, diff.has_costs[0]), ms(after, diff.has_costs[1]));
         // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
         let change_ms =
             before_ms.zip(after_ms).map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
         let in_ms = |ms| known(ms, |ms: f64| format!("{ms:.2}"));
         let times = [in_ms(before_ms), in_ms(after_ms), known(change_ms, |ms| format!("{ms:+.2}"))];
-        let figures = [counts(before.count, after.count), counts(before.disk, after.disk), times];
+        let faults = counts(Some(before.count), Some(after.count));
+        let disk_faults = counts(disk(before, diff.tells_disk[0]), disk(after, diff.tells_disk[1]));
+        let figures = [faults, disk_faults, times];
         table.add_row(std::iter::once(name.clone()).chain(figures.into_iter().flatten()));
     }
     table
@@ -184,9 +195,9 @@ pub fn facts_lines(report: &Report) -> Vec<String> {
     };
     let costs = if report.is_timed(&total) {
         let (all, disk) = (total.total_ms(), total.disk_ns as f64 / 1e6);
-        match facts.imported.as_ref().is_some_and(|from| from.disk_unknown || from.major_missing) {
-            true => format!("threads waited {all:.1} ms for {} of them", total.timed),
-            false => format!("threads waited {all:.1} ms for them, {disk:.1} ms of it for the disk"),
+        match facts.tells_disk_faults() {
+            true => format!("threads waited {all:.1} ms for them, {disk:.1} ms of it for the disk"),
+            false => format!("threads waited {all:.1} ms for {} of them", total.timed),
         }
     } else {
         "their costs are not known".to_owned()

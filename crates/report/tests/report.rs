@@ -99,7 +99,26 @@ fn nothing_is_said_of_disk_faults_that_were_not_recorded() {
         let report = read(&file, &[By::Class], Filter::default());
         let head = text::facts_lines(&report).join("\n");
         assert!(head.contains("ms for 5 of them") && !head.contains("for the disk"), "{head}");
-        assert_eq!(Diff::of(&report, &report).percent(Measure::Disk), None);
+        let diff = Diff::of(&report, &report);
+        assert_eq!(diff.percent(Measure::Disk), None);
+        let columns = [Column::Disk, Column::DiskTotal];
+        let all = &json::json(&report, &[By::Class], 9, &columns);
+        let rows = diff.json(Measure::Count, None);
+        for figures in [&all["all"], &all["by"]["class"]["rows"][0], &rows["all"]["before"]] {
+            assert_eq!([&figures["disk_count"], &figures["disk_total_ms"]], [&Value::Null; 2], "{figures}");
+        }
+        let mut table = Vec::new();
+        text::grouped(&report, By::File, 9, &columns, None, &mut table).expect("written");
+        diff.print(9, None, &mut table).expect("written");
+        let table = String::from_utf8(table).expect("text");
+        let all = table.lines().filter(|line| line.trim_start().starts_with("all ")).collect::<Vec<_>>();
+        let [of_report, of_diff] = &all[..] else { panic!("{table}") };
+        assert_eq!(of_report.split_whitespace().collect::<Vec<_>>(), ["all", "-", "-"]);
+        assert_eq!(
+            of_diff.split_whitespace().skip(4).take(3).collect::<Vec<_>>(),
+            ["-", "-", "-"],
+            "{of_diff}"
+        );
     }
 }
 
@@ -247,7 +266,7 @@ fn csv_has_a_line_for_each_fault() {
 }
 
 #[test]
-fn folded_stacks_weigh_faults_or_microseconds() {
+fn folded_stacks_weigh_faults_or_nanoseconds() {
     let trace = trace(6000);
     let (_dir, file) = written(&trace);
     let lines = |weight| {
@@ -264,8 +283,7 @@ fn folded_stacks_weigh_faults_or_microseconds() {
             .sum()
     };
     assert_eq!(sum(&counts), 6000);
-    let cost_us = trace.faults.iter().filter_map(|fault| fault.cost_ns).sum::<u64>() / 1000;
-    assert!(sum(&lines(Weight::Cost)).abs_diff(cost_us) <= 4, "each line is rounded down");
+    assert_eq!(sum(&lines(Weight::Cost)), trace.faults.iter().filter_map(|fault| fault.cost_ns).sum::<u64>());
 }
 
 #[test]

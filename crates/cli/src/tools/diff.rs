@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use prepage_core::Missing;
 use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
@@ -30,7 +31,7 @@ pub struct Args {
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total")]
     of: Measure,
-    /// Compare even if one trace lacks faults that the other may have
+    /// Compare even if one trace lacks faults that the other may have, or its costs hold what recording added
     #[arg(long)]
     allow_incomplete: bool,
     /// Rows of the table of files
@@ -56,11 +57,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (path, gaps) in [&args.before, &args.after].into_iter().zip(&diff.missing) {
         crate::missing::tell(gaps, path);
     }
-    if !diff.unequal.is_empty() && !args.allow_incomplete {
-        bail!(Remedied::new(
-            "these traces cannot be compared: one of them lacks faults that the other may have",
-            "record both completely and in the same way, or --allow-incomplete"
-        ));
+    let unequal = diff.unequal_in(args.of);
+    if !unequal.is_empty() && !args.allow_incomplete {
+        bail!(match unequal[..] {
+            [Missing::ProbeCosts] => Remedied::new(
+                "the costs of these traces cannot be compared: those of one hold what recording added",
+                "--of count, record both with prepage record, or --allow-incomplete"
+            ),
+            _ => Remedied::new(
+                "these traces cannot be compared: one of them lacks faults that the other may have",
+                "record both completely and in the same way, or --allow-incomplete"
+            ),
+        });
     }
     if args.threshold.is_some() {
         [(&args.before, &before), (&args.after, &after)].into_iter().try_for_each(check_filter)?;

@@ -28,7 +28,7 @@ pub struct Args {
     /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Weight of folded stacks: count (faults) or cost (microseconds) [default: count]
+    /// Weight of folded stacks: count (faults) or cost (nanoseconds) [default: count]
     #[arg(long, value_name = "WHAT")]
     weight: Option<Weight>,
     #[command(flatten)]

@@ -30,18 +30,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut importer = Importer::open(&args.file)?;
     let mut writer = TraceWriter::create(&args.output)?;
-    let mut summary = Summary::default();
-    let mut faults = Vec::new();
-    loop {
-        let more = importer.next_faults(&mut faults)?;
-        faults.iter().for_each(|fault| summary.add(fault));
-        writer.write(importer.tables(), &faults, || importer.facts())?;
-        importer.bound_tables(&mut writer)?;
-        faults.clear();
-        if !more {
-            break;
+    let summary = match copy(&mut importer, &mut writer) {
+        Ok(summary) => summary,
+        // The perf.data is still there: a part of it in a file of its own would be taken for a recording that was killed.
+        Err(error) => {
+            writer.discard();
+            return Err(error);
         }
-    }
+    };
     if summary.total().count == 0 {
         let events = "no samples at all".to_owned();
         return Err(ImportError::NoPageFaults(args.file.clone(), events).into());
@@ -49,6 +45,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let imported = importer.finish();
     let unsaved = writer.finish((&imported).into(), &imported.facts)?;
     if unsaved > 0 {
+        let unsaved = counted(unsaved as usize, "fault");
+        say!("prepage: written to {} without the last {unsaved}", args.output.display());
         return Err(TraceFileError::Full(args.output.clone()).into());
     }
     crate::missing::tell_new(&imported.facts);
@@ -57,6 +55,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         say!("prepage: written to {}", args.output.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Hands all faults to `writer`, which counts those that a full disk has no room for.
+fn copy(importer: &mut Importer, writer: &mut TraceWriter) -> Result<Summary> {
+    let mut summary = Summary::default();
+    let mut faults = Vec::new();
+    loop {
+        let more = importer.next_faults(&mut faults)?;
+        faults.iter().for_each(|fault| summary.add(fault));
+        let written = writer.write(importer.tables(), &faults, || importer.facts());
+        match written.and_then(|()| importer.bound_tables(writer)) {
+            Ok(()) | Err(TraceFileError::Full(..)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        faults.clear();
+        if !more {
+            return Ok(summary);
+        }
+    }
 }
 
 fn tell(summary: &Summary, facts: &TraceFacts) {

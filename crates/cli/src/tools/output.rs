@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use prepage_display::terminal::{self, Lines};
+use prepage_display::terminal::{self, Lines, printable_json};
 use prepage_sys::exec::was_closed;
 use prepage_sys::new_file::NewFile;
 use prepage_sys::random::random;
@@ -157,11 +157,10 @@ fn cannot_be_written(name: &str) -> String {
     format!("{name}: cannot be written")
 }
 
-/// Prints `value` as JSON.
+/// Prints `value` as JSON. No name in it commands a terminal.
 pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(stdout());
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
+    writeln!(out, "{}", printable_json(&serde_json::to_string_pretty(value)?))?;
     out.flush()
 }
 

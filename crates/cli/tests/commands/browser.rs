@@ -1,5 +1,6 @@
 //! The HTML report in a real browser: headless Chromium, driven through its DevTools protocol over a pipe.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,6 +13,8 @@ use prepage_core::{
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
 use serde_json::{Value, json};
+
+use crate::support::text;
 
 /// Chromium with one page.
 struct Browser {
@@ -114,6 +117,60 @@ impl Browser {
     fn picture(&mut self, parent: &str) -> String {
         let script = format!("document.querySelector('#{parent} canvas').toDataURL()");
         self.evaluate(&script).as_str().expect("a picture").to_owned()
+    }
+
+    /// What the page says where the mouse points at the plot in `parent`, at this share of its width: of the topmost thing there.
+    fn told(&mut self, parent: &str, share: f64) -> String {
+        let script = format!(
+            "(async () => {{ const [over, tip] = ['#{parent} .u-over', '#tip'].map((at) => document.querySelector(at));
+                over.scrollIntoView({{ block: 'center', behavior: 'instant' }});
+                await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                const {{ left, top, width, height }} = over.getBoundingClientRect();
+                const move = (kind, x, y) => over.dispatchEvent(new MouseEvent(kind,
+                    {{ clientX: left + {share} * width + x, clientY: top + y, bubbles: true }}));
+                move('mouseenter', 0, 1);
+                // Where two cells meet, it may be in the other.
+                for (const x of [0, -3, 3]) for (let y = 1; y < height; y += 3) {{
+                    move('mousemove', x, y);
+                    if (!tip.hidden) return tip.textContent;
+                }}
+                return ''; }})()"
+        );
+        self.evaluate(&script).as_str().expect("text").to_owned()
+    }
+
+    /// Zooms the plot in `parent` by the wheel, around this share of its range. Returns the numbers at its axis then, and at which share of
+    /// its width that place is.
+    fn wheel(&mut self, parent: &str, share: f64, times: u32) -> (Vec<String>, f64) {
+        let script = format!(
+            "(async () => {{ const over = document.querySelector('#{parent} .u-over');
+                const {{ left, top, width }} = over.getBoundingClientRect();
+                let [from, to] = [0, 1];
+                const turn = () => {{
+                    // The mouse is at whole pixels.
+                    const clientX = Math.round(left + ({share} - from) / (to - from) * width);
+                    const around = from + (clientX - left) / width * (to - from);
+                    [from, to] = [around - (around - from) * 0.75, around + (to - around) * 0.75];
+                    over.dispatchEvent(new WheelEvent('wheel', {{ deltaY: -1, ctrlKey: true, shiftKey: true,
+                        clientX, clientY: top + 1, cancelable: true }}));
+                }};
+                const settled = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                for (let turns = 1; turns < {times}; turns++) turn();
+                await settled();
+                const [numbers, context] = [new Map(), CanvasRenderingContext2D.prototype], {{ fillText }} = context;
+                context.fillText = function (text, x, y) {{ numbers.set(x, text); fillText.call(this, text, x, y); }};
+                turn();
+                await settled();
+                context.fillText = fillText;
+                return [[...numbers.values()].filter((text) => /^[0-9.]+[kMG]?$/.test(text)),
+                    ({share} - from) / (to - from)]; }})()"
+        );
+        let shown = self.evaluate(&script);
+        let numbers = shown[0].as_array().expect("a list").iter();
+        (
+            numbers.map(|text| text.as_str().expect("text").to_owned()).collect(),
+            shown[1].as_f64().expect("a number"),
+        )
     }
 
     /// Moves the mouse over the plot in `parent`, from one share of its width to another, with the button held.
@@ -309,6 +366,57 @@ fn a_sample_stands_for_all_the_faults_it_was_drawn_from() {
     let scale = browser.evaluate("document.querySelector('#heat-scale').textContent");
     let scale = scale.as_str().expect("text").replace(',', "");
     assert!(scale.ends_with("3000 faults in a cell"), "{scale}");
+}
+
+#[test]
+fn an_hour_is_shown_exactly_where_it_is_zoomed_and_its_losses_are_seen() {
+    let Some(mut browser) = Browser::start() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, page) = (dir.path().join("t.parquet"), dir.path().join("t.html"));
+    let mut trace = trace();
+    trace.facts.duration_ns = 3_600_000_000_000;
+    (trace.facts.lost, trace.facts.lost_by_second) = (7, vec![(1807, 5), (1809, 2)]);
+    for (at, fault) in trace.faults.iter_mut().enumerate() {
+        fault.start_ns = at as u64 * 900_000_000;
+    }
+    // The slowest, and the one that the mouse is to point at.
+    let (slowest, at_ms) = (&mut trace.faults[2008], "1807345.678");
+    (slowest.start_ns, slowest.cost_ns) = (1_807_345_678_000, Some(900_000_000));
+    write_trace(&path, &trace).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+    let output =
+        command.arg("report").arg(&path).arg("--html").arg(&page).output().expect("prepage-tools runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    browser.open(&page);
+    let tables = browser.evaluate("document.body.innerText");
+    assert!(tables.as_str().expect("text").contains(at_ms), "the table of the slowest has it");
+
+    let pixels = browser.evaluate(
+        "(() => { const canvas = document.querySelector('#waiting canvas');
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const one = document.createElement('canvas').getContext('2d');
+            one.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--lost').trim();
+            one.fillRect(0, 0, 1, 1);
+            const lost = new Uint32Array(one.getImageData(0, 0, 1, 1).data.buffer)[0];
+            return new Uint32Array(data.buffer).filter((pixel) => pixel === lost).length; })()",
+    );
+    assert!(pixels.as_u64().expect("a number") >= 5, "losses are seen: {pixels}");
+    let of_slice = browser.told("waiting", 1801.0 / 3600.0);
+    assert!(of_slice.contains("1800000 to 1815000 ms"), "{of_slice}");
+    assert!(of_slice.contains("7 records lost in these seconds"), "{of_slice}");
+    let of_fault = browser.told("cost", 2008.0 / 3999.0);
+    // The page has times in 2^32 parts of the whole.
+    assert!(of_fault.contains("at 1807345.67"), "{of_fault}");
+    // From an hour to a second, and from 4000 faults to some.
+    for (plot, share, turns) in [("heat", 1_807_345.678 / 3_600_000.0, 28), ("order", 0.5, 20)] {
+        let (numbers, share) = browser.wheel(plot, share, turns);
+        let different: BTreeSet<_> = numbers.iter().collect();
+        assert!(numbers.len() > 2 && different.len() == numbers.len(), "{plot}: {numbers:?}");
+        if plot == "heat" {
+            let of_cell = browser.told(plot, share);
+            assert!(of_cell.contains("\nat 18073"), "{share} {numbers:?} {of_cell}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `prepage import` as its user meets it.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -87,4 +87,63 @@ fn what_is_missing_is_told_and_leaves_no_trace() {
     assert!(output.status.success());
     let said = text(&output.stderr);
     assert!(said.contains("perf did not record which read from disk") && said.contains("no costs"), "{said}");
+}
+
+#[test]
+fn a_full_disk_keeps_what_there_was_room_for_and_a_damaged_file_leaves_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if !has(Need::Tool("perf".into())) || !may(Doctor::Faults) || !has(Need::Mounts) {
+        return;
+    }
+    // More faults than a row group has, so that there is a footer in the file before its end.
+    let faults = "import mmap\n\
+        memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
+        for _ in range(24):\n\
+        \x20   memory[::4096] = bytes(16384)\n\
+        \x20   memory.madvise(mmap.MADV_DONTNEED)\n";
+    let mut perf = Command::new("perf");
+    perf.current_dir(dir.path()).args([
+        "record",
+        "-q",
+        "-o",
+        "perf.data",
+        "-e",
+        "page-faults",
+        "-c",
+        "1",
+        "-d",
+        "--",
+    ]);
+    let output = perf.args(["/usr/bin/python3", "-c", faults]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+
+    let script = format!(
+        "mount -t tmpfs -o size=1200k none . && cd . && cd \"$PWD\" || exit 99
+         {} import -o t.parquet \"$1\"/perf.data
+         code=$?; ls; cp t.parquet \"$1\"/copy; exit $code",
+        env!("CARGO_BIN_EXE_prepage-tools")
+    );
+    let small = tempfile::tempdir().unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-m", "sh", "-c", &script, "sh"]).arg(dir.path()).current_dir(small.path());
+    let output = unshare.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(125), "t.parquet\n".into()), "{said}");
+    assert!(
+        said.contains("written to t.parquet without the last ") && said.contains("disk is full"),
+        "{said}"
+    );
+    let facts = read_trace(&dir.path().join("copy")).unwrap().facts;
+    assert!(facts.unsaved > 0 && !facts.cut_short, "{facts:?}");
+
+    let data = std::fs::File::options().write(true).open(dir.path().join("perf.data")).unwrap();
+    let near_the_end = data.metadata().unwrap().len() / 20 * 19;
+    data.write_all_at(&[0; 1 << 16], near_the_end).unwrap();
+    let output = tools(dir.path(), &["import", "-o", "damaged.parquet"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("damaged")).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

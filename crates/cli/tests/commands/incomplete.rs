@@ -132,7 +132,10 @@ fn a_recording_cut_short() {
     // What a recorder that is killed leaves.
     drop(writer);
     let left = left.to_str().expect("text");
-    says_what_it_lacks(dir.path(), left, "cut_short", "the recorder was killed");
+    let gap = "the recorder was killed, or this is an incomplete copy";
+    says_what_it_lacks(dir.path(), left, "cut_short", gap);
+    let warned = text(&tools(dir.path(), &["report", "--by", "file", left]).stderr);
+    assert!(warned.contains("try: take another copy"), "{warned}");
 }
 
 #[test]

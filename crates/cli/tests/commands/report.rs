@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use prepage_core::{
-    ExactFacts, Fault, FaultClass, FilePages, Object, ObjectId, PageCacheFacts, PageIndex, ReadWait, Thread,
-    ThreadIndex, Trace, TraceFacts,
+    CodePlace, ExactFacts, Fault, FaultClass, FilePages, ImportFacts, Object, ObjectId, PageCacheFacts,
+    PageIndex, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
 use prepage_testing::{Need, has};
 use prepage_trace::parquet::write_trace;
@@ -72,6 +72,25 @@ fn the_overview_fits_a_screen_and_answers_which_where_and_how_long() {
     let output = prepage(&["report", "--json", "--class", "disk", "--by", "file"], &path);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&json["schema_version"], &json["by"]["file"]["rows"][0]["count"]), (&2.into(), &500.into()));
+}
+
+#[test]
+fn percentiles_of_many_groups_take_little_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    const STACKS: u32 = 200_000;
+    let mut trace = trace(STACKS.into(), 5000);
+    let place = |at: u32| CodePlace { object: Some(ObjectId(0)), offset: u64::from(at) * 16 };
+    trace.stacks = (0..STACKS).map(|at| Stack { places: vec![place(at)] }).collect();
+    trace.faults.iter_mut().zip(0..).for_each(|(fault, at)| fault.stack = Some(StackId::new(at)));
+    let path = written(dir.path(), "t.parquet", &trace);
+    let limited = "ulimit -v 1000000; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_prepage-tools")]);
+    let output = command.args(["report", "--json", "--by", "stack"]).arg(&path).output().expect("sh runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let row = &json["by"]["stack"]["rows"][0];
+    assert_eq!((&row["count"], row["p99_us"].as_f64()), (&STACKS.into(), Some(5.0)), "{row}");
 }
 
 #[test]
@@ -320,6 +339,46 @@ fn exact_recordings_are_compared_with_exact_ones_alone() {
     }
     let output = prepage(&["diff", "--threshold", "5", exact.to_str().expect("text")], &exact);
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn costs_with_what_recording_added_are_not_compared_with_costs_without() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut recorded = trace(1000, 5000);
+    recorded.facts.probe_cost_ns = Some(600);
+    let mut imported = trace(1000, 5600);
+    imported.facts.imported = Some(ImportFacts::default());
+    let recorded = written(dir.path(), "recorded.parquet", &recorded);
+    let imported = written(dir.path(), "imported.parquet", &imported);
+    let diff = |more: &[&str], before: &Path, after: &Path| {
+        prepage(&[&["diff"], more, &[before.to_str().expect("text")]].concat(), after)
+    };
+    for (before, after) in [(&recorded, &imported), (&imported, &recorded)] {
+        for of in ["total", "disk-total"] {
+            let refused = diff(&["--threshold", "10", "--of", of], before, after);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(125), "{said}");
+            assert!(
+                said.contains("imported.parquet is incomplete: costs hold what recording added"),
+                "{said}"
+            );
+            assert!(said.contains("try: --of count"), "{said}");
+        }
+        for of in ["count", "disk"] {
+            let allowed = diff(&["--threshold", "0", "--of", of], before, after);
+            assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+        }
+        let json = text(&diff(&["--json", "--of", "count"], before, after).stdout);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["comparable"], true);
+    }
+    let allowed = diff(&["--allow-incomplete", "--threshold", "10", "--json"], &recorded, &imported);
+    let json: serde_json::Value = serde_json::from_slice(&allowed.stdout).expect("JSON");
+    assert_eq!((allowed.status.code(), &json["comparable"]), (Some(1), &false.into()));
+    for alike in [&recorded, &imported] {
+        let equal = diff(&["--threshold", "0"], alike, alike);
+        assert!(equal.status.success() && equal.stderr.is_empty(), "{}", text(&equal.stderr));
+    }
 }
 
 #[test]
@@ -587,6 +646,8 @@ fn names_do_not_command_the_terminal() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut trace = trace(3, 5000);
     trace.threads[0].comm = "\x1b[31mRED\x07".into();
+    let of_later_terminals = "\u{9b}31mRED\u{202e}\x7f";
+    trace.threads[1].comm = of_later_terminals.into();
     trace.facts.command = vec!["a\x1b[2Jb".into()];
     trace.objects[0].path = "/tmp/two\nlines".into();
     let path = written(dir.path(), "t\x1b.parquet", &trace);
@@ -616,6 +677,14 @@ fn names_do_not_command_the_terminal() {
     }
     let json = text(&prepage(&["report", "--json", "--by", "comm"], &path).stdout);
     assert!(json.contains(r"\u001b[31mRED\u0007"), "{json}");
+    assert!(
+        json.contains(r"\u009b31mRED\u202e\u007f") && !json.contains(['\u{9b}', '\u{202e}', '\x7f']),
+        "{json}"
+    );
+    let parsed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(
+        parsed["slowest"].as_array().expect("a list").iter().any(|row| row["comm"] == of_later_terminals)
+    );
 }
 
 #[test]
@@ -635,9 +704,13 @@ fn what_became_of_files_pages_is_in_every_report() {
     let path = written(dir.path(), "t.parquet", &trace);
     let page = dir.path().join("t.html");
     let out = text(&prepage(&["report"], &path).stdout);
+    trace.faults.clear();
+    let without_faults = written(dir.path(), "empty.parquet", &trace);
+    let without_faults = text(&prepage(&["report"], &without_faults).stdout);
+    assert!(without_faults.contains("no page faults: the trace holds none\n\n"), "{without_faults}");
     assert!(prepage(&["report", "--html", page.to_str().expect("text")], &path).status.success());
     let page = std::fs::read_to_string(page).expect("written");
-    for shown in [&out, &page] {
+    for shown in [&out, &page, &without_faults] {
         for part in ["/usr/lib/read-in", "4321", "only mapped", "77", "for a read by", "recorder watches: 5"]
         {
             assert!(shown.contains(part), "{part}: {shown}");

@@ -59,7 +59,6 @@ pub fn write(
         *sum = sum.saturating_add(*weight);
     }
     for (line, sum) in lines {
-        let sum = if weight == Weight::Cost { sum / 1000 } else { sum };
         if sum > 0 {
             writeln!(out, "{line} {sum}")?;
         }

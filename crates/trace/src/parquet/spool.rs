@@ -105,6 +105,11 @@ impl Spool {
         self.readable = true;
     }
 
+    /// Has nothing stay behind when the file is not completed.
+    pub(super) fn discard(&mut self) {
+        self.readable = false;
+    }
+
     /// What stays behind when the file is not completed.
     pub(super) fn left_behind(&self) -> Option<&Path> {
         self.partial.as_deref().filter(|_| self.readable)

@@ -50,7 +50,7 @@ const BATCH_ROWS: usize = 8 << 10;
 /// Writes a trace to a file, a part at a time, so that its length is not bounded by memory.
 ///
 /// The file appears under its name when [`TraceWriter::finish`] has completed it; dropped before, it leaves
-/// [`TraceWriter::left_behind`].
+/// [`TraceWriter::left_behind`], unless by [`TraceWriter::discard`].
 pub struct TraceWriter {
     file: SerializedFileWriter<Spool>,
     columns: ArrowRowGroupWriterFactory,
@@ -185,6 +185,11 @@ impl TraceWriter {
         self.footer_end = self.file.bytes_written() as u64;
         self.file.inner_mut().is_readable();
         Ok(())
+    }
+
+    /// Gives the file up, with what is in it until now.
+    pub fn discard(mut self) {
+        self.file.inner_mut().discard();
     }
 
     /// Completes the file. Returns how many of the faults it had no room for.
