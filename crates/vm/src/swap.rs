@@ -56,9 +56,7 @@ impl Swap {
     fn file(&self) -> Result<File, MakeError> {
         let Some(path) = &self.directory else {
             // Reads as zeros, which is all it is for.
-            let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::NOEXEC_SEAL;
-            let made = rustix::fs::memfd_create("prepage-zeros", flags);
-            return Ok(made.map_err(|errno| failed(errno.into()))?.into());
+            return Ok(memfd::without_exec("prepage-zeros").map_err(failed)?.into());
         };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let made = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
