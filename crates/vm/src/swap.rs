@@ -75,9 +75,13 @@ impl Swap {
 }
 
 impl SwapFile {
+    fn has_place(&self, page: PageIndex) -> bool {
+        self.places[page.0 as usize].load(Ordering::Relaxed) != 0
+    }
+
     /// The pages of `range` that have no place yet.
     fn fresh(&self, range: PageRange) -> impl Iterator<Item = PageIndex> {
-        range.iter().filter(|page| self.places[page.0 as usize].load(Ordering::Relaxed) == 0)
+        range.iter().filter(move |&page| !self.has_place(page))
     }
 }
 
@@ -100,6 +104,10 @@ impl Home for SwapFile {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn takes(&self, page: PageIndex) -> bool {
+        self.swap.used_pages() < self.swap.most_pages || self.has_place(page)
     }
 
     fn is_swap(&self) -> bool {
