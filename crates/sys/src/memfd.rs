@@ -37,15 +37,30 @@ pub fn check_len(len_bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Makes an empty memfd, called `name` in /proc/PID/maps. It can never be executed as a file, which systems under
+/// vm.memfd_noexec=2 demand. Needs Linux 6.3.
+///
+/// # Errors
+/// EMFILE where no descriptor is left; [`io::ErrorKind::Unsupported`] where the kernel is too old.
+pub fn without_exec(name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+        // Who asks for such memfds serves faults of them, which takes more than the flag does.
+        Err(rustix::io::Errno::INVAL) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel has no memfds that cannot be executed; Linux 6.6 has all that maps need",
+        )),
+        made => Ok(made?),
+    }
+}
+
 impl Memfd {
-    /// Makes one of `len_bytes`, called `name` in /proc/PID/maps. It can never be executed as a file, which systems under
-    /// vm.memfd_noexec=2 demand. Needs Linux 6.3.
+    /// Makes one of `len_bytes`, by [`without_exec`].
     ///
     /// # Errors
-    /// EMFILE where no descriptor is left, EFBIG as [`check_len`].
+    /// As `without_exec`; EFBIG as [`check_len`].
     pub fn create(name: &str, len_bytes: u64) -> io::Result<Self> {
         check_len(len_bytes)?;
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
+        let fd = without_exec(name)?;
         rustix::fs::ftruncate(&fd, len_bytes)?;
         rustix::fs::fcntl_add_seals(&fd, FIXED)?;
         Ok(Self { fd, len: len_bytes, has_blocks: false })

@@ -182,9 +182,10 @@ pub(crate) fn fill(
         {
             map.show_ahead(at, object, frames, part, wanted.mark, account);
         }
+        // Counted with its last pages, before others see these.
+        account.tally.blocks_read += u64::from(part.end() == range.end());
         waiters.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
     }
-    account.tally.blocks_read += 1;
     Ok(waiters)
 }
 

@@ -21,7 +21,7 @@ pub enum MakeError {
         #[source]
         source: io::Error,
     },
-    /// No memory, descriptor or thread is left.
+    /// No memory, descriptor or thread is left, or the kernel is older than Linux 6.6.
     #[error("cannot make {what}")]
     System {
         /// What was wanted.

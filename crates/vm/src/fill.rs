@@ -225,7 +225,7 @@ pub(crate) fn after_failure(
 }
 
 /// Brings in the pages of `claim` of a local file, or of what is left of it after failures, for a fault of `by` if there is one.
-/// Nothing here allocates, or waits for a lock that others hold.
+/// Nothing here allocates, but for address space where nobody touches the pages yet, or waits for a lock that others hold.
 pub(crate) fn fill_local(
     object: &ObjectCore,
     frames: &Frames,
@@ -239,15 +239,26 @@ pub(crate) fn fill_local(
     if let Err(code) = reserve(object, &mut claim, wanted, &mut waiters, account) {
         return give_up(object, claim, wanted, code, waiters, account);
     }
+    // What no touch waits for leaves the buffers of touches alone, of which there are as many as reads may be under way.
+    let (buffers, taken) = match wanted.priority {
+        Priority::Demand => (&object.vm.buffers, Ok(object.vm.buffers.take())),
+        _ => (&object.vm.request_buffers, object.vm.request_buffers.take_or_make(BUFFER_PAGES)),
+    };
+    let mut buffer = match taken {
+        Ok(buffer) => buffer,
+        Err(error) => {
+            object.vm.release_frames(claim.range().len());
+            return give_up(object, claim, wanted, reason::of_errno(error.raw_os_error()), waiters, account);
+        }
+    };
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
-    let mut buffer = object.vm.buffers.take();
     if blocks::is_block(object, claim.range()) {
         let block = claim.range();
         match blocks::fill(object, frames, file, claim, wanted, &mut buffer, account) {
             Ok(listed) => {
                 waiters.listed |= listed.listed;
-                object.vm.buffers.give(buffer);
+                buffers.give(buffer);
                 return Filled { outcome: Ok(block), waiters };
             }
             // What came is told. Who goes on by steps comes again for the rest.
@@ -257,7 +268,7 @@ pub(crate) fn fill_local(
                 let came = PageRange::new(block.start(), rest.range().start());
                 object.vm.release_frames(rest.range().len());
                 waiters.listed |= listed.listed | rest.release().listed;
-                object.vm.buffers.give(buffer);
+                buffers.give(buffer);
                 object.vm.figures.settle(account);
                 return Filled { outcome: Ok(came), waiters };
             }
@@ -281,7 +292,7 @@ pub(crate) fn fill_local(
     {
         let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
         filled.waiters.listed |= waiters.listed;
-        object.vm.buffers.give(buffer);
+        buffers.give(buffer);
         return filled;
     }
     let filled = loop {
@@ -295,7 +306,7 @@ pub(crate) fn fill_local(
         }
         wanted.needed = wanted.needed_in(claim.range());
     };
-    object.vm.buffers.give(buffer);
+    buffers.give(buffer);
     filled
 }
 
@@ -447,4 +458,39 @@ fn read(
 
 fn valid_bytes(object: &ObjectCore, range: PageRange) -> usize {
     (object.len_bytes - range.start().offset_bytes()).min(range.bytes()) as usize
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Advice, MapOptions, Vm, VmOptions};
+
+    /// As while 64 touches wait for a slow device.
+    #[test]
+    fn what_nobody_touches_yet_is_read_without_the_buffers_of_touches() {
+        const PAGES: u64 = 1024;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let taken: Vec<Buffer> = std::iter::from_fn(|| vm.core.buffers.pop()).collect();
+        assert_eq!(taken.len(), 64);
+        let [now, soon] = [(0, PAGES / 2), (PAGES / 2, PAGES)]
+            .map(|(start, end)| PageRange::new(PageIndex(start), PageIndex(end)));
+        let came = std::thread::scope(|scope| {
+            map.advise(Advice::WillNeed(soon)).unwrap();
+            scope.spawn(|| map.populate(now).unwrap());
+            let began = Instant::now();
+            while object.resident_pages() < PAGES && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let came = object.resident_pages();
+            taken.into_iter().for_each(|buffer| vm.core.buffers.give(buffer));
+            came
+        });
+        assert_eq!(came, PAGES);
+    }
 }

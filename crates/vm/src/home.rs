@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use prepage_core::PageIndex;
+
 /// What takes the bytes of dirty pages, and gives them again when the object's pages are read.
 pub(crate) trait Home: Send + Sync + std::fmt::Debug {
     /// Writes all of `bytes` at `offset_bytes`.
@@ -14,6 +16,11 @@ pub(crate) trait Home: Send + Sync + std::fmt::Debug {
 
     /// Returns once all that was written will outlive the machine. An error is told once.
     fn sync(&self) -> io::Result<()>;
+
+    /// Whether it may take `page`: what it surely refuses need not be tried.
+    fn takes(&self, _page: PageIndex) -> bool {
+        true
+    }
 
     /// Whether it is a swap file: what goes there is of no use to anybody else, and only goes there to make room.
     fn is_swap(&self) -> bool {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use prepage_core::policy::Neighbours;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::block::BLOCK_BYTES;
+use prepage_sys::pagemap::PageEntry;
 use prepage_sys::userfaultfd::{Progress, Writes};
 
 use crate::addresses::MapRef;
@@ -52,6 +53,11 @@ const NEAR: u64 = 16;
 const NEAR_IN_ORDER: u64 = 256;
 /// Pages that are copied into a map at once.
 const COPY_PAGES: u64 = 16;
+/// Pages that are mapped in one section: who unwires, writes back or takes frames away waits for the sections of its object, and a fault of the map
+/// while an empty page table is freed. As many as a page table has.
+const SECTION_PAGES: u64 = 512;
+/// Pages that are looked at together in the page table.
+const LOOK_PAGES: u64 = 64;
 /// While the address space is being changed what cannot be done is tried again after so long at first: a fork takes no less.
 const PAUSE: Duration = Duration::from_micros(50);
 /// And at last.
@@ -513,11 +519,15 @@ impl MapCore {
             let end = PageIndex(first.page.0 + count);
             let mut place = first;
             while place.page < end {
-                let rest = PageRange::new(place.page, end);
-                match self.show(&place, frames, rest, true, account) {
-                    Ok(Shown::Pages(pages) | Shown::There(pages)) => {
+                let rest = PageRange::new(place.page, end.min(PageIndex(place.page.0 + SECTION_PAGES)));
+                match self.show(&place, frames, rest, false, account) {
+                    Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
                         change.is_over();
                         place.page.0 += pages.max(1);
+                        if matches!(shown, Shown::There(_)) {
+                            let behind = PageRange::new(place.page.min(rest.end()), rest.end());
+                            place.page.0 += self.mapped(&place, frames, behind, account);
+                        }
                         continue;
                     }
                     Ok(Shown::Changing) => match change.wait() {
@@ -542,6 +552,19 @@ impl MapCore {
             }
         }
         outcome
+    }
+
+    /// How many pages of `run` are mapped already, from the first one on: each of them would take a call of its own to find out. Of a map of this process.
+    fn mapped(&self, place: &Place<'_>, frames: &Frames, run: PageRange, account: &mut Account) -> u64 {
+        account.tally.shared_atomics += 2;
+        // As in `show`: who takes what is resident here out of the map waits for this, and comes after it.
+        let _section = self.mapping.begin(&frames.sections, account.cpu);
+        let resident = if run.is_empty() { None } else { frames.pages.resident_run(run.start(), run) };
+        let mut entries = [PageEntry::default(); LOOK_PAGES as usize];
+        let entries = &mut entries[..resident.map_or(0, |run| run.len().min(LOOK_PAGES)) as usize];
+        let address = self.span.start() + place.offset_of(run.start());
+        let known = self.vm.page_map().and_then(|table| table.entries(address, entries));
+        known.map_or(0, |()| entries.iter().take_while(|entry| entry.is_present()).count() as u64)
     }
 
     /// Whether writes to what is mapped now are to be told. Asked within a section of what is mapped: who begins to have them
@@ -586,4 +609,37 @@ fn spiral(frames: &Frames, page: PageIndex, each_way: u64, window: PageRange) ->
         }
     }
     PageRange::new(start, end)
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+    use crate::{MapOptions, Vm, VmOptions};
+
+    /// Each section is entered and left by two atomic operations.
+    #[test]
+    fn what_is_mapped_at_once_is_mapped_in_short_sections() {
+        const SECTIONS: u64 = 4;
+        let pages = SECTIONS * SECTION_PAGES;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(pages * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::shared().every_fault();
+        let map = vm.map(&object, &options).unwrap();
+        map.populate(map.window()).unwrap();
+        let map = vm.map(&object, &options).unwrap();
+        let show_all = || {
+            let mut account = Account::here();
+            map.core.show_all(map.window(), &mut account, |_, _, _| panic!("all are there")).unwrap();
+            let Account { tally, .. } = account;
+            (tally.pages_mapped, tally.shared_atomics / 2)
+        };
+        let (mapped, sections) = show_all();
+        assert_eq!((mapped, sections), (pages, SECTIONS));
+        // Now they are mapped, and looked at together.
+        let (mapped, sections) = show_all();
+        assert_eq!(mapped, 0);
+        assert!(sections <= 2 * pages.div_ceil(LOOK_PAGES), "{sections}");
+    }
 }

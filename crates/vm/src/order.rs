@@ -57,7 +57,7 @@ pub(crate) struct Entry {
 pub(crate) enum Look {
     /// It is not in memory any more.
     Gone,
-    /// It is pinned, or being filled.
+    /// It is pinned, or being filled, or what was written to it has nowhere to go.
     Held,
     /// It was touched since it was unwired.
     Touched,

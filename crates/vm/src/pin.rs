@@ -32,7 +32,8 @@ impl Pins {
         };
         let Unpinned { pinned, free, .. } = left;
         pinned.clear();
-        pinned.extend(self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units));
+        let units = self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units);
+        pinned.extend(units.filter(|run| run.start() < range.end() && range.start() < run.end()));
         pinned.sort_unstable_by_key(|run| run.start());
         free.clear();
         let mut at = range.start();
@@ -189,11 +190,14 @@ impl ObjectCore {
 
     fn unpin(&self, frames: &Frames, run: PageRange) {
         let _hurry = self.vm.pool.core().hurry();
-        let mut pins = frames.pins.lock().anyway();
+        let mut left = Unpinned::default();
+        let mut pins = frames.hold_pins(&mut left);
         let at = pins.ranges.iter().position(|range| *range == run).expect("pinned before");
         pins.ranges.swap_remove(at);
-        let is_free = |page: &PageIndex| !pins.ranges.iter().any(|range| range.contains(*page));
-        let freed = run.iter().filter(is_free).filter(|&page| frames.pages.set_pinned(page, false)).count();
+        // Pages that no other pin holds, found without looking at each pin for each page: others wait meanwhile.
+        pins.leave_out(run, 1, &mut left);
+        let free = left.free.iter().flat_map(|range| range.iter());
+        let freed = free.filter(|&page| frames.pages.set_pinned(page, false)).count();
         self.vm.pool.core().frames.unpin(freed as u64);
     }
 }
@@ -203,7 +207,7 @@ mod tests {
     use prepage_core::PAGE_SIZE;
 
     use super::*;
-    use crate::{Advice, MapOptions, Vm, VmOptions};
+    use crate::{Advice, MapOptions, Pool, Vm, VmOptions};
 
     fn pages(start: u64, end: u64) -> PageRange {
         PageRange::new(PageIndex(start), PageIndex(end))
@@ -251,5 +255,28 @@ mod tests {
         drop(pinned);
         map.advise(Advice::DontNeed(map.window())).unwrap();
         assert!(shown().is_empty());
+    }
+
+    #[test]
+    fn what_other_pins_hold_stays_pinned() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * PAGE_SIZE).unwrap();
+        let pool = Pool::new(1 << 20).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let frames = object.core.frames().unwrap();
+        let pinned =
+            || -> Vec<u64> { (0..16).filter(|&page| frames.pages.is_pinned(PageIndex(page))).collect() };
+        let all = map.pin(pages(0, 16)).unwrap();
+        let others = [(14, 16), (3, 5), (4, 6), (9, 10)].map(|(start, end)| map.pin(pages(start, end)));
+        assert_eq!(pool.figures().pinned_pages, 16);
+        drop(all);
+        assert_eq!((pinned(), pool.figures().pinned_pages), (vec![3, 4, 5, 9, 14, 15], 6));
+        let [_end, first, second, _alone] = others.map(Result::unwrap);
+        drop(second);
+        assert_eq!((pinned(), pool.figures().pinned_pages), (vec![3, 4, 9, 14, 15], 5));
+        drop(first);
+        assert_eq!((pinned(), pool.figures().pinned_pages), (vec![9, 14, 15], 3));
     }
 }

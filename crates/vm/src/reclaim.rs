@@ -1,6 +1,6 @@
 //! Frames are taken from pages that are idle, so that others can come: by a thread of the pool, or by who asks for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,6 +65,8 @@ struct Victim {
 struct Search {
     /// The objects that it met: each is looked up once.
     objects: HashMap<u32, Option<Arc<ObjectCore>>>,
+    /// Frames that could not be written: they are not tried once more, and others go instead.
+    refused: HashSet<Entry>,
     /// When its last batch began, if it rests between batches: the one that somebody waits for does not.
     began: Option<Instant>,
 }
@@ -126,6 +128,12 @@ impl Search {
 
     fn object(&mut self, pool: &PoolCore, key: u32) -> Option<&Arc<ObjectCore>> {
         self.objects.entry(key).or_insert_with(|| pool.object(key)).as_ref()
+    }
+
+    /// What became of a frame that was queued.
+    fn look(&mut self, pool: &PoolCore, entry: Entry, watched: bool) -> Look {
+        let is_refused = self.refused.contains(&entry);
+        look(self.object(pool, entry.object).map(|object| &**object), entry, watched, is_refused)
     }
 
     /// Nobody else may hold an object by now.
@@ -200,10 +208,9 @@ impl Reclaim {
         }
         for order in &mut self.orders {
             order.retain(|entry| {
-                let object = search.object(pool, entry.object);
-                let is_gone = look(object.map(|object| &**object), entry, false) == Look::Gone;
+                let is_gone = search.look(pool, entry, false) == Look::Gone;
                 if is_gone {
-                    unqueue(object, entry);
+                    unqueue(search.object(pool, entry.object), entry);
                 }
                 !is_gone
             });
@@ -263,9 +270,11 @@ impl Reclaim {
     /// Which frames go next, up to `most`; where `forced` also those that were touched.
     fn choose(&mut self, pool: &PoolCore, search: &mut Search, most: u64, forced: bool) -> Vec<Victim> {
         let mut victims = Vec::new();
-        let first = first_class(self.orders.each_ref().map(Order::len));
-        let others = [DATA, MEMORY, CODE].into_iter().filter(|&class| class != first);
-        for class in [first].into_iter().chain(others) {
+        let mut lens = self.orders.each_ref().map(Order::len);
+        while lens != [0; 3] {
+            // One that gives nothing makes room for no other.
+            let class = first_class(lens);
+            lens[class] = 0;
             // Once more where nothing that was unwired is idle.
             for last in [false, true] {
                 self.choose_of(pool, search, class, most, forced, &mut victims);
@@ -294,8 +303,7 @@ impl Reclaim {
         while (victims.len() as u64) < most {
             let search_now = std::cell::RefCell::new(&mut *search);
             let next = self.orders[class].next(forced, now, |entry, watched| {
-                let mut search = search_now.borrow_mut();
-                look(search.object(pool, entry.object).map(|object| &**object), entry, watched && !forced)
+                search_now.borrow_mut().look(pool, entry, watched && !forced)
             });
             match next {
                 Next::Reclaim(queued) => {
@@ -381,17 +389,17 @@ impl Reclaim {
             (batch, rest) = rest.split_at(first_batch(rest));
             let is_dirty = batch[0].0;
             let batch = || batch.iter().map(|(_, victim)| victim);
-            let Some(object) = search.object(pool, batch().next().expect("one").queued.entry.object) else {
-                continue;
-            };
+            let key = batch().next().expect("one").queued.entry.object;
+            let Some(object) = search.object(pool, key) else { continue };
             let Some(frames) = object.frames() else { continue };
+            let mut refused = Vec::new();
             let claimed = Claimed::room_for(object, frames, batch().len());
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
                         let pages: Vec<PageIndex> =
                             batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                        object.clean(frames, &pages, forced);
+                        refused = object.clean(frames, &pages, forced);
                     }
                     let pins = object.hold_pins_of_blocks(frames);
                     let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
@@ -429,6 +437,7 @@ impl Reclaim {
                 }
             }
             all += taken;
+            search.refused.extend(refused.into_iter().map(|page| Entry { object: key, page: page.0 }));
             search.rest(pool);
         }
         // The pool may hold less than it was made for: its limit changes, or is so high that it is never reached.
@@ -452,13 +461,17 @@ fn first_class([data, memory, code]: [usize; 3]) -> usize {
     }
 }
 
-/// What became of a frame that was queued.
-fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
+/// What became of a frame that was queued. What was written to it may have been refused.
+fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool, is_refused: bool) -> Look {
     let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
     let page = PageIndex(entry.page);
+    let is_stuck = frames
+        .dirty
+        .as_ref()
+        .is_some_and(|dirty| (is_refused || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page));
     match frames.pages.idleness(page) {
         Idleness::Missing => Look::Gone,
-        Idleness::Held => {
+        idleness if is_stuck || idleness == Idleness::Held => {
             // It is queued anew, as one that is wired.
             frames.pages.end_watch(page);
             Look::Held
@@ -467,7 +480,7 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool) -> Look {
             frames.pages.end_watch(page);
             Look::Touched
         }
-        Idleness::Wired | Idleness::Unwired => Look::Idle,
+        _ => Look::Idle,
     }
 }
 

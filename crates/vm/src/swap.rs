@@ -56,9 +56,7 @@ impl Swap {
     fn file(&self) -> Result<File, MakeError> {
         let Some(path) = &self.directory else {
             // Reads as zeros, which is all it is for.
-            let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::NOEXEC_SEAL;
-            let made = rustix::fs::memfd_create("prepage-zeros", flags);
-            return Ok(made.map_err(|errno| failed(errno.into()))?.into());
+            return Ok(memfd::without_exec("prepage-zeros").map_err(failed)?.into());
         };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let made = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
@@ -77,9 +75,13 @@ impl Swap {
 }
 
 impl SwapFile {
+    fn has_place(&self, page: PageIndex) -> bool {
+        self.places[page.0 as usize].load(Ordering::Relaxed) != 0
+    }
+
     /// The pages of `range` that have no place yet.
     fn fresh(&self, range: PageRange) -> impl Iterator<Item = PageIndex> {
-        range.iter().filter(|page| self.places[page.0 as usize].load(Ordering::Relaxed) == 0)
+        range.iter().filter(move |&page| !self.has_place(page))
     }
 }
 
@@ -102,6 +104,10 @@ impl Home for SwapFile {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn takes(&self, page: PageIndex) -> bool {
+        self.swap.used_pages() < self.swap.most_pages || self.has_place(page)
     }
 
     fn is_swap(&self) -> bool {

@@ -58,6 +58,10 @@ impl Default for Came {
 }
 
 impl Came {
+    fn written_pages(&self) -> u64 {
+        self.written.iter().map(|part| part.len()).sum()
+    }
+
     fn fail(&mut self, page: PageIndex, error: FlushError, dirty: &Dirty) {
         self.refused.push(page);
         // Where a swap file is full pages that have no place in it are refused, which takes no time, and others are not.
@@ -267,45 +271,44 @@ impl ObjectCore {
             if batch.is_empty() {
                 return outcome.map(|()| pages);
             }
-            let (done, error) = self.write_batch(frames, dirty, &batch, &mut written);
-            pages += done;
-            outcome = outcome.and(error);
+            let came = self.write_batch(frames, dirty, &batch, &mut written);
+            pages += came.written_pages();
+            outcome = outcome.and(came.outcome);
         }
     }
 
-    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away. What cannot be written stays; all of them do
+    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away; gives those that could not be written. They stay; all of them do
     /// while somebody else writes pages of the object, unless that `is_waited_for`.
-    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) {
+    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) -> Vec<PageIndex> {
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
-        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return };
+        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return Vec::new() };
         let mut written = match dirty.written.try_lock().anyway() {
             Some(written) => written,
             None if is_waited_for => dirty.written.lock().anyway(),
-            None => return,
+            None => return Vec::new(),
         };
-        let batch: Vec<_> = pages.iter().copied().filter(|&page| dirty.begin(&frames.pages, page)).collect();
-        if !batch.is_empty() {
-            // Nobody can be told; the next flush tells.
-            let _ = self.write_batch(frames, dirty, &batch, &mut written);
+        let may_go = |&page: &PageIndex| dirty.home.takes(page) && dirty.begin(&frames.pages, page);
+        let batch: Vec<_> = pages.iter().copied().filter(may_go).collect();
+        if batch.is_empty() {
+            return batch;
         }
+        // Nobody can be told; the next flush tells.
+        self.write_batch(frames, dirty, &batch, &mut written).refused
     }
 
-    /// The marks of `batch`, which ascends, were taken: writes it, and says how much was written.
+    /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that.
     fn write_batch(
         &self,
         frames: &Frames,
         dirty: &Dirty,
         batch: &[PageIndex],
         written: &mut Written,
-    ) -> (u64, Result<(), FlushError>) {
+    ) -> Came {
         // Who let a write happen before the mark was taken has done so when this returns.
         frames.sections.wait();
         let buffer = self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1));
-        let (mut buffer, mut outcome) = match buffer {
-            Ok(buffer) => (Some(buffer), Ok(())),
-            Err(error) => (None, Err(FlushError::System(error))),
-        };
-        let (mut pages, mut failed) = (0, 0);
+        let mut all = Came::default();
+        let mut buffer = buffer.map_err(|error| all.outcome = Err(FlushError::System(error))).ok();
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
@@ -314,34 +317,35 @@ impl ObjectCore {
                     Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len()), &mut came),
                     None => came.refused.extend(run.iter()),
                 }
-                pages += came.written.iter().map(|part| part.len()).sum::<u64>();
-                failed += came.refused.len() as u64;
                 // What went to a swap file is never synced.
                 for part in came.written.iter().filter(|_| !dirty.home.is_swap()) {
                     written.since_sync.insert(part.start().0..part.end().0);
                 }
-                outcome = outcome.and(came.outcome);
                 for page in run.iter() {
                     dirty.end(&frames.pages, page, came.refused.binary_search(&page).is_err());
                 }
+                all.written.append(&mut came.written);
+                all.refused.append(&mut came.refused);
+                all.outcome = all.outcome.and(came.outcome);
             }
         }
         if let Some(buffer) = buffer {
             self.vm.request_buffers.give(buffer);
         }
-        if failed < batch.len() as u64 {
+        if all.refused.len() < batch.len() {
             // Reads may wait for frames that are clean now.
             self.vm.pool.core().frames.may_go();
         }
+        let pages = all.written_pages();
         let swapped = if dirty.home.is_swap() { pages } else { 0 };
         let tally = Tally {
             pages_written_back: pages - swapped,
             pages_swapped: swapped,
-            write_backs_failed: failed,
+            write_backs_failed: all.refused.len() as u64,
             ..Tally::default()
         };
         self.vm.figures.add(Account::here().cpu, &tally);
-        (pages, outcome)
+        all
     }
 
     /// Writes what was written to of `run`, whose bytes `bytes` has room for. One page that fails keeps no other from being written.

@@ -157,21 +157,20 @@ fn make_range(
     let uffd = &map.space.uffd;
     let mut from = range.start();
     let mut was_there = false;
+    let mut most = CALL_PAGES;
     while from < range.end() {
         let offset = map.offset_of(from);
-        let pages = (range.end().0 - from.0).min(CALL_PAGES);
+        let pages = (range.end().0 - from.0).min(most);
         let section = map.mapping.begin(&map.vm.zeros.sections, rustix::thread::sched_getcpu());
         account.tally.shared_atomics += 2;
         let told = map.writes_told();
-        let made = |pages: u64| {
-            // The kernel's page of zeros cannot be had protected.
-            if write || told == Writes::Told {
-                uffd.copy(&map.span, offset, &zeros[..(pages * PAGE_SIZE) as usize], told)
-            } else {
-                uffd.map_zero(&map.span, offset, pages * PAGE_SIZE)
-            }
+        // The kernel's page of zeros cannot be had protected.
+        let made = if write || told == Writes::Told {
+            uffd.copy(&map.span, offset, &zeros[..(pages * PAGE_SIZE) as usize], told)?
+        } else {
+            uffd.map_zero(&map.span, offset, pages * PAGE_SIZE)?
         };
-        let (made, passed) = match made(pages)? {
+        let (made, passed) = match made {
             Progress::Done => (pages, 0),
             Progress::Part(bytes) => (bytes / PAGE_SIZE, 0),
             Progress::Mapped => {
@@ -184,15 +183,15 @@ fn make_range(
             }
             Progress::Changing => return Ok(Made::Changing(from)),
             Progress::Hole => return Err(rustix::io::Errno::NOMEM.into()),
-            // The program split the mapping by an advice of its own: the touched page alone is surely in one.
-            Progress::Split if pages > 1 => match made(1)? {
-                Progress::Done => (1, 0),
-                Progress::Split | Progress::Gone if from == page => return Ok(Made::Gone),
-                _ => (0, 1),
-            },
+            // The program split the mapping by an advice of its own: a page alone is surely in one.
+            Progress::Split if pages > 1 => {
+                most = 1;
+                continue;
+            }
             Progress::Split | Progress::Gone if from == page => return Ok(Made::Gone),
             Progress::Split | Progress::Gone => (0, 1),
         };
+        most = CALL_PAGES;
         map.forget_poisoned_pages(PageRange::new(from, PageIndex(from.0 + made)), account);
         drop(section);
         account.tally.pages_zeroed += made;

@@ -475,3 +475,40 @@ fn what_cannot_be_inherited_says_so() {
         assert!(matches!(map.snapshot(), Err(SnapshotError::Inherited)));
     }
 }
+
+/// Where the program split the mapping each page takes two calls of the kernel, and a fork may begin between the two.
+#[test]
+fn zeros_of_a_mapping_that_is_split_are_populated_while_children_are_forked() {
+    const NAME: &str = "zeros_of_a_mapping_that_is_split_are_populated_while_children_are_forked";
+    if !is_alone(NAME) {
+        return;
+    }
+    const PAGES: u64 = 512;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = Stop(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(exit_of(Forked::new(|| 0).unwrap()), Some(0));
+            }
+        });
+        for _ in 0..50 {
+            let map = vm.map(&zeros, &inherited()).unwrap();
+            for page in (0..PAGES).step_by(2) {
+                let at = (map.address() + page * PAGE_SIZE) as *mut libc::c_void;
+                // SAFETY: an advice that changes nothing but how the kernel keeps the mapping.
+                assert_eq!(unsafe { libc::madvise(at, 4096, libc::MADV_RANDOM) }, 0);
+            }
+            map.populate(map.window()).unwrap();
+            let is_there = |page| prepage_sys::region::is_present(map.address() + page * PAGE_SIZE).unwrap();
+            let missing: Vec<u64> = (0..PAGES).filter(|&page| !is_there(page)).collect();
+            assert!(missing.is_empty(), "{missing:?}");
+        }
+        drop(stop);
+    });
+}

@@ -3,10 +3,11 @@
 mod support;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_vm::{AccessError, FlushError, MapOptions, Pool, PoolOptions, Reason, Vm, VmOptions};
-use support::{Words, left_in, modes, pages, touch, word};
+use support::{Words, file, left_in, modes, pages, touch, word};
 
 /// A pool of 64 frames, with a swap file of so many pages.
 fn with_swap(swap_pages: u64) -> (Pool, Vm) {
@@ -88,7 +89,7 @@ fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
         };
         assert!(matches!(refused, AccessError::Unavailable { reason: Reason::NoFrames, .. }), "{refused}");
         assert!((64..=64 + swap_pages).contains(&written), "{written}");
-        assert!(vm.statistics().counted.write_backs_failed > 0);
+        assert_eq!(pool.figures().swap_pages, swap_pages);
         // What was written is there, in memory or not, while there is a frame to read it to.
         let in_memory = (0..written).filter(|&page| object.is_resident(pages(page, page + 1).start()));
         let mut byte = [0];
@@ -103,6 +104,81 @@ fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
         assert!((0..200).all(|page| touch(&map, page) == word(page * PAGE_SIZE)));
         assert_eq!(pool.figures().swap_pages, 0);
     }
+}
+
+#[test]
+fn files_are_read_in_a_pool_that_is_full_of_memory() {
+    // In a swap file that takes nothing, and in one that gets full.
+    for swap_pages in [0, 16] {
+        let (pool, vm) = with_swap(swap_pages);
+        let object = vm.memory((57 + swap_pages) * PAGE_SIZE).unwrap();
+        let memory = vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
+        (0..57 + swap_pages).for_each(|page| memory.write_at(page * PAGE_SIZE, &[7]).unwrap());
+        let file = file(100 * PAGE_SIZE);
+        let map =
+            vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared().policy("none".parse().unwrap()));
+        let map = map.unwrap();
+        let mut bytes = [0; 8];
+        for page in 0..100 {
+            let read = map.read_at(page * PAGE_SIZE, &mut bytes);
+            assert!(read.is_ok(), "page {page} beside {swap_pages} in swap: {read:?} {:?}", pool.figures());
+            assert_eq!(u64::from_le_bytes(bytes), word(page * PAGE_SIZE));
+        }
+        assert_eq!(pool.figures().swap_pages, swap_pages);
+    }
+}
+
+#[test]
+fn memory_is_written_to_in_a_pool_that_is_full_of_pages_that_cannot_be_written_back() {
+    let (pool, vm) = with_swap(1024);
+    let file = file(40 * PAGE_SIZE);
+    let object = vm.file_writable(file.path()).unwrap();
+    let dirty = vm.map(&object, &MapOptions::writable()).unwrap();
+    (0..40).for_each(|page| dirty.write_at(page * PAGE_SIZE, &[7]).unwrap());
+    // Of a file that was truncated nothing can be written.
+    file.as_file().set_len(0).unwrap();
+    let memory = vm.memory(100 * PAGE_SIZE).unwrap();
+    let memory = vm.map(&memory, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
+    for page in 0..100 {
+        let written = memory.write_at(page * PAGE_SIZE, &[7]);
+        assert!(written.is_ok(), "page {page}: {written:?} {:?}", pool.figures());
+    }
+    assert_eq!(object.dirty_pages(), 40);
+    file.as_file().set_len(40 * PAGE_SIZE).unwrap();
+    object.flush(object.pages()).unwrap();
+    assert!(std::fs::read(file.path()).unwrap().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 7));
+}
+
+#[test]
+fn what_cannot_make_room_is_left_alone() {
+    const PAGES: u64 = 32;
+    let quiet = || VmOptions::default().explain(false).write_back_after(Duration::from_secs(1 << 20));
+    let vm = |pool: &Pool| Vm::new(quiet().pool(pool)).unwrap();
+    // Memory without a swap file stays open for writes.
+    let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+    let vm_of_memory = vm(&pool);
+    let memory = vm_of_memory.memory(PAGES * PAGE_SIZE).unwrap();
+    let map = vm_of_memory.map(&memory, &MapOptions::writable()).unwrap();
+    let store = |value: u8| {
+        (0..PAGES)
+            .for_each(|page| map.as_atomics()[(page * PAGE_SIZE) as usize].store(value, Ordering::Relaxed));
+    };
+    store(1);
+    let before = vm_of_memory.statistics().counted.soft;
+    assert_eq!(pool.reclaim(1), 0);
+    store(2);
+    let counted = vm_of_memory.statistics().counted;
+    assert_eq!((counted.soft - before, counted.write_backs_failed), (0, 0));
+    // What a file refuses is tried once.
+    let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+    let vm_of_file = vm(&pool);
+    let file = file(PAGES * PAGE_SIZE);
+    let object = vm_of_file.file_writable(file.path()).unwrap();
+    let map = vm_of_file.map(&object, &MapOptions::writable()).unwrap();
+    (0..PAGES).for_each(|page| map.write_at(page * PAGE_SIZE, &[7]).unwrap());
+    file.as_file().set_len(0).unwrap();
+    assert_eq!(pool.reclaim(1), 0);
+    assert_eq!(vm_of_file.statistics().counted.write_backs_failed, PAGES);
 }
 
 #[test]

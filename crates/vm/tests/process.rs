@@ -486,6 +486,34 @@ fn an_advice_of_the_program_that_splits_a_mapping_costs_no_page() {
 }
 
 #[test]
+fn pages_that_are_mapped_already_take_no_call_each_to_be_populated() {
+    const NAME: &str = "pages_that_are_mapped_already_take_no_call_each_to_be_populated";
+    if is_child(NAME) {
+        let vm = vm();
+        let object = vm.source("words", Words { len_bytes: 1024 * 4096, ..Default::default() }).unwrap();
+        for mode in modes(&vm, &object) {
+            let map = vm.map(&object, &MapOptions::shared().mode(mode).every_fault()).unwrap();
+            map.populate(map.window()).unwrap();
+            // Each gap is filled, and none stands for another.
+            map.advise(Advice::DontNeed(pages(100, 101))).unwrap();
+            map.advise(Advice::DontNeed(pages(700, 900))).unwrap();
+            map.populate(map.window()).unwrap();
+            let is_there = |page: &u64| prepage_sys::region::is_present(map.address() + page * 4096).unwrap();
+            assert_eq!((0..1024).filter(is_there).count(), 1024, "{mode:?}");
+        }
+        return;
+    }
+    if !prepage_testing::has(prepage_testing::Need::Tool("strace".to_owned())) {
+        return;
+    }
+    let calls = tempfile::NamedTempFile::new().unwrap();
+    let before = ["strace", "-f", "-e", "trace=ioctl", "-o", calls.path().to_str().unwrap()];
+    prepage_testing::assert_passed(&child(NAME, &before));
+    let calls = std::fs::read_to_string(calls.path()).unwrap().matches("ioctl(").count();
+    assert!((1..200).contains(&calls), "{calls}");
+}
+
+#[test]
 fn memfds_are_made_where_executable_ones_are_forbidden() {
     // For a PID namespace of its own.
     if !prepage_testing::has(prepage_testing::Need::Root) {

@@ -238,3 +238,19 @@ fn a_vm_that_gets_no_memory_leaves_no_thread() {
         until(|| !std::fs::read_dir("/proc/self/task").unwrap().any(is_of_vm));
     }
 }
+
+/// As before Linux 6.3, which knows no memfds that cannot be executed.
+#[test]
+fn a_kernel_that_is_too_old_is_named() {
+    const NOEXEC_SEAL: u32 = 8;
+    let file = file(PAGE_SIZE);
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let too_old = [(libc::SYS_memfd_create, When::Bits(1, NOEXEC_SEAL))];
+    let came = while_failing(libc::EINVAL, &too_old, || {
+        [vm.memory(PAGE_SIZE).unwrap_err(), vm.file(file.path()).unwrap_err()]
+    });
+    for error in came.into_iter().flatten() {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(cause.as_ref().is_some_and(|cause| cause.contains("Linux 6.6")), "{error}: {cause:?}");
+    }
+}

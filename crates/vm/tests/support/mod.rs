@@ -61,6 +61,7 @@ pub fn random() -> impl FnMut(u64) -> u64 {
 }
 
 /// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.
+#[track_caller]
 pub fn until(condition: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
