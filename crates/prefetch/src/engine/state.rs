@@ -228,8 +228,9 @@ impl State {
 
     /// `reads` of files that are there, apart but for those that lie side by side on the device, or with a hole between them that is read over.
     fn side_by_side(&self, reads: &[Read]) -> Vec<Request> {
-        let there =
-            |read: &Read| Some(Piece { file: self.file(read.file).ok()?, range: read.range, is_hole: false });
+        let there = |read: &Read| {
+            Some(Piece { file: self.file_to_read(read.file).ok()?, range: read.range, is_hole: false })
+        };
         let there = reads.iter().filter_map(there);
         if reads.len() == 1 {
             return there.map(|piece| vec![piece]).collect();
@@ -344,3 +345,7 @@ pub(crate) fn bring_in(pieces: &[Piece], waits: bool, bin: Option<&OwnedFd>) {
         }
     }
 }
+
+    fn file_to_read(&self, at: usize) -> Result<Arc<File>, Skipped> {
+        self.files.open_to_read(at, &self.profile.files[at])
+    }
