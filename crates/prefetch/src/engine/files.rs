@@ -14,7 +14,7 @@ use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
 /// How often, and after which pauses, a reader tries to open a file where no more may be open: others are done with theirs soon.
-const TRIES: u32 = 50;
+const TRIES: u32 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 /// The files of a profile, in its order.
@@ -112,8 +112,11 @@ impl Files {
             if !matches!(opened, Err(Skipped::TooMany)) {
                 return opened;
             }
-            self.kept_max.store(self.kept.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
-            self.close();
+            let kept = self.kept.load(Ordering::Relaxed);
+            if kept > 0 {
+                self.kept_max.store(kept / 2, Ordering::Relaxed);
+                self.close();
+            }
             std::thread::sleep(TRY_AGAIN);
             opened = self.open(at, known);
         }
@@ -125,13 +128,6 @@ impl Files {
         let max = self.kept_max.load(Ordering::Relaxed);
         let one_more = |kept| (kept < max).then_some(kept + 1);
         self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-    }
-
-    /// Gives back the place of `file`, which is dropped.
-    fn let_go(&self, file: Option<Arc<File>>) {
-        if file.is_some() {
-            self.kept.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 
     /// File `at`, if it is open.
@@ -155,16 +151,16 @@ impl Files {
             slot.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left == Ok(1) {
             let file = slot.open.lock().anyway().take();
-            self.let_go(file);
+            self.kept.fetch_sub(file.is_some().into(), Ordering::Relaxed);
         }
     }
 
     /// Closes all but those that somebody opens just now. What is still to be read of them is opened again.
     pub(super) fn close(&self) {
-        self.slots.iter().filter_map(|slot| slot.open.try_lock().ok()).for_each(|mut open| {
-            let file = open.take();
-            drop(open);
-            self.let_go(file);
+        let open = self.slots.iter().filter_map(|slot| slot.open.try_lock().ok()?.take());
+        open.for_each(|file| {
+            drop(file);
+            self.kept.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
