@@ -123,7 +123,14 @@ pub fn account(profile: &Profile, outcome: &Prefetched, left: &[(String, String)
     let megabytes = outcome.requested_bytes as f64 / 1e6;
     let files = profile.files.len() - outcome.skipped.len().min(profile.files.len());
     let short = if outcome.memory_was_short { "; ended early, for memory got short" } else { "" };
-    with_left_out(&format!("prefetched {megabytes:.1} MB of {}{short}", counted(files, "file")), left)
+    let kept_out = match outcome.left_out_bytes {
+        0 => String::new(),
+        bytes => format!("; {:.1} MB left out, for little memory is left", bytes as f64 / 1e6),
+    };
+    with_left_out(
+        &format!("prefetched {megabytes:.1} MB of {}{kept_out}{short}", counted(files, "file")),
+        left,
+    )
 }
 
 /// One line: what an observed start was seen to use, and what could not be seen.

@@ -20,6 +20,7 @@ mod files;
 mod state;
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{DeviceFigures, PageIndex};
+use prepage_profiles::at_hand::at_hand;
 use prepage_profiles::identity::Skipped;
 use prepage_sys::sync::Anyway;
 
@@ -52,6 +54,8 @@ const NAME_THREADS_FAR: u32 = 24;
 const PROBES: usize = 8;
 /// Entries of a directory are asked for in pieces of this size.
 const LISTING_BYTES: usize = 32 << 10;
+/// What an entry takes besides its name: inode, offset, length and kind, padded, as getdents64(2) has it and file systems have about the same.
+const ENTRY_BYTES: u64 = 24;
 /// A listing's buffer and some frames.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -62,6 +66,8 @@ pub struct Prefetched {
     pub requested_bytes: u64,
     /// Of them, bytes of the device itself ([`Engine::give_device`]).
     pub device_bytes: u64,
+    /// Bytes that were left out before the first read, for little memory was left.
+    pub left_out_bytes: u64,
     /// Files of the profile that are no longer what was learned, by index.
     pub skipped: Vec<(usize, Skipped)>,
     /// Whether it ended early because memory got short.
@@ -90,7 +96,20 @@ pub fn device_of(profile: &Profile) -> DeviceFigures {
         }
     }
     let most = pages.iter().max_by_key(|(_, count)| count);
-    most.and_then(|&(device, _)| Cache::of_user()?.figures(device)).unwrap_or_default()
+    most.and_then(|&(device, _)| Cache::of_user()?.figures(number_now(profile, device))).unwrap_or_default()
+}
+
+/// The number of the device that had the number `learned` when `profile` was: after a boot disks may have others. One file tells, the program's
+/// own if it lies there, for that is looked up in any case; where memory does not know it, the number is taken for the same.
+fn number_now(profile: &Profile, learned: u64) -> u64 {
+    let lies_there = |file: &&ProfiledFile| file.identity.device == learned;
+    let own = profile.files.iter().find(|file| file.path == profile.program).filter(lies_there);
+    let file = own.or_else(|| profile.files.iter().find(lies_there));
+    let now = file.and_then(|file| {
+        let now = at_hand(Path::new(&file.path)).ok()?.identity();
+        now.is_same(&file.identity).then_some(now.device)
+    });
+    now.unwrap_or(learned)
 }
 
 /// What one thread does of a prefetch.
@@ -155,7 +174,7 @@ impl Engine {
             amounts: Arc::default(),
             device_bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            memory_was_short: AtomicBool::new(false),
+            left_out_bytes: 0,
             at_work: Mutex::new(0),
             ended: Condvar::new(),
         };
@@ -361,8 +380,9 @@ impl Engine {
         Prefetched {
             requested_bytes: self.state.amounts.requested_bytes(),
             device_bytes: self.state.device_bytes.load(Ordering::Relaxed),
+            left_out_bytes: self.state.left_out_bytes,
             skipped: self.state.files.skipped(),
-            memory_was_short: self.state.memory_was_short.load(Ordering::Relaxed),
+            memory_was_short: self.state.amounts.memory_was_short(),
         }
     }
 

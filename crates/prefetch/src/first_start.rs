@@ -63,6 +63,7 @@ fn prefetch(program: &Path, stores: &Stores, threads: u32, listener: &Listener, 
             _ => bring_in(&own, program, over),
         };
         total.requested_bytes += first.requested_bytes;
+        total.left_out_bytes += first.left_out_bytes;
         total.memory_was_short |= first.memory_was_short;
     });
     all.files.extend(own.files);

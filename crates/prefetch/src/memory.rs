@@ -1,17 +1,19 @@
 //! How much there is for guesses.
 //!
 //! Half of the memory that is available, of the machine, of each control group that this process is in and of the NUMA node that it runs
-//! on, and nothing once somebody waits for memory. What is read ahead can be dropped again at any time, but to make room for it the
+//! on, and nothing once somebody in these groups waits for memory, or on the machine while it has little left. What is read ahead can be dropped again at any time, but to make room for it the
 //! kernel may drop what is needed more. Of tasks, where there is a limit, a quarter
 //! of what is left but for those that a large program begins with.
 
 mod node;
 mod tasks;
 
+use std::path::{Path, PathBuf};
+
 use node::Node;
 use prepage_sys::cgroup::Memberships;
-use prepage_sys::memory_left::Cgroups;
 pub use prepage_sys::memory_left::available_kib;
+use prepage_sys::memory_left::{Cgroups, Left, of_machine};
 use prepage_sys::proc_file;
 pub(crate) use tasks::Tasks;
 
@@ -22,6 +24,11 @@ const RESERVE_BYTES: u64 = 16 << 20;
 /// Time that tasks of this machine or control group may wait for memory while a prefetch runs. Some wait for a moment now
 /// and then where there is plenty.
 const STALLED_US_MAX: u64 = 2_000;
+/// The machine's waits count while less than this part of its memory is available. The kernel adds to them those of every control group
+/// that is at a limit of its own, and those for pages that are read back, however much memory there is.
+const SHORT_SHARE: u64 = 16;
+/// Where the kernel tells how long tasks of the machine waited for memory.
+const MACHINE_PRESSURE: &str = "/proc/pressure/memory";
 
 /// What a prefetch may use, looked at again while it runs.
 #[derive(Clone, Debug)]
@@ -30,7 +37,9 @@ pub struct Budget {
     /// The node that what is read comes to; `None` where it does not matter.
     node: Option<Node>,
     tasks: Tasks,
-    /// Microseconds that tasks have waited for memory, by each file that tells.
+    /// Where the machine tells how long tasks waited for memory.
+    machine_pressure: PathBuf,
+    /// Microseconds that tasks have waited for memory, by each file that tells, the machine's first.
     stalled_us: Vec<u64>,
 }
 
@@ -49,7 +58,8 @@ impl Budget {
     /// groups and how many tasks they leave, is kept.
     #[must_use]
     pub fn renewed(self) -> Self {
-        Self { node: Node::of_cpu(), stalled_us: stalls(&self.cgroups), ..self }
+        let stalled_us = stalls(&self.machine_pressure, &self.cgroups);
+        Self { node: Node::of_cpu(), stalled_us, ..self }
     }
 
     /// The same for what is wanted in memory whichever program uses it: other nodes take what has no room on this one.
@@ -59,8 +69,9 @@ impl Budget {
     }
 
     fn with(cgroups: Cgroups, tasks: Tasks) -> Self {
-        let stalled_us = stalls(&cgroups);
-        Self { cgroups, node: None, tasks, stalled_us }
+        let machine_pressure = PathBuf::from(MACHINE_PRESSURE);
+        let stalled_us = stalls(&machine_pressure, &cgroups);
+        Self { cgroups, node: None, tasks, machine_pressure, stalled_us }
     }
 
     /// How many threads may be started so that the program and others find some left below the limits on them.
@@ -87,11 +98,14 @@ impl Budget {
     /// tasks wait for it.
     pub fn is_short_for(&self, more_bytes: u64) -> bool {
         let stalled = || {
-            let now_us = stalls(&self.cgroups);
-            self.stalled_us
+            let now_us = stalls(&self.machine_pressure, &self.cgroups);
+            let mut have_waited = self
+                .stalled_us
                 .iter()
                 .zip(&now_us)
-                .any(|(before, now)| now.saturating_sub(*before) > STALLED_US_MAX)
+                .map(|(before, now)| now.saturating_sub(*before) > STALLED_US_MAX);
+            let on_machine = have_waited.next() == Some(true);
+            have_waited.any(|in_group| in_group) || on_machine && of_machine().is_none_or(has_little)
         };
         self.share_of(more_bytes) < more_bytes || stalled()
     }
@@ -110,15 +124,20 @@ impl Budget {
     }
 }
 
+/// Whether the machine's memory is so full that whoever waits for memory may wait for what a prefetch takes.
+fn has_little(machine: Left) -> bool {
+    machine.available_bytes < (machine.limit_bytes / SHORT_SHARE) as i64
+}
+
 fn share(available_bytes: u64) -> u64 {
     available_bytes.saturating_sub(RESERVE_BYTES) / MEMORY_SHARE
 }
 
 /// Microseconds that some task had to wait for memory, of the machine and of the control groups that tell
 /// (Documentation/accounting/psi.rst). Empty where the kernel does not count.
-fn stalls(cgroups: &Cgroups) -> Vec<u64> {
+fn stalls(machine_pressure: &Path, cgroups: &Cgroups) -> Vec<u64> {
     let total = |text: String| text.lines().next()?.split("total=").nth(1)?.trim().parse().ok();
-    let machine = proc_file::read_text("/proc/pressure/memory").ok().and_then(total);
+    let machine = proc_file::read_text(machine_pressure).ok().and_then(total);
     // One that cannot be read now is kept in its place: the lists are compared one by one.
     let groups =
         cgroups.pressure_files().map(|file| proc_file::read_text(file).ok().and_then(total).unwrap_or(0));
@@ -157,6 +176,23 @@ mod tests {
         assert!(budget.is_short_for(4 << 20), "20 MB are left");
         write("memory.current", "1000001000");
         assert_eq!(budget.share_of(4096), 0);
+    }
+
+    /// The kernel adds the waits of every group to the machine's, those at its own limit as well.
+    #[test]
+    fn waits_of_others_count_where_the_machine_itself_is_short_of_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine_pressure = dir.path().join("memory");
+        let waited = |us: u32| {
+            fs::write(&machine_pressure, format!("some avg10=0.00 total={us}\nfull avg10=0.00 total=0\n"))
+                .unwrap();
+        };
+        waited(1_000);
+        let budget = Budget { machine_pressure: machine_pressure.clone(), ..Budget::of_threads(1) }.renewed();
+        waited(41_000);
+        assert!(!budget.is_short_for(4 << 20), "there is plenty for this prefetch");
+        let left = |available_bytes| Left { limit_bytes: 16 << 30, available_bytes };
+        assert_eq!([1 << 30, (1 << 30) - 1].map(|bytes| has_little(left(bytes))), [false, true]);
     }
 
     #[test]

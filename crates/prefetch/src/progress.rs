@@ -71,15 +71,10 @@ impl<'a> Progress<'a> {
 
     /// What is kept of a cold start that began at `began_ns`, on the clock of [`now_ns`], of a program on file system `device`: `fetched` is what
     /// was prefetched for it, where it was not held out. Waits until it is known how long it took. `None` where most of what was prefetched
-    /// was in memory, and of a start that was cut short.
+    /// was in memory, where the prefetch ended early because memory got short, and of a start that was cut short.
     pub fn cold_start(&self, device: u64, began_ns: u64, fetched: Option<&Amounts>) -> Option<ColdStart> {
-        let read_bytes = fetched.map_or(0, Amounts::read_bytes);
-        // Where the program was quicker, it read what was to be prefetched.
-        let missing_bytes = read_bytes + self.disk_faults * PAGE_SIZE;
-        // Where all was in memory, nothing was asked for.
-        let is_cold =
-            fetched.is_none_or(|fetched| (1..=2 * missing_bytes).contains(&fetched.requested_bytes()));
-        if !is_cold || !self.wait_until_known(began_ns) {
+        let read_bytes = fetched.map_or(Some(0), |fetched| self.read_bytes(fetched))?;
+        if !self.wait_until_known(began_ns) {
             return None;
         }
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -93,6 +88,22 @@ impl<'a> Progress<'a> {
             missed_pages: number(self.disk_faults),
             ..ColdStart::default()
         })
+    }
+
+    /// How much was read ahead, where the start was a cold one and all of `fetched` was for it.
+    fn read_bytes(&self, fetched: &Amounts) -> Option<u64> {
+        let (requested_bytes, read_bytes) = (fetched.requested_bytes(), fetched.read_bytes());
+        // Where all was in memory, nothing was asked for.
+        if requested_bytes == 0 || fetched.memory_was_short() {
+            return None;
+        }
+        // Where the program was quicker, it read what was to be prefetched.
+        let missing_bytes = read_bytes + self.disk_faults * PAGE_SIZE;
+        if requested_bytes <= 2 * missing_bytes {
+            return Some(read_bytes);
+        }
+        // FUSE, ZFS and network file systems read in threads of their own.
+        (read_bytes == 0 && fetched.were_missing()).then_some(requested_bytes)
     }
 
     /// Waits for the end of a short program: one that only computes has not ended because it does not wait for the disk. Returns false
@@ -155,6 +166,25 @@ mod tests {
             progress.disk_faults = disk_faults;
             assert_eq!(progress.cold_start(7, now_ns(), Some(&Amounts::default())), None);
         }
+        child.wait().unwrap();
+    }
+
+    /// On FUSE, ZFS and network file systems the kernel counts nothing as read for the thread that asks.
+    #[test]
+    fn where_the_kernel_counts_no_reads_a_sample_tells_a_cold_start() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let until = Until::ended_or(child.id(), Duration::from_secs(30)).unwrap();
+        let mut progress = Progress::new(child.id(), &until);
+        progress.follow(u64::MAX);
+        let start = |sample_bytes: u64, missing_bytes: u64| {
+            let amounts = Amounts::uncounted(1 << 20);
+            amounts.sample(sample_bytes, missing_bytes);
+            progress.cold_start(7, now_ns(), Some(&amounts)).map(|start| start.prefetched_pages)
+        };
+        assert_eq!(start(8 * PAGE_SIZE, 8 * PAGE_SIZE), Some(256));
+        assert_eq!(start(8 * PAGE_SIZE, 4 * PAGE_SIZE), Some(256));
+        assert_eq!(start(8 * PAGE_SIZE, 3 * PAGE_SIZE), None);
+        assert_eq!(start(0, 0), None);
         child.wait().unwrap();
     }
 }

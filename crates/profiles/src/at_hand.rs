@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +15,7 @@ use prepage_core::profile::FileIdentity;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::file_system::{BTRFS, OVERLAYFS, TMPFS};
 use prepage_sys::mapping::are_resident;
+use prepage_sys::root::name_of;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -121,6 +122,12 @@ impl<'a> AtHand<'a> {
     /// Whether a symbolic link leads to it.
     pub fn has_links(&self) -> bool {
         !self.resolve.contains(ResolveFlags::NO_SYMLINKS)
+    }
+
+    /// Its absolute path, free of symbolic links; `None` without /proc, and where no path leads to it.
+    pub fn resolved(&self) -> Option<PathBuf> {
+        // What lies outside of this process's root has a name that is none.
+        name_of(self.place.as_raw_fd()).ok().filter(|name| name.is_absolute())
     }
 
     /// Whether only root and the user `uid` could have written it.
@@ -303,6 +310,9 @@ mod tests {
         {
             let path = dir.join(path);
             assert_eq!(resolved(&path).unwrap(), path.canonicalize().unwrap(), "{}", path.display());
+            // A sandbox may have no /proc.
+            let told = at_hand(&path).unwrap().resolved();
+            assert!(told.is_none_or(|told| told == path.canonicalize().unwrap()), "{}", path.display());
         }
         assert!(resolved(&dir.join("none")).is_err() && resolved(&dir.join("link/file")).is_err());
         assert_eq!(resolved("/".as_ref()).unwrap(), Path::new("/"));

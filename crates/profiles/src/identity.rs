@@ -35,7 +35,10 @@ pub enum Skipped {
     /// A directory, device, pipe or socket stands in its place.
     #[error("no regular file")]
     NotRegular,
-    /// It cannot be opened at present (too many open files, no memory, a device that fails).
+    /// No more files may be open at present, in this process or on the machine.
+    #[error("too many files are open")]
+    TooMany,
+    /// It cannot be opened at present (no memory, a device that fails).
     #[error("cannot be opened at present")]
     Failed,
 }
@@ -139,6 +142,7 @@ fn skipped(error: rustix::io::Errno) -> Skipped {
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Skipped::Denied,
         rustix::io::Errno::LOOP => Skipped::NotRegular,
         rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::STALE => Skipped::Missing,
+        rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => Skipped::TooMany,
         _ => Skipped::Failed,
     }
 }

@@ -52,19 +52,22 @@ pub struct ProgramAtHand {
     /// Where it was found.
     pub path: PathBuf,
     has_links: bool,
+    /// Where its file lies, where the kernel has told: of a path with links that takes one call.
+    file: Option<PathBuf>,
 }
 
 impl ProgramAtHand {
     /// `None` where there is none, `Some(None)` where memory does not tell.
     fn at(path: PathBuf) -> Option<Option<Self>> {
-        let has_links = match at_hand(&path) {
-            Ok(found) if !found.is_directory() => found.has_links(),
+        let (has_links, file) = match at_hand(&path) {
+            Ok(found) if found.has_links() && !found.is_directory() => (true, found.resolved()),
+            Ok(found) if !found.is_directory() => (false, None),
             Err(error) if is_absent(error) => return None,
             _ => return Some(None),
         };
         // What is in memory is soon asked.
         let is_program = may_be_executed(&path).is_ok() && !(has_links && is_stand_in(&path));
-        Some(is_program.then_some(Self { path, has_links }))
+        Some(is_program.then_some(Self { path, has_links, file }))
     }
 
     /// The absolute path by which it was called, and that of its file, free of symbolic links.
@@ -73,7 +76,11 @@ impl ProgramAtHand {
     /// As realpath(3).
     pub fn paths(&self) -> io::Result<(PathBuf, PathBuf)> {
         let called = std::path::absolute(&self.path)?;
-        let file = if self.has_links { resolved(&called)? } else { without_upwards(&called) };
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None if self.has_links => resolved(&called)?,
+            None => without_upwards(&called),
+        };
         Ok((called, file))
     }
 }

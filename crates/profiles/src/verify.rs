@@ -108,7 +108,9 @@ pub fn sidecar(path: &Path, is_shipped: bool) -> Verified {
 fn judge(file: &ProfiledFile, may_be_elsewhere: bool) -> Verdict {
     match open_if_same(file) {
         Ok(open) => within(file, open.len_bytes()),
-        Err(skipped @ (Skipped::Denied | Skipped::Failed)) => Verdict::Unknown(skipped.to_string()),
+        Err(skipped @ (Skipped::Denied | Skipped::TooMany | Skipped::Failed)) => {
+            Verdict::Unknown(skipped.to_string())
+        }
         Err(skipped @ Skipped::Missing) if may_be_elsewhere => Verdict::Unknown(skipped.to_string()),
         Err(skipped) => Verdict::Stale(skipped.to_string()),
     }

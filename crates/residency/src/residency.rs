@@ -70,21 +70,7 @@ impl Residency {
 
     /// The runs that were asked about and are not in memory.
     pub fn absent(&self) -> Vec<PageRange> {
-        let mut absent = Vec::new();
-        let mut resident = self.resident.iter().peekable();
-        for asked in &self.asked {
-            let mut at = asked.start();
-            while let Some(next) = resident.next_if(|next| next.start() < asked.end()) {
-                if at < next.start() {
-                    absent.push(PageRange::new(at, next.start()));
-                }
-                at = next.end();
-            }
-            if at < asked.end() {
-                absent.push(PageRange::new(at, asked.end()));
-            }
-        }
-        absent
+        without(&self.asked, &self.resident)
     }
 
     /// What was asked about, cut into `cells` equal parts: the share (0 to 1) of each that is in memory. Fewer parts
@@ -170,6 +156,25 @@ impl Residency {
             _ => self.resident.push(run),
         }
     }
+}
+
+/// The runs of `all` that are in none of `some`, which lie within them. Both are sorted.
+pub(crate) fn without(all: &[PageRange], some: &[PageRange]) -> Vec<PageRange> {
+    let mut left = Vec::new();
+    let mut some = some.iter().peekable();
+    for range in all {
+        let mut at = range.start();
+        while let Some(next) = some.next_if(|next| next.start() < range.end()) {
+            if at < next.start() {
+                left.push(PageRange::new(at, next.start()));
+            }
+            at = next.end();
+        }
+        if at < range.end() {
+            left.push(PageRange::new(at, range.end()));
+        }
+    }
+    left
 }
 
 fn parts_of(range: PageRange, part_pages: u64) -> impl Iterator<Item = PageRange> {

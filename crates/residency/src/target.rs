@@ -67,7 +67,9 @@ impl From<Skipped> for TargetError {
             Skipped::NotRegular => Self::NotRegular,
             Skipped::Missing => Self::Open(io::ErrorKind::NotFound.into()),
             Skipped::Denied => Self::Open(io::ErrorKind::PermissionDenied.into()),
-            Skipped::Failed => Self::Open(io::Error::other("no file can be opened at present")),
+            Skipped::TooMany | Skipped::Failed => {
+                Self::Open(io::Error::other("no file can be opened at present"))
+            }
         }
     }
 }

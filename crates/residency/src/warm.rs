@@ -1,7 +1,7 @@
 //! Bringing pages into memory.
 //!
 //! ```text
-//! each file: which pages are absent ─► pieces of 128 KiB ─► 16 readers ─► look again: what is in memory now
+//! each file: which pages are absent, and no holes ─► pieces of 128 KiB ─► 16 readers ─► look again: what is in memory now
 //! ```
 //! Of readers there are fewer where no more threads can be made; without any, the caller reads.
 //!
@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_prefetch::memory::{Budget, available_kib};
 use prepage_sys::sync::Anyway;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, SeekFrom};
+use rustix::io::Errno;
 
-use crate::residency::{Residency, ResidencyError};
+use crate::residency::{Residency, ResidencyError, without};
 use crate::target::{Passed, Spot, Wanted};
 
 /// Reads at once. Local disks and flash gain nothing beyond (docs/results.md).
@@ -56,17 +57,19 @@ pub enum Stopped {
 pub struct WarmedFile<'a> {
     /// The file.
     pub spot: &'a Spot,
-    /// Pages meant.
+    /// Pages meant, without those of holes.
     pub pages: u64,
     /// Of these, in memory before; `None` where the user may not know, and all were read.
     pub before: Option<u64>,
     /// In memory afterwards; `None` as above.
     pub after: Option<u64>,
+    /// Pages meant that are not read: they lie in holes of the file, and memory would fill with zeros.
+    pub hole_pages: u64,
     /// Bytes read of it, or asked for where they were in memory unknown to us.
     pub read_bytes: u64,
     /// The first error of reading it.
     pub error: Option<io::Error>,
-    /// The pages meant, as the file was found: it may grow while it is read.
+    /// The `pages`, as the file was found: it may grow while it is read.
     meant: Vec<Wanted>,
 }
 
@@ -137,20 +140,24 @@ fn hand_out<'a>(
             Ok(residency) => (Some(residency.resident_pages()), residency.absent()),
             Err(ResidencyError::NotAllowed | ResidencyError::Io(_)) => (None, opened.ranges.clone()),
         };
+        let to_read = with_data(&opened.file, &absent);
+        let holes = without(&absent, &to_read);
+        let meant = without(&opened.ranges, &holes);
         let at = warmed.files.len();
         warmed.files.push(WarmedFile {
             spot,
-            pages: opened.pages(),
+            pages: pages_of(&meant),
             before,
             after: None,
+            hole_pages: pages_of(&holes),
             read_bytes: 0,
             error: None,
-            meant: opened.ranges.iter().copied().map(Wanted::Pages).collect(),
+            meant: meant.into_iter().map(Wanted::Pages).collect(),
         });
         // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
         let _ = rustix::fs::fadvise(&opened.file, 0, None, Advice::Random);
         let file = Arc::new(opened.file);
-        for pages in absent.into_iter().flat_map(pieces_of) {
+        for pages in to_read.into_iter().flat_map(pieces_of) {
             if pages.bytes() > left_bytes {
                 warmed.stopped = Some(Stopped::Limit { limit_bytes });
                 return;
@@ -162,6 +169,34 @@ fn hand_out<'a>(
             read(Piece { at, file: Arc::clone(&file), pages });
         }
     }
+}
+
+fn pages_of(ranges: &[PageRange]) -> u64 {
+    ranges.iter().map(|range| range.len()).sum()
+}
+
+/// The parts of `ranges` in which `file` has data, each page whole. Where its file system does not tell, all of them.
+fn with_data(file: &File, ranges: &[PageRange]) -> Vec<PageRange> {
+    let mut with_data = Vec::new();
+    for range in ranges {
+        let mut at = range.start();
+        while at < range.end() {
+            let data = rustix::fs::seek(file, SeekFrom::Data(at.offset_bytes()));
+            let (start, end) =
+                match data.and_then(|data| Ok((data, rustix::fs::seek(file, SeekFrom::Hole(data))?))) {
+                    Ok((data, hole)) => (PageIndex(data / PAGE_SIZE), PageIndex(hole.div_ceil(PAGE_SIZE))),
+                    // Only a hole follows.
+                    Err(Errno::NXIO) => break,
+                    Err(_) => (at, range.end()),
+                };
+            if start >= range.end() {
+                break;
+            }
+            with_data.push(PageRange::new(start, end.min(range.end())));
+            at = end;
+        }
+    }
+    with_data
 }
 
 /// A part of a file to read.
@@ -258,6 +293,12 @@ fn total_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use prepage_sys::cachestat::evict;
+    use prepage_testing::{Need, has};
+
     use super::*;
 
     #[test]
@@ -271,11 +312,16 @@ mod tests {
 
     #[test]
     fn memory_that_is_short_once_all_is_read_has_stopped_nothing() {
-        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = env!("CARGO_MANIFEST_DIR");
+        if !has(Need::Eviction(place.into())) {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new_in(place).unwrap();
         let spots = [Spot::file(file.path())];
-        let skipped_of = |pieces: u64| {
-            // Of a hole nothing is in memory.
-            file.as_file().set_len(pieces * PIECE_BYTES as u64).unwrap();
+        let skipped_of = |pieces: usize| {
+            file.as_file().write_all_at(&vec![7; pieces * PIECE_BYTES], 0).unwrap();
+            file.as_file().sync_all().unwrap();
+            evict(file.as_file().as_fd(), Duration::from_secs(60)).unwrap();
             let readers = Readers::default();
             let mut read = |_| readers.short.store(true, Ordering::Relaxed);
             hand_out(&spots, u64::MAX, &mut read, &readers, &mut Warmed::default());

@@ -200,6 +200,32 @@ fn a_file_that_grows_is_warmed_as_it_was_found() {
     });
 }
 
+/// An image of a disk may be a few pages in a terabyte.
+#[test]
+fn holes_are_not_read() {
+    let dir = directory();
+    let path = dir.path().join("f");
+    write(&path, 1);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(PAGE_SIZE + (64 << 20)).unwrap();
+    file.sync_all().unwrap();
+    if !can_evict(&path) {
+        return;
+    }
+    let asked = [Spot::file(&path)];
+    let in_memory = || Residency::of(&asked[0].open().unwrap()).unwrap().resident_pages();
+    let warmed = warm(&asked, None);
+    assert_eq!((warmed.read_bytes, in_memory()), (PAGE_SIZE, 1));
+    let found = &warmed.files[0];
+    assert_eq!((found.pages, found.after, found.hole_pages), (1, Some(1), 64 << 8));
+    // Of a page that is in memory all the same nothing is left out.
+    let mut byte = [0];
+    fs::File::open(&path).unwrap().read_exact_at(&mut byte, 32 << 20).unwrap();
+    let warmed = warm(&asked, None);
+    let found = &warmed.files[0];
+    assert_eq!((found.before, found.after, warmed.read_bytes), (Some(found.pages), Some(found.pages), 0));
+}
+
 #[test]
 fn reading_stops_at_the_limit() {
     let dir = directory();

@@ -20,7 +20,16 @@ pub fn beyond(wanted: &Profile, on_their_way: &[Arc<Profile>]) -> Profile {
         }
         names.extend(profile.lookups.iter().map(|name| (name.path.as_str(), name.list)));
     }
-    taken.values_mut().for_each(|ranges| ranges.sort_unstable_by_key(|range| range.start()));
+    taken.values_mut().for_each(|ranges| {
+        ranges.sort_unstable_by_key(|range| range.start());
+        ranges.dedup_by(|next, last| {
+            let overlaps = next.start() <= last.end();
+            if overlaps {
+                *last = PageRange::new(last.start(), last.end().max(next.end()));
+            }
+            overlaps
+        });
+    });
     let left = |file: &ProfiledFile| {
         let extents = match taken.get(&(file.path.as_str(), file.identity)) {
             Some(taken) => without(&file.extents, taken),
@@ -39,16 +48,23 @@ pub fn beyond(wanted: &Profile, on_their_way: &[Arc<Profile>]) -> Profile {
     }
 }
 
-/// `extents` without the pages that are `taken`, which begin one after the other and may overlap.
+/// `extents` without the pages that are `taken`. Both lie one behind the other, apart, and a profile may have very many of either.
 fn without(extents: &[Extent], taken: &[PageRange]) -> Vec<Extent> {
     let mut left = Vec::new();
+    let mut next = 0;
     for extent in extents {
         let mut start = extent.range.start();
-        for range in taken.iter().take_while(|range| range.start() < extent.range.end()) {
+        next += taken[next..].iter().take_while(|range| range.end() <= start).count();
+        while let Some(range) = taken.get(next).filter(|range| range.start() < extent.range.end()) {
             if range.start() > start {
                 left.push(Extent { range: PageRange::new(start, range.start()), ..*extent });
             }
-            start = start.max(range.end());
+            start = range.end();
+            // What reaches further takes pages of the next extent, too.
+            if start >= extent.range.end() {
+                break;
+            }
+            next += 1;
         }
         if start < extent.range.end() {
             left.push(Extent { range: PageRange::new(start, extent.range.end()), ..*extent });
@@ -59,8 +75,11 @@ fn without(extents: &[Extent], taken: &[PageRange]) -> Vec<Extent> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use prepage_core::PageIndex;
     use prepage_core::profile::{Lookup, Touches};
+    use prepage_core::random::SplitMix;
 
     use super::*;
 
@@ -105,5 +124,40 @@ mod tests {
                 .iter()
                 .all(|one| wanted.files[0].extents.iter().any(|was| was.rank == one.rank))
         );
+    }
+
+    /// Of what one start has on its way, the next one leaves out all in one go.
+    #[test]
+    fn very_many_pages_are_soon_compared() {
+        const PAGES: u64 = 200_000;
+        let pages = |first: u64| (0..PAGES).map(|at| 2 * at + first).collect::<Vec<_>>();
+        let wanted = profile(&[file("/a", 1, &pages(0))], &[]);
+        let others = profile(&[file("/a", 1, &pages(1))], &[]);
+        let left = beyond(&wanted, &[others.into()]);
+        assert_eq!(left.files, wanted.files);
+        assert!(beyond(&wanted, &[Arc::new(wanted.clone())]).files.is_empty());
+    }
+
+    /// Against the plain way: page by page.
+    #[test]
+    fn what_is_left_agrees_with_single_pages() {
+        let mut random = SplitMix::new(7);
+        for _ in 0..2000 {
+            // Runs of some length, so that extents are longer than a page.
+            let mut pages = || -> BTreeSet<u64> {
+                let starts = (0..random.below(8)).map(|_| random.below(60)).collect::<Vec<_>>();
+                starts.iter().flat_map(|start| *start..*start + 1 + start % 7).collect()
+            };
+            let (wanted, first, second) = (pages(), pages(), pages());
+            let of = |pages: &BTreeSet<u64>| {
+                profile(&[file("/a", 1, &pages.iter().copied().collect::<Vec<_>>())], &[])
+            };
+            let left = beyond(&of(&wanted), &[of(&first).into(), of(&second).into()]);
+            let extents = left.files.iter().flat_map(|file| &file.extents);
+            let left: Vec<u64> = extents.flat_map(|one| one.range.iter()).map(|page| page.0).collect();
+            let plain: Vec<u64> =
+                wanted.into_iter().filter(|page| !first.contains(page) && !second.contains(page)).collect();
+            assert_eq!(left, plain);
+        }
     }
 }

@@ -4,11 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use prepage_sys::open_files;
 use prepage_sys::sync::Anyway;
-use rustix::process::{Resource, getrlimit};
 
-/// Of the files that this process may have open, so many are for all else that it does; a quarter of fewer than four times as many.
-const OTHER_FILES: u64 = 1024;
 /// What profiles take that are fetched. Those that the library keeps count as well: whether it does changes.
 const BYTES_MAX: u64 = 32 << 20;
 
@@ -62,8 +60,7 @@ pub struct Holding {
 impl Holdings {
     /// As much as the limits of this process allow.
     pub fn of_process() -> Self {
-        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Self::new(files - OTHER_FILES.min(files / 4))
+        Self::new(open_files::for_prefetches())
     }
 
     pub(crate) fn new(files_max: u64) -> Self {

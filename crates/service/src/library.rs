@@ -4,13 +4,14 @@
 //! store ([`prepage_prefetch::persist`]) and comes back from there.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
+use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::config::Config;
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
@@ -23,7 +24,7 @@ use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::Known;
 use crate::place::{file_of, is_of_container};
 use crate::process::Process;
-use crate::shelf::{OnDisk, Shelf, version};
+use crate::shelf::{OnDisk, Shelf, Version, version, version_of};
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -68,6 +69,26 @@ struct State {
     containers: Arc<Shelf>,
     users: HashMap<u32, Arc<Shelf>>,
     handles: HashMap<FileHandle, String>,
+    /// What was measured of devices, which decides what is worth fetching of all of them.
+    measured: Measured,
+}
+
+/// Which figures of devices root had at one time.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    /// Of their directory, in which root's own profiles lie as well: it is listed where that has changed.
+    version: Version,
+    files: Vec<(OsString, i64, i64)>,
+}
+
+impl Measured {
+    /// Those that root has now.
+    fn now(&self) -> Self {
+        let Some(cache) = Cache::of_user() else { return Self::default() };
+        let version = vec![version_of(cache.directory())];
+        let files = if version == self.version { self.files.clone() } else { cache.version() };
+        Self { version, files }
+    }
 }
 
 impl State {
@@ -117,7 +138,8 @@ impl Library {
         let machine_stores = Stores::for_uid(0, &paths)?;
         machine_stores.directory(Layer::Machine)?;
         let (machine, containers, users, handles) = Default::default();
-        let state = Mutex::new(State { machine_stores, machine, containers, users, handles });
+        let measured = Measured::default().now();
+        let state = Mutex::new(State { machine_stores, machine, containers, users, handles, measured });
         let library = Self { layers, state };
         library.reload();
         Ok(library)
@@ -158,15 +180,28 @@ impl Library {
         }
     }
 
-    /// Reads the machine's profiles again where they have changed. Returns whether they had.
+    /// Reads the machine's profiles again where they have changed, or figures of devices have, which has those of users read again as well.
+    /// Returns whether they had.
     pub fn refresh(&self) -> bool {
-        let (stores, containers, before) = {
+        let (stores, containers, before, measured) = {
             let state = self.lock();
             let versions = [&state.machine, &state.containers].map(|shelf| shelf.version.clone());
-            (state.machine_stores.clone(), state.container_stores(), versions)
+            (state.machine_stores.clone(), state.container_stores(), versions, state.measured.clone())
         };
+        let now = measured.now();
+        let are_measured_anew = now.files != measured.files;
+        {
+            let mut state = self.lock();
+            state.measured = now;
+            if are_measured_anew {
+                state.users.values_mut().for_each(|shelf| {
+                    let (version, looked) = Default::default();
+                    *shelf = Arc::new(Shelf { version, looked, ..(**shelf).clone() });
+                });
+            }
+        }
         let of_containers = containers.map_or(before[1].clone(), |containers| version(&containers, &OF_USER));
-        let has_changed = [version(&stores, &OF_ALL), of_containers] != before;
+        let has_changed = are_measured_anew || [version(&stores, &OF_ALL), of_containers] != before;
         if has_changed {
             self.reload();
         }

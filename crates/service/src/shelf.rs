@@ -153,12 +153,13 @@ pub(crate) type Version = Vec<Option<(u64, u64, i64, i64)>>;
 
 /// What changes when a profile in a directory of `layers` is replaced.
 pub(crate) fn version(stores: &Stores, layers: &[Layer]) -> Version {
-    let of_directory = |directory: &Path| {
-        let metadata = std::fs::metadata(directory).ok()?;
-        Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
-    };
     let directories = stores.directories().filter(|(layer, _)| layers.contains(layer));
-    directories.map(|(_, directory)| of_directory(directory)).collect()
+    directories.map(|(_, directory)| version_of(directory)).collect()
+}
+
+pub(crate) fn version_of(directory: &Path) -> Option<(u64, u64, i64, i64)> {
+    let metadata = std::fs::metadata(directory).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
 #[cfg(test)]

@@ -161,8 +161,11 @@ fn place_flags(is_followed: bool) -> OFlags {
     if is_followed { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW }
 }
 
-/// What the kernel calls what descriptor `fd` is open on.
-fn name_of(fd: i32) -> io::Result<PathBuf> {
+/// What the kernel calls what descriptor `fd` is open on: its path, free of symbolic links.
+///
+/// # Errors
+/// Without /proc, and where the file has no name any more.
+pub fn name_of(fd: i32) -> io::Result<PathBuf> {
     let name = read_link(format!("/proc/self/fd/{fd}"))?;
     if name.to_string_lossy().ends_with(DELETED) { Err(io::ErrorKind::NotFound.into()) } else { Ok(name) }
 }

@@ -73,7 +73,11 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
     let calibration = calibrate(place.as_deref().unwrap_or(path))?;
     // The figures are worth printing even where they cannot be kept.
     match cache.map(|cache| cache.store(device, &calibration)) {
-        Some(Ok(())) => {}
+        Some(Ok(())) if rustix::process::geteuid().is_root() => {}
+        Some(Ok(())) => {
+            say!("prepage: kept for the programs that you start; the service goes by what root has measured");
+            say!("  try: sudo prepage calibrate {}", path.display());
+        }
         Some(Err(error)) => {
             say!("prepage: not kept: {}", chain(&error));
             say!("  try: {}", error.remedy());

@@ -80,6 +80,10 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
             counted(known.len(), "file"),
         )?;
     }
+    let hole_pages: u64 = warmed.files.iter().map(|file| file.hole_pages).sum();
+    if hole_pages > 0 {
+        writeln!(out, "{} not read: these are holes, in which nothing is stored", pages_as_size(hole_pages))?;
+    }
     if !unknown.is_empty() {
         // Of the last file less, where reading stopped in it.
         let read = unknown.iter().map(|file| file.read_bytes / PAGE_SIZE).sum::<u64>();
@@ -122,6 +126,7 @@ fn as_json(warmed: &Warmed<'_>, files: usize, passed: &[Value]) -> Value {
         json!({
             "path": shown(&file.spot.path),
             "pages": file.pages,
+            "hole_pages": file.hole_pages,
             "resident_pages_before": file.before,
             "resident_pages_after": file.after,
             "error": file.error.as_ref().map(ToString::to_string),

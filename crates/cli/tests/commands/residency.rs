@@ -80,6 +80,17 @@ fn a_file_that_is_named_twice_counts_once() {
 }
 
 #[test]
+fn what_is_a_hole_is_said_not_to_be_read() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join("file");
+    std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+    let warmed = tools(&["warm", path.to_str().unwrap()]);
+    assert!(warmed.status.success(), "{}", text(&warmed.stderr));
+    let said = text(&warmed.stdout);
+    assert!(said.ends_with("64M not read: these are holes, in which nothing is stored\n"), "{said}");
+}
+
+#[test]
 fn where_no_file_can_be_used_none_is_counted() {
     let sandbox = Sandbox::new();
     for command in ["residency", "warm", "evict"] {

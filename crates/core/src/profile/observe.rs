@@ -59,6 +59,11 @@ impl Profile {
             let is_it = file.fingerprint == observed.content;
             *learned.entry(&observed.path).or_default() |= is_it;
             if is_it {
+                if file.path == self.program && file.identity.is_same(&observed.identity) {
+                    // The very file: where its device has another number since a boot, what starts showed there holds here.
+                    let there = self.starts.iter_mut().filter(|start| start.device == file.identity.device);
+                    there.for_each(|start| start.device = observed.identity.device);
+                }
                 file.observe(observed, counted.pages_of(file), seen.unix_s, &mut surprise);
             } else {
                 file.extents.clear();

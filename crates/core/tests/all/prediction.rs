@@ -268,6 +268,24 @@ fn another_content_of_a_path_takes_the_place_of_the_one_known() {
     assert!(profile.files[1].contains(PageIndex(9)) && profile.files[1].pages() == 1);
 }
 
+/// NVMe disks come in another order after some boots.
+#[test]
+fn what_was_gained_on_a_device_stays_known_when_it_gets_another_number() {
+    let pages = (0..9).collect();
+    let start = |device| ColdStart { device, ..ColdStart::default() };
+    let mut profile =
+        Profile { program: "/lib/x".into(), starts: vec![start(0), start(9)], ..Profile::default() };
+    let mut observe = |device, ctime_ns| {
+        let mut seen = exact(&pages);
+        (seen.files[0].identity.device, seen.files[0].identity.ctime_ns) = (device, ctime_ns);
+        profile.observe(&seen);
+        profile.starts.iter().map(|start| start.device).collect::<Vec<_>>()
+    };
+    assert_eq!(observe(0, 1), [0, 9]);
+    assert_eq!(observe(5, 1), [5, 9]);
+    assert_eq!(observe(6, 2), [5, 9], "a copy on another disk");
+}
+
 #[test]
 fn names_and_files_that_no_start_uses_any_more_leave() {
     let mut profile = Profile::default();

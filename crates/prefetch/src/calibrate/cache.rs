@@ -3,7 +3,11 @@
 //! They lie among the user's profiles ([`prepage_profiles::store`]): a start reads one of those just before, and a directory of
 //! their own would cost a cold start some reads, one after the other, before the first page could be asked for.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::fs::DirEntry;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::DeviceFigures;
@@ -15,6 +19,8 @@ use super::device::Device;
 
 /// First line of each file.
 const FORMAT: &str = "prepage device figures 1";
+/// How the names of the files end.
+const SUFFIX: &str = ".device";
 /// No file of ours is longer.
 const FILE_BYTES_MAX: u64 = 4096;
 
@@ -52,12 +58,35 @@ impl Cache {
         (identity == device.identity).then_some(calibration)
     }
 
-    /// Keeps what was measured of `device`. An older file stays until the new one is complete.
+    /// Keeps what was measured of `device`. An older file stays until the new one is complete. Those of numbers that other devices have by
+    /// now, or that this one had, go.
     ///
     /// # Errors
     /// When the store cannot be written, or others could write to it.
     pub fn store(&self, device: &Device, calibration: &Calibration) -> Result<(), StoreError> {
-        self.stores.put(&name_of(device.number), encode(&device.identity, calibration).as_bytes())
+        self.stores.put(&name_of(device.number), encode(&device.identity, calibration).as_bytes())?;
+        for (name, ..) in self.version() {
+            let Some(number) = number_in(&name).filter(|number| *number != device.number) else { continue };
+            let other = self.read(number).map(|(identity, _)| Device { number, identity });
+            if other.is_some_and(|other| other.is_replaced() || device.is_renumbered(&other)) {
+                // What stays is removed the next time.
+                let _ = std::fs::remove_file(self.directory().join(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// When which of its files were written, on the clock of the file system: what changes when figures are stored.
+    pub fn version(&self) -> Vec<(OsString, i64, i64)> {
+        let entries = std::fs::read_dir(self.directory()).into_iter().flatten().flatten();
+        let written = |entry: DirEntry| {
+            let name = entry.file_name();
+            let found = name.as_bytes().ends_with(SUFFIX.as_bytes()).then(|| entry.metadata().ok())??;
+            Some((name, found.mtime(), found.mtime_nsec()))
+        };
+        let mut version: Vec<_> = entries.filter_map(written).collect();
+        version.sort_unstable();
+        version
     }
 
     /// What steers reads made in this user's name must have been written by this user, or root.
@@ -68,7 +97,13 @@ impl Cache {
 }
 
 fn name_of(number: u64) -> PathBuf {
-    format!("{}.device", device_number::name(number).replace(':', "-")).into()
+    format!("{}{SUFFIX}", device_number::name(number).replace(':', "-")).into()
+}
+
+/// The number of the device whose figures are in the file `name`.
+fn number_in(name: &OsStr) -> Option<u64> {
+    let (major, minor) = name.to_str()?.strip_suffix(SUFFIX)?.split_once('-')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn encode(identity: &str, calibration: &Calibration) -> String {
@@ -153,6 +188,34 @@ mod tests {
             2,
             "it and the lock: no temporary file stays"
         );
+    }
+
+    #[test]
+    fn what_was_measured_under_numbers_that_others_have_by_now_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path().join("cache"));
+        let (measured_now, calibration) = measured();
+        let device = |number, identity: &str| Device { number, identity: identity.into() };
+        let there = |number| cache.figures(number).is_some();
+        let [before, overlay, absent] =
+            [(4000, 2), (0, 77), (4000, 1)].map(|(major, minor)| rustix::fs::makedev(major, minor));
+        cache.store(&device(before, &measured_now.identity), &calibration).unwrap();
+        cache.store(&device(overlay, &measured_now.identity), &calibration).unwrap();
+        cache.store(&device(absent, "ext4 on /dev/usb, 9 sectors"), &calibration).unwrap();
+        // A device that is there is hardly this one.
+        let block = fs::read_dir("/sys/dev/block").into_iter().flatten().flatten().next();
+        let replaced = block.and_then(|block| {
+            let name = block.file_name().to_str()?.replace(':', "-") + SUFFIX;
+            number_in(name.as_ref()).filter(|number| *number != measured_now.number)
+        });
+        if let Some(replaced) = replaced {
+            cache.store(&device(replaced, "ext4 on /dev/none, 1 sectors, None"), &calibration).unwrap();
+        }
+        assert!(there(before));
+        cache.store(&measured_now, &calibration).unwrap();
+        assert!(there(measured_now.number) && !there(before));
+        assert!(there(overlay) && there(absent), "no number of its own, and not there now");
+        assert!(replaced.is_none_or(|replaced| !there(replaced)));
     }
 
     #[test]

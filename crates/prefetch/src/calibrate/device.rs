@@ -27,24 +27,42 @@ impl Device {
         let number = fs::metadata(&path)?.dev();
         let mount = prepage_sys::mounts::mount_of(&path).map(|mount| (mount.kind, mount.source));
         let (system, source) = mount.unwrap_or_else(|| ("unknown".into(), "unknown".into()));
-        let mut identity = format!("{system} on {source}");
-        let block = DiskStat::directory(number);
-        if let Some(sectors) = word(&block.join("size")) {
-            identity += &format!(", {sectors} sectors");
-        }
-        // A partition's model is that of the disk above it; a mapped device has a UUID instead.
-        let model =
-            ["device/model", "../device/model", "dm/uuid"].iter().find_map(|file| word(&block.join(file)));
-        if let Some(model) = model {
-            identity += &format!(", {model}");
-        }
+        let identity = format!("{system} on {source}{}", block(number));
         Ok(Self { number, identity })
+    }
+
+    /// Whether a device with the number of this one is there that is another.
+    pub fn is_replaced(&self) -> bool {
+        DiskStat::directory(self.number).exists() && !self.identity.ends_with(&block(self.number))
+    }
+
+    /// Whether `other` is this device by another number. Those of file systems without a device of their own (overlay, Btrfs) tell nothing: each
+    /// mount or subvolume has one, on the same device.
+    pub fn is_renumbered(&self, other: &Self) -> bool {
+        let has_own = |device: &Self| rustix::fs::major(device.number) != 0;
+        self.number != other.number && self.identity == other.identity && has_own(self) && has_own(other)
     }
 
     /// `major:minor`.
     pub fn name(&self) -> String {
         device_number::name(self.number)
     }
+}
+
+/// Size and model of the block device with this number, behind a comma each; empty where there is none.
+fn block(number: u64) -> String {
+    let mut told = String::new();
+    let block = DiskStat::directory(number);
+    if let Some(sectors) = word(&block.join("size")) {
+        told += &format!(", {sectors} sectors");
+    }
+    // A partition's model is that of the disk above it; a mapped device has a UUID instead.
+    let model =
+        ["device/model", "../device/model", "dm/uuid"].iter().find_map(|file| word(&block.join(file)));
+    if let Some(model) = model {
+        told += &format!(", {model}");
+    }
+    told
 }
 
 /// A file's only line.

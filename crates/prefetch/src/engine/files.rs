@@ -2,17 +2,29 @@
 //! unmounted, and the space of a file that was deleted in use.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use prepage_core::profile::plan::Read;
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_profiles::identity::{Skipped, open_if_same};
+use prepage_sys::open_files;
 use prepage_sys::sync::Anyway;
 use rustix::fs::Advice;
 
+/// How often, and after which pauses, a reader tries to open a file where no more may be open: others are done with theirs soon.
+const TRIES: u32 = 200;
+const TRY_AGAIN: Duration = Duration::from_millis(1);
+
 /// The files of a profile, in its order.
-pub(super) struct Files(Vec<Slot>);
+pub(super) struct Files {
+    slots: Vec<Slot>,
+    /// (a) How many are kept open for reads to come.
+    kept: AtomicU64,
+    /// (a) And at most. Others are opened to be looked at, which has the kernel know them, and once more to be read.
+    kept_max: AtomicU64,
+}
 
 /// One file.
 ///
@@ -33,31 +45,35 @@ struct Slot {
 
 impl Files {
     pub(super) fn of(profile: &Profile) -> Self {
-        Self(profile.files.iter().map(|_| Slot::default()).collect())
+        Self {
+            slots: profile.files.iter().map(|_| Slot::default()).collect(),
+            kept: AtomicU64::new(0),
+            kept_max: AtomicU64::new(open_files::for_prefetches()),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Takes note of what is to be read of each.
     pub(super) fn plan(&mut self, reads: &[Read]) {
-        self.0.iter_mut().for_each(|slot| *slot.reads_left.get_mut() = 0);
-        reads.iter().for_each(|read| *self.0[read.file].reads_left.get_mut() += 1);
+        self.slots.iter_mut().for_each(|slot| *slot.reads_left.get_mut() = 0);
+        reads.iter().for_each(|read| *self.slots[read.file].reads_left.get_mut() += 1);
     }
 
     /// Has `file` read in place of what lies at the path of file `at`.
     pub(super) fn give(&mut self, at: usize, file: File) {
-        let slot = &mut self.0[at];
+        let slot = &mut self.slots[at];
         (slot.given, slot.was_opened) = (Some(Arc::new(file)), OnceLock::from(()));
     }
 
-    /// File `at`, which `known` describes, opened where it is not. It stays open as long as reads of it are to come.
+    /// File `at`, which `known` describes, opened where it is not. It stays open as long as reads of it are to come, unless too many are.
     ///
     /// # Errors
     /// Why it is not read.
     pub(super) fn open(&self, at: usize, known: &ProfiledFile) -> Result<Arc<File>, Skipped> {
-        let slot = &self.0[at];
+        let slot = &self.slots[at];
         if let Some(given) = &slot.given {
             return Ok(given.clone());
         }
@@ -68,55 +84,94 @@ impl Files {
         if let Some(file) = &*open {
             return Ok(file.clone());
         }
-        let opened = open_if_same(known).map(Arc::new);
-        let file = opened.inspect_err(|skipped| _ = slot.skipped.set(*skipped))?;
+        let file = match open_if_same(known).map(Arc::new) {
+            Ok(file) => file,
+            // Soon there may be fewer.
+            Err(Skipped::TooMany) => return Err(Skipped::TooMany),
+            Err(skipped) => {
+                let _ = slot.skipped.set(skipped);
+                return Err(skipped);
+            }
+        };
         // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         let _ = slot.was_opened.set(());
-        if slot.reads_left.load(Ordering::Relaxed) > 0 {
+        if slot.reads_left.load(Ordering::Relaxed) > 0 && self.may_keep() {
             *open = Some(file.clone());
         }
         Ok(file)
     }
 
+    /// The same for whoever reads of it now. Where no more files may be open, those that are kept for reads to come make room.
+    ///
+    /// # Errors
+    /// As [`Self::open`], for good.
+    pub(super) fn open_to_read(&self, at: usize, known: &ProfiledFile) -> Result<Arc<File>, Skipped> {
+        let mut opened = self.open(at, known);
+        for _ in 0..TRIES {
+            if !matches!(opened, Err(Skipped::TooMany)) {
+                return opened;
+            }
+            let kept = self.kept.load(Ordering::Relaxed);
+            if kept > 0 {
+                self.kept_max.store(kept / 2, Ordering::Relaxed);
+                self.close();
+            }
+            std::thread::sleep(TRY_AGAIN);
+            opened = self.open(at, known);
+        }
+        opened.inspect_err(|skipped| _ = self.slots[at].skipped.set(*skipped))
+    }
+
+    /// Takes a place among those that are kept open, if there is one.
+    fn may_keep(&self) -> bool {
+        let max = self.kept_max.load(Ordering::Relaxed);
+        let one_more = |kept| (kept < max).then_some(kept + 1);
+        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
     /// File `at`, if it is open.
     pub(super) fn opened(&self, at: usize) -> Option<Arc<File>> {
-        let slot = &self.0[at];
+        let slot = &self.slots[at];
         slot.given.clone().or_else(|| slot.open.lock().anyway().clone())
     }
 
     /// Opens file `at` for who will read of it, unless that has been done.
     pub(super) fn look_at(&self, at: usize, known: &ProfiledFile) {
-        if self.0[at].was_opened.get().is_none() {
+        if self.slots[at].was_opened.get().is_none() {
             let _ = self.open(at, known);
         }
     }
 
     /// One of the reads of file `at` has been made, or cannot be. After the last one it is closed.
     pub(super) fn note_read(&self, at: usize) {
-        let slot = &self.0[at];
+        let slot = &self.slots[at];
         // More than were planned are made by who begins a prefetch twice.
         let left =
             slot.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left == Ok(1) {
-            slot.open.lock().anyway().take();
+            let file = slot.open.lock().anyway().take();
+            self.kept.fetch_sub(file.is_some().into(), Ordering::Relaxed);
         }
     }
 
     /// Closes all but those that somebody opens just now. What is still to be read of them is opened again.
     pub(super) fn close(&self) {
-        let open = self.0.iter().filter_map(|slot| slot.open.try_lock().ok()?.take());
-        open.for_each(drop);
+        let open = self.slots.iter().filter_map(|slot| slot.open.try_lock().ok()?.take());
+        open.for_each(|file| {
+            drop(file);
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 
     /// Those that are not read, by index.
     pub(super) fn skipped(&self) -> Vec<(usize, Skipped)> {
         let skipped = |(at, slot): (usize, &Slot)| Some((at, *slot.skipped.get()?));
-        self.0.iter().enumerate().filter_map(skipped).collect()
+        self.slots.iter().enumerate().filter_map(skipped).collect()
     }
 
     #[cfg(test)]
     pub(super) fn is_open(&self, at: usize) -> bool {
-        self.0[at].open.lock().anyway().is_some()
+        self.slots[at].open.lock().anyway().is_some()
     }
 }

@@ -19,7 +19,7 @@ use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::files::Files;
-use super::{LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
+use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
 use crate::resident::is_resident;
 
@@ -58,8 +58,8 @@ pub(super) struct State {
     pub(super) device_bytes: AtomicU64,
     /// (a) Set for good: each thread stops after the read it is at.
     pub(super) cancelled: AtomicBool,
-    /// (a)
-    pub(super) memory_was_short: AtomicBool,
+    /// Bytes of reads that were left out from the beginning, for little memory was left.
+    pub(super) left_out_bytes: u64,
     /// Threads at work.
     pub(super) at_work: Mutex<u32>,
     /// A thread has ended.
@@ -94,10 +94,19 @@ impl Piece {
 type Request = Vec<Piece>;
 
 /// What a prefetch has come to so far: for somebody who is not to hold the files that it has open.
+///
+/// All of it is atomic.
 #[derive(Debug, Default)]
 pub struct Amounts {
     requested_bytes: AtomicU64,
     read_bytes: AtomicU64,
+    /// What the entries of listed directories take.
+    listed_bytes: AtomicU64,
+    /// Reads that were looked at just before, and those of them whose pages were not in memory.
+    sampled_bytes: AtomicU64,
+    missing_bytes: AtomicU64,
+    /// Set for good.
+    memory_was_short: AtomicBool,
 }
 
 impl Amounts {
@@ -109,6 +118,32 @@ impl Amounts {
     /// Of them, bytes that devices have read for it; 0 where the kernel does not count them.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether it ended early because memory got short.
+    pub(crate) fn memory_was_short(&self) -> bool {
+        self.memory_was_short.load(Ordering::Relaxed)
+    }
+
+    /// Whether half of what was looked at before it was read was not in memory, or more. Nothing is looked at once the kernel has counted a read.
+    pub(crate) fn were_missing(&self) -> bool {
+        let [sampled, missing] =
+            [&self.sampled_bytes, &self.missing_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+        sampled > 0 && 2 * missing >= sampled
+    }
+
+    /// So many bytes were looked at before they were read, of which `missing_bytes` were not in memory.
+    pub(crate) fn sample(&self, bytes: u64, missing_bytes: u64) {
+        self.sampled_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.missing_bytes.fetch_add(missing_bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl Amounts {
+    /// Of a prefetch that has asked for so many bytes, of which the kernel counted none as read.
+    pub(crate) fn uncounted(requested_bytes: u64) -> Self {
+        Self { requested_bytes: requested_bytes.into(), ..Self::default() }
     }
 }
 
@@ -143,6 +178,7 @@ impl State {
     }
 
     pub(super) fn limit_bytes(&mut self, limit: u64) {
+        let planned_bytes = self.planned_bytes();
         let mut left = limit;
         let kept = self.reads.iter().take_while(|read| {
             let fits = read.range.bytes() <= left;
@@ -151,6 +187,7 @@ impl State {
         });
         let kept = kept.count();
         self.reads.truncate(kept);
+        self.left_out_bytes += planned_bytes - self.planned_bytes();
         self.files.plan(&self.reads);
     }
 
@@ -162,7 +199,20 @@ impl State {
     }
 
     pub(super) fn sample(&self) -> impl Iterator<Item = &Read> {
-        self.reads.iter().step_by(self.reads.len().div_ceil(PROBES).max(1))
+        self.reads.iter().step_by(self.sample_step())
+    }
+
+    fn sample_step(&self) -> usize {
+        self.reads.len().div_ceil(PROBES).max(1)
+    }
+
+    /// Looks whether what is read next is in memory, where it is one of the sample and the kernel has counted no read yet.
+    fn look_before_read(&self, is_of_sample: bool, next: &[Piece]) {
+        if let ([piece], true, 0) = (next, is_of_sample, self.amounts.read_bytes()) {
+            let is_missing = !is_resident(&piece.file, piece.range.start());
+            let bytes = piece.range.bytes();
+            self.amounts.sample(bytes, if is_missing { bytes } else { 0 });
+        }
     }
 
     pub(super) fn is_first_resident(&self, read: &Read) -> bool {
@@ -174,7 +224,9 @@ impl State {
 
     pub(super) fn read_pages(&self) {
         let mut read_before = bytes_read_by_this_thread();
-        while let Some(reads) = self.take() {
+        while let Some((first, reads)) = self.take() {
+            // A boot is not compared with others.
+            let is_of_sample = self.together_pages == 0 && first.is_multiple_of(self.sample_step());
             let is_of_device = |read: &Read| self.device.is_some_and(|device| device.at == read.file);
             let (of_device, of_files): (Vec<Read>, Vec<Read>) =
                 reads.iter().partition(|read| is_of_device(read));
@@ -196,6 +248,7 @@ impl State {
                     if (before + bytes) / MEMORY_CHECK_BYTES > before / MEMORY_CHECK_BYTES {
                         self.look_at_memory();
                     }
+                    self.look_before_read(is_of_sample, &neighbours);
                     bring_in(&neighbours, self.waits, self.bin.as_ref());
                     let read_by_now = bytes_read_by_this_thread();
                     self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
@@ -206,8 +259,8 @@ impl State {
         }
     }
 
-    /// The next reads, for the thread that asks: one, or as many as may be asked for together. `None` at the end.
-    fn take(&self) -> Option<&[Read]> {
+    /// The next reads, for the thread that asks: one, or as many as may be asked for together, and which the first of them is. `None` at the end.
+    fn take(&self) -> Option<(usize, &[Read])> {
         if self.cancelled.load(Ordering::Relaxed) {
             return None;
         }
@@ -223,13 +276,14 @@ impl State {
         };
         let next = |first| (first < self.reads.len()).then(|| end(first));
         let first = self.next_read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        Some(&self.reads[first..end(first)])
+        Some((first, &self.reads[first..end(first)]))
     }
 
     /// `reads` of files that are there, apart but for those that lie side by side on the device, or with a hole between them that is read over.
     fn side_by_side(&self, reads: &[Read]) -> Vec<Request> {
-        let there =
-            |read: &Read| Some(Piece { file: self.file(read.file).ok()?, range: read.range, is_hole: false });
+        let there = |read: &Read| {
+            Some(Piece { file: self.file_to_read(read.file).ok()?, range: read.range, is_hole: false })
+        };
         let there = reads.iter().filter_map(there);
         if reads.len() == 1 {
             return there.map(|piece| vec![piece]).collect();
@@ -268,7 +322,7 @@ impl State {
 
     fn look_at_memory(&self) {
         if self.budget.as_ref().is_some_and(|budget| budget.is_short_for(MEMORY_CHECK_BYTES)) {
-            self.memory_was_short.store(true, Ordering::Relaxed);
+            self.amounts.memory_was_short.store(true, Ordering::Relaxed);
             self.cancel();
         }
     }
@@ -293,15 +347,18 @@ impl State {
         let Ok(directory) = root::open(path, flags) else { return };
         let mut buffer = [std::mem::MaybeUninit::uninit(); LISTING_BYTES];
         let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
+        let mut bytes = 0;
         while !self.cancelled.load(Ordering::Relaxed)
-            && let Some(Ok(_)) = entries.next()
+            && let Some(Ok(entry)) = entries.next()
         {
-            // What was listed fills memory with names: a large directory counts as the pages it takes.
+            bytes += ENTRY_BYTES + entry.file_name().to_bytes().len() as u64;
+            // What was listed fills memory with names.
             if entries.is_buffer_empty() {
-                let listed = self.amounts.requested_bytes.fetch_add(LISTING_BYTES as u64, Ordering::Relaxed);
-                if listed / MEMORY_CHECK_BYTES < (listed + LISTING_BYTES as u64) / MEMORY_CHECK_BYTES {
+                let before = self.amounts.listed_bytes.fetch_add(bytes, Ordering::Relaxed);
+                if before / MEMORY_CHECK_BYTES < (before + bytes) / MEMORY_CHECK_BYTES {
                     self.look_at_memory();
                 }
+                bytes = 0;
             }
         }
     }
@@ -319,6 +376,10 @@ impl State {
 
     pub(super) fn file(&self, at: usize) -> Result<Arc<File>, Skipped> {
         self.files.open(at, &self.profile.files[at])
+    }
+
+    fn file_to_read(&self, at: usize) -> Result<Arc<File>, Skipped> {
+        self.files.open_to_read(at, &self.profile.files[at])
     }
 }
 

@@ -4,11 +4,20 @@ use std::path::Path;
 
 use prepage_core::profile::{Counts, Lookup, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_observe::Until;
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_sys::extents::place_of;
-use prepage_testing::{Need, has, unless_refused};
+use prepage_testing::{
+    Need, assert_passed, child_command, child_output, has, is_child, passes_as_child, this_test,
+    unless_refused,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::*;
+use crate::account::account;
+use crate::calibrate::Calibration;
+use crate::calibrate::device::Device;
+use crate::progress::Progress;
 
 const PAGES: u64 = 512;
 
@@ -105,6 +114,24 @@ fn a_sample_tells_how_much_is_in_memory() {
             bring_in(&[Piece { file: file.clone(), range, is_hole: false }], true, None);
         });
     }
+}
+
+/// Where it counts none, that is all there is to tell a cold start by.
+#[test]
+fn a_sample_is_looked_at_as_it_is_read_until_the_kernel_counts_a_read() {
+    if !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let profile = profile(&path, &[1, 100, 300]);
+    prepage_sys::cachestat::evict(File::open(&path).unwrap().as_fd(), Duration::from_secs(1)).unwrap();
+    let were_missing = || {
+        let engine = Engine::with(profile.clone(), PlanOptions::EXACT, 1);
+        engine.run();
+        engine.amounts().were_missing()
+    };
+    assert_eq!([(); 2].map(|()| were_missing()), [true, false]);
 }
 
 #[test]
@@ -266,9 +293,102 @@ fn a_prefetch_ends_where_memory_gets_short_and_when_it_is_cancelled() {
     // Each reader may be at a read when the first of them sees it.
     let most = MEMORY_CHECK_BYTES + (32 + 1) * prepage_core::profile::plan::READ_PAGES_MAX * PAGE_SIZE;
     assert!((MEMORY_CHECK_BYTES..=most).contains(&outcome.requested_bytes), "{}", outcome.requested_bytes);
+    // How long such a start takes says nothing about prefetching, however cold it is.
+    let mut program = std::process::Command::new("true").spawn().unwrap();
+    let until = Until::ended_or(program.id(), Duration::from_secs(30)).unwrap();
+    let mut progress = Progress::new(program.id(), &until);
+    progress.follow(u64::MAX);
+    progress.disk_faults = pages;
+    assert_eq!(progress.cold_start(7, prepage_trace::now_ns(), Some(&engine.amounts())), None);
+    program.wait().unwrap();
     let engine = Engine::new(profile, &DeviceFigures::default());
     engine.cancel();
     assert_eq!(engine.run().requested_bytes, 0);
+}
+
+#[test]
+fn what_is_left_out_for_little_memory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("object");
+    File::create(&path).unwrap().set_len(64_000_000).unwrap();
+    let pages = 64_000_000 / PAGE_SIZE;
+    let profile = profile(&path, &(0..pages).collect::<Vec<_>>());
+    std::fs::write(dir.path().join("memory.max"), "1000000000").unwrap();
+    std::fs::write(dir.path().join("memory.current"), "980000000").unwrap();
+    let mut engine = Engine::new(profile.clone(), &DeviceFigures::default());
+    let planned_bytes = engine.planned_bytes();
+    engine.keep_within(Budget::in_directory(dir.path()));
+    let outcome = engine.run();
+    assert!(outcome.requested_bytes < 2_000_000 && !outcome.memory_was_short, "{outcome:?}");
+    assert_eq!(outcome.requested_bytes + outcome.left_out_bytes, planned_bytes);
+    let told = account(&profile, &outcome, &[]);
+    assert!(told.ends_with("of 1 file; 62.4 MB left out, for little memory is left"), "{told}");
+}
+
+#[test]
+fn listed_directories_are_not_taken_for_pages_that_were_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file_of_pages(dir.path());
+    let mut profile = profile(&path, &[1]);
+    for at in 0..100 {
+        let directory = dir.path().join(at.to_string());
+        std::fs::create_dir(&directory).unwrap();
+        ["a", "b", "c"].iter().for_each(|name| drop(File::create(directory.join(name)).unwrap()));
+        let path = directory.to_str().unwrap().to_owned();
+        profile.lookups.push(Lookup { path, list: true, counts: Counts::default() });
+    }
+    assert_eq!(Engine::new(profile, &DeviceFigures::default()).run().requested_bytes, PAGE_SIZE);
+}
+
+/// NVMe disks come in another order after some boots.
+#[test]
+fn figures_are_those_of_the_number_that_a_device_has_now() {
+    let test = this_test();
+    if !is_child(&test) {
+        let store = tempfile::tempdir().unwrap();
+        let mut child = child_command(&test, &[]);
+        return assert_passed(&child_output(child.env("PREPAGE_STORE", store.path())));
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let mut profile = profile(&path, &[1]);
+    let number = profile.files[0].identity.device;
+    let measured = |device: &Device, latency_ns| {
+        let figures = DeviceFigures { latency_ns, ..DeviceFigures::default() };
+        let calibration = Calibration { figures, latency_p99_ns: 1, rates: Vec::new(), measured_unix_s: 1 };
+        Cache::of_user().unwrap().store(device, &calibration).unwrap();
+        figures
+    };
+    let figures = measured(&Device::under(&path).unwrap(), 7_000_000);
+    assert_eq!(device_of(&profile), figures);
+    profile.files[0].identity.device += 1;
+    assert_eq!(device_of(&profile), figures);
+    measured(&Device { number: number + 1, identity: "another".into() }, 9_000_000);
+    assert_eq!(device_of(&profile), figures, "by now this is another disk");
+    // Another file lies there.
+    profile.files[0].identity.ctime_ns += 1;
+    assert_eq!(device_of(&profile).latency_ns, 9_000_000);
+}
+
+/// The usual hard limit is high, and some users have a lower one.
+#[test]
+fn more_files_than_may_be_open_are_all_read() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mut profile = Profile::default();
+    for at in 0..200 {
+        let path = dir.path().join(at.to_string());
+        std::fs::write(&path, [7; PAGE_SIZE as usize]).unwrap();
+        let mut file = self::profile(&path, &[0]).files.remove(0);
+        file.extents[0].rank = at;
+        profile.files.push(file);
+    }
+    let limit = Rlimit { current: Some(64), maximum: Some(64) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let outcome = Engine::with(profile, PlanOptions::EXACT, 16).run();
+    assert_eq!((outcome.skipped, outcome.requested_bytes), (vec![], 200 * PAGE_SIZE));
 }
 
 #[test]

@@ -132,9 +132,13 @@ fn what_users_have_learned_is_planned_with_the_figures_of_the_device() {
 fn inside_with_figures() {
     let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else { return };
     let number = rustix::fs::makedev(7, 3);
-    let figures = DeviceFigures { latency_ns: 7_000_000, ..DeviceFigures::default() };
-    let calibration = Calibration { figures, latency_p99_ns: 1, rates: Vec::new(), measured_unix_s: 1 };
-    Cache::of_user().unwrap().store(&Device { number, identity: "a disk".into() }, &calibration).unwrap();
+    let figures = |latency_ns| DeviceFigures { latency_ns, ..DeviceFigures::default() };
+    let measure = |figures| {
+        let calibration = Calibration { figures, latency_p99_ns: 1, rates: Vec::new(), measured_unix_s: 1 };
+        Cache::of_user().unwrap().store(&Device { number, identity: "a disk".into() }, &calibration).unwrap();
+    };
+    let (figures, later) = (figures(7_000_000), figures(9_000_000));
+    measure(figures);
     let library = in_a_place(&place);
     let start = start_of(FIRST_UID, &place, number);
     let figures_in = || library.find(&start).known.unwrap().unwrap().figures;
@@ -147,6 +151,18 @@ fn inside_with_figures() {
         state.users.insert(FIRST_UID, Arc::new(shelf));
     }
     assert_eq!(figures_in(), figures, "one that did not fit");
+    assert!(!library.refresh());
+    write(&place.join("machine"), &profile_of(&key("all"), number));
+    assert!(library.refresh());
+    let of_all = || library.expected(&key("all"), FIRST_UID).unwrap().figures;
+    assert_eq!(of_all(), figures);
+    measure(later);
+    assert!(library.refresh(), "root has measured while the service runs");
+    assert_eq!((figures_in(), of_all()), (later, later));
+    assert!(!library.refresh());
+    // Root's own profiles lie there as well.
+    std::fs::write(Cache::of_user().unwrap().directory().join("other"), "").unwrap();
+    assert!(!library.refresh());
 }
 
 #[test]

@@ -284,7 +284,7 @@ impl ShownFile {
                 Err(Skipped::Changed) => "changed",
                 Err(Skipped::Denied) => "unreadable",
                 Err(Skipped::NotRegular) => "no file",
-                Err(Skipped::Failed) => "cannot be opened",
+                Err(Skipped::TooMany | Skipped::Failed) => "cannot be opened",
             },
             extents: file.extents.iter().map(ShownExtent::from).collect(),
         }
