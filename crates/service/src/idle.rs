@@ -24,7 +24,7 @@ use crate::brought::{Brought, Current, Reader, SeenUsed, Settled};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
-use crate::log::Log;
+use crate::log::{Log, asleep};
 use crate::pages::{HasUsers, write_changed};
 use crate::process::Process;
 use crate::reading::Sampler;
@@ -205,7 +205,11 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        self.log.lock().anyway().launched(uid, &what, process.login(), unix_s());
+        {
+            let mut log = self.log.lock().anyway();
+            log.see_sleep(asleep());
+            log.launched(uid, &what, process.login(), unix_s());
+        }
         let mut state = self.state.lock().anyway();
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
@@ -239,6 +243,7 @@ impl Idle {
         let now_unix_s = unix_s();
         let expected = {
             let mut log = self.log.lock().anyway();
+            log.see_sleep(asleep());
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
