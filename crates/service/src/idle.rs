@@ -27,7 +27,7 @@ use crate::library::Library;
 use crate::log::{Log, asleep};
 use crate::pages::{HasUsers, write_changed};
 use crate::process::Process;
-use crate::reading::Sampler;
+use crate::reading::{Sampler, guesses_bytes_max};
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
 use crate::searches::Searches;
 
@@ -140,6 +140,8 @@ pub struct IdleStatus {
     pub brought_programs: usize,
     /// Bytes brought in for them.
     pub brought_bytes: u64,
+    /// What may be brought in at most, as long as no more memory gets free or is used.
+    pub predicted_bytes_max: u64,
     /// The share of the bytes that somebody used, lately.
     pub used_share: Option<f64>,
     /// Whether nothing is brought in for a day, because too little was used.
@@ -417,12 +419,14 @@ impl Idle {
             let Launched { program, role } = what;
             ExpectedStatus { uid, program, role, probability, is_brought }
         });
+        let brought_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
         IdleStatus {
             machine: state.now,
             remembered_programs,
             expected: expected.collect(),
             brought_programs: state.brought.len(),
-            brought_bytes: state.brought.iter().map(|entry| entry.brought.bytes()).sum(),
+            brought_bytes,
+            predicted_bytes_max: guesses_bytes_max(brought_bytes),
             used_share: state.worth.used_share(),
             is_paused: state.worth.is_paused(unix_s()),
         }

@@ -89,7 +89,7 @@ pub struct Service {
     /// Used by one thread at a time.
     accounts: Mutex<Accounts>,
     fetches: Fetches,
-    names: Names,
+    pub(crate) names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
     /// What looks at starts.

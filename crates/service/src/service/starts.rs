@@ -284,6 +284,11 @@ impl Service {
         }
     }
 
+    /// Whether starts of known programs are not observed for now: what is left is for new ones.
+    pub(crate) fn learning_waits(&self) -> bool {
+        self.learns && !self.learner.has_plenty()
+    }
+
     /// Whether there is time to observe `process`, of which `known` is known, and the `wishes` of its user let it be observed.
     fn may_learn_of(&self, process: &Process, known: Option<&Arc<Known>>, wishes: Wishes) -> bool {
         let is_known = known.is_some_and(|known| !known.has_changed());
