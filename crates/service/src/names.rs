@@ -45,6 +45,8 @@ pub struct Names {
     library: Arc<Library>,
     counters: Arc<Counters>,
     crew: Crew,
+    /// Whether rounds wait until the machine is quiet, and their reads for those of others.
+    is_courteous: bool,
     rounds: Mutex<Rounds>,
     is_wanted: AtomicBool,
     /// About what those of the last round take in the kernel.
@@ -98,11 +100,11 @@ impl Last {
 }
 
 impl Names {
-    /// A round is wanted from the beginning.
-    pub fn new(library: Arc<Library>, counters: Arc<Counters>) -> Self {
+    /// A round is wanted from the beginning. Where it is not `is_courteous`, it waits for nobody.
+    pub fn new(library: Arc<Library>, counters: Arc<Counters>, is_courteous: bool) -> Self {
         let crew = Crew::of_readers("names", 1 + HANGING_MAX, 1);
         let (rounds, is_wanted, last) = (Mutex::default(), AtomicBool::new(true), Mutex::default());
-        Self { library, counters, crew, rounds, is_wanted, bytes: Arc::default(), last }
+        Self { library, counters, crew, is_courteous, rounds, is_wanted, bytes: Arc::default(), last }
     }
 
     /// About what the names that were looked up last, and their inodes, take in the kernel.
@@ -138,13 +140,15 @@ impl Names {
             last.sampler.forget();
             return;
         };
-        if !look(&mut last.sampler).is_some_and(|reading| due.may_begin(&reading)) {
+        let may_begin = || look(&mut last.sampler).is_some_and(|reading| due.may_begin(&reading));
+        if self.is_courteous && !may_begin() {
             return;
         }
         last.is_wanted = false;
         last.sampler.forget();
         last.began = Some(Instant::now());
         let (library, counters, bytes) = (self.library.clone(), self.counters.clone(), self.bytes.clone());
+        let is_courteous = self.is_courteous;
         let mut all = library.all();
         // Users' own are bounded; what names the machine's profiles hold, root has said.
         let everybody = Rights::of_everybody().uid;
@@ -153,7 +157,9 @@ impl Names {
             Priority::Guess,
             Box::new(move || {
                 // Where the kernel does not know of it, or the device's scheduler does not, a quiet machine does for it.
-                let _ = scheduling::read_last();
+                if is_courteous {
+                    let _ = scheduling::read_last();
+                }
                 counters.name_rounds_begun.count();
                 bytes.store(look_up_all(&library, &all, &round).bytes(), Ordering::Relaxed);
                 counters.name_rounds.count();
@@ -244,7 +250,7 @@ mod tests {
     fn names_are_looked_up_once_the_machine_is_quiet_and_by_the_clock_on_no_battery() {
         let directory = tempfile::tempdir().unwrap();
         let library = Library::open(Some(vec![directory.path().into()])).unwrap();
-        let names = Names::new(Arc::new(library), Arc::default());
+        let names = Names::new(Arc::new(library), Arc::default(), true);
         let begins = |reading: Option<Reading>, forgotten: u64| {
             names.last.lock().anyway().asked = None;
             names.tick_by(|_| reading, || Some(forgotten));

@@ -161,7 +161,7 @@ impl Service {
             confined,
             watch,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop, lookups)?),
-            names: Names::new(library.clone(), counters.clone()),
+            names: Names::new(library.clone(), counters.clone(), options.idle_after != Some(Duration::ZERO)),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
             gains: Gains::read(gains, counters.clone()),
