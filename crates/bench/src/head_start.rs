@@ -153,3 +153,44 @@ impl CallCounter {
         self.0.iter().map(|event| event.counted().ok().map(|counted| counted.times)).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::profile::{Extent, ProfiledFile};
+    use prepage_core::{PageIndex, PageRange};
+    use prepage_profiles::identity::{content_of, identity_of};
+    use prepage_testing::{Need, has};
+
+    use super::*;
+
+    /// Whatever is read, threads are made and files opened; each read is asked for, waited for, and its bytes are asked after.
+    #[test]
+    fn each_read_takes_three_system_calls_and_nothing_else_is_counted_as_one() {
+        if !has(Need::Root) {
+            return;
+        }
+        const READS: u64 = 1000;
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        // Holes on the disk: nothing is waited for.
+        file.as_file().set_len(2 * READS * PAGE_SIZE).unwrap();
+        let made = |reads: u64| {
+            let page =
+                |at: u64| Extent::new(PageRange::new(PageIndex(2 * at), PageIndex(2 * at + 1)), at as u32);
+            let file = ProfiledFile {
+                path: file.path().to_str().unwrap().into(),
+                identity: identity_of(file.as_file()).unwrap(),
+                fingerprint: content_of(file.as_file()).unwrap(),
+                extents: (0..reads).map(page).collect(),
+                ..ProfiledFile::default()
+            };
+            let profile = Profile { files: vec![file], ..Profile::default() };
+            let tuning = Tuning { mode: Mode::Sync, readers_and_holes: Some((1, 0)) };
+            let made = HeadStart::begin(&profile, tuning, true).unwrap().end().unwrap();
+            assert_eq!(made.pages, reads);
+            made.system_calls.unwrap()
+        };
+        let (none, all) = (made(1), made(1 + READS));
+        // Threads wait for one another more or less often.
+        assert!((3 * READS - 30..=3 * READS + 30).contains(&(all - none)), "{none}, {all}");
+    }
+}

@@ -55,6 +55,8 @@ pub struct Point {
     pub readers_and_holes: Option<(u32, u64)>,
     /// From before reading the profile to the end of the program, milliseconds; one entry a start.
     pub wall_ms: Vec<f64>,
+    /// Pages that the prefetch asked for, holes that it reads over among them.
+    pub requested_pages: Vec<u64>,
     /// What the disk of /usr was asked to read, bytes; `None` where it has none.
     pub disk_read_bytes: Vec<Option<u64>>,
     /// The same, requests.
@@ -108,6 +110,7 @@ impl Sweep {
                 let measured = bench.start(&way)?;
                 if round > 0 {
                     point.wall_ms.push(measured.wall_ns as f64 / 1e6);
+                    point.requested_pages.push(measured.prefetched_pages);
                     point.disk_read_bytes.push(measured.disk_read_bytes);
                     point.disk_reads.push(measured.disk_reads);
                     point.disk_faults.push(measured.disk_faults);

@@ -6,7 +6,7 @@ mod support;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{Sandbox, can_learn, is_root, json, text};
+use support::{Sandbox, can_learn, is_root, json, make_old, text};
 
 /// Builds `crates/bench/preload` into the sandbox.
 fn library(sandbox: &Sandbox) -> PathBuf {
@@ -91,13 +91,10 @@ fn the_program_starts_in_every_mode_and_what_is_mapped_ahead_is_no_fault_any_mor
         return;
     }
     for way in ways {
-        // Some 900 calls are made whatever is read: for the profile, for its files, and by the threads that read. Pages take less than
-        // one each, for many are asked for at once.
         let counted = &way["counted"];
-        let pages = counted["prefetched_pages"].as_u64().unwrap();
-        let calls = counted["prefetch_system_calls"].as_u64();
-        assert_eq!(calls.is_some(), pages > 0, "{way}");
-        assert!(calls.is_none_or(|calls| (1..=2000 + 2 * pages).contains(&calls)), "{way}");
+        let has_calls = counted["prefetch_system_calls"].as_u64() > Some(0);
+        assert_eq!(has_calls, counted["prefetched_pages"].as_u64() > Some(0), "{way}");
+        assert_eq!(way["lost_records"], 0, "reads of the disk that nobody has seen: {way}");
     }
     let trace = std::fs::read_to_string(trace).unwrap();
     let of = |way: &str, phase: &str| {
@@ -113,15 +110,42 @@ fn a_sweep_tries_every_combination() {
     if !can_learn(&sandbox) {
         return;
     }
-    let program = program(&sandbox);
+    let (program, data) = (program_of_holes(&sandbox), sandbox.path().join("data"));
+    std::fs::write(&data, vec![1; 128 << 12]).unwrap();
+    make_old(&data);
     let options = ["bench", "sweep", "-n", "1", "--json", "--readers", "1,16", "--holes", "0,4", "--"];
-    let output = sandbox.output(&[&options[..], &[program.to_str().unwrap()]].concat());
+    let command = [program.to_str().unwrap(), data.to_str().unwrap()];
+    let output = sandbox.output(&[&options[..], &command].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = json(&output);
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 1 + 2 * 2);
     assert!(points.iter().all(|point| point["wall_ms"][0].as_f64() > Some(0.0)), "{report}");
     assert_eq!(points[4]["readers_and_holes"], serde_json::json!([16, 4]));
+    let asked: Vec<u64> = points.iter().map(|point| point["requested_pages"][0].as_u64().unwrap()).collect();
+    let [none, exact, over, exact_by_many, over_by_many] = asked[..] else { panic!("{asked:?}") };
+    assert_eq!((none, exact, over), (0, exact_by_many, over_by_many));
+    // Each read has 32 pages at most: four of them with seven holes of three pages each.
+    assert!(over >= exact + 4 * 7 * 3, "{asked:?}");
+}
+
+/// A program that uses every fourth page of a file, and then runs on until all of it can have been read ahead.
+fn program_of_holes(sandbox: &Sandbox) -> PathBuf {
+    compiled(
+        sandbox,
+        "holes",
+        r#"#include <fcntl.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        int main(int count, char **words) {
+            int sum = 0, fd = open(words[count - 1], O_RDONLY);
+            volatile char *mapped = mmap(0, 128 << 12, PROT_READ, MAP_PRIVATE, fd, 0);
+            if (mapped == MAP_FAILED) return 2;
+            for (int page = 0; page < 128; page += 4) sum += mapped[page << 12];
+            usleep(500000);
+            return sum != 32;
+        }"#,
+    )
 }
 
 /// A program that fails unless its own code and what it maps are advised (VM_RAND_READ) if PREPAGE_ADVISE_RANDOM is set, and

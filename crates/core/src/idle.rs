@@ -70,6 +70,12 @@ impl Reading {
         }
     }
 
+    /// What keeps it from work that is worth doing on a battery, too, and that takes no memory to speak of: on a machine that has run for a while the
+    /// page cache leaves next to none free.
+    pub fn busy_at_work(&self) -> Option<Busy> {
+        Self { is_on_battery: false, free_bytes: u64::MAX, ..*self }.busy()
+    }
+
     /// Whether so little memory is free that guesses are to be given up.
     pub fn is_short(&self) -> bool {
         self.free_bytes < self.reserve_bytes()

@@ -12,7 +12,7 @@
 //! ```
 //! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
 //! first, and followers that came least; new followers are first those known for longest. Time is
-//! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them; how far the clock on the wall is ahead of
+//! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them, as does a machine that [slept](Launches::slept); how far the clock on the wall is ahead of
 //! that is said separately ([`Launches::set_zone`]), and moves hours alone.
 
 mod saved;
@@ -114,9 +114,14 @@ impl Launches {
         self.utc_offset_s = utc_offset_s;
     }
 
+    /// The machine slept: visits under way end without being counted, for nobody could come in them.
+    pub fn slept(&mut self) {
+        self.open.clear();
+    }
+
     /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted.
     pub fn tick(&mut self, now_unix_s: u64) -> bool {
-        // The machine slept, or somebody set the clock.
+        // Somebody set the clock, or the machine was off.
         if now_unix_s < self.now_unix_s || now_unix_s > self.now_unix_s.saturating_add(2 * HOUR_S) {
             self.open.clear();
             // What was launched in the future was launched by another clock: it is to grow old by this one.

@@ -30,7 +30,7 @@ use crate::dense::DenseReads;
 use crate::engine::{Engine, Prefetched, Residency};
 use crate::first_start::FirstStart;
 use crate::guess::{Guess, Guessing};
-use crate::launch::{FEW_TASKS, LaunchOptions, Word};
+use crate::launch::{FEW_TASKS, LaunchOptions, Word, released_unless};
 use crate::memory::{Budget, Tasks};
 use crate::persist::{Persisting, Shown};
 use crate::progress::Progress;
@@ -61,8 +61,14 @@ pub(crate) struct Beside<'a> {
 
 impl Beside<'_> {
     /// Serves the start of a program with a profile, of which `cut` was cut off. The program waits for `word` where it
-    /// is observed.
-    pub(crate) fn known(&self, profile: &Profile, cut: &[LeftOut], word: Option<Word>) {
+    /// is observed, if `is_due` says so of a warm start, or of a cold one.
+    pub(crate) fn known(
+        &self,
+        profile: &Profile,
+        cut: &[LeftOut],
+        word: Option<Word>,
+        is_due: impl FnOnce(bool) -> bool,
+    ) {
         let Some(until) = &self.until() else { return };
         // A warm start does not ask for a dozen files of control groups, and no program waits for that.
         let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
@@ -79,6 +85,7 @@ impl Beside<'_> {
                 (residency == Residency::All, residency == Residency::Little)
             }
         };
+        let word = word.and_then(|word| released_unless(is_due(is_warm), word));
         let is_observed = word.is_some();
         let amounts = engine.amounts();
         let begin = |engine: &mut Engine| match choice.turn {
@@ -470,7 +477,7 @@ mod tests {
             let beside =
                 Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
             match is_known {
-                true => beside.known(&Profile::default(), &[], None),
+                true => beside.known(&Profile::default(), &[], None, |_| true),
                 false => beside.unknown(None),
             }
             drop(beside);

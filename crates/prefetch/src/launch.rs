@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::file::Glance;
+use prepage_core::profile::start::Draw;
 use prepage_profiles::call::Call;
 use prepage_profiles::identity::identity_at;
 use prepage_profiles::room::BYTES_MAX;
@@ -418,7 +419,7 @@ pub(crate) struct Found {
     pub(crate) context: StartContext,
     pub(crate) call: Call,
     /// The path by which the program was called, made absolute.
-    called: PathBuf,
+    pub(crate) called: PathBuf,
     /// A number that no two starts share.
     pub(crate) random: u64,
 }
@@ -491,14 +492,18 @@ impl Launch<'_> {
         // A start whose outcome is not written is not held out, and only observed where that is owed: a sample can wait. Where the bytes make no
         // sense, the start is learned from in any case.
         let may_wait = stored.was_just_written(self.options.write_interval);
-        let random = (!may_wait).then_some(self.found.random);
-        let is_due = || past.as_ref().is_none_or(|past| past.observation_due(random));
-        let is_observed = self.options.learn && is_due() && self.has_room(&mut word);
+        let is_due = |draw: fn(u64) -> Draw| {
+            let draw = (!may_wait).then_some(draw(self.found.random));
+            self.options.learn && past.as_ref().is_none_or(|past| past.observation_due(draw))
+        };
+        // Which of them it is shows before the program goes.
+        let (cold, warm) = (is_due(Draw::Cold), is_due(Draw::Warm));
+        let is_observed = (cold || warm) && self.has_room(&mut word);
         let is_kept = self.options.learn && (is_observed || !may_wait);
         let word = released_unless(is_observed, word);
         match stored.decode() {
             Ok((profile, cut)) if self.found.context.key.is_of(&profile) => {
-                self.beside(is_kept).known(&profile, &cut, word);
+                self.beside(is_kept).known(&profile, &cut, word, |is_warm| if is_warm { warm } else { cold });
             }
             // Another program's, or bytes that make no sense: learned anew and replaced, if anything is learned.
             Ok(_) | Err(_) => self.beside(is_kept).unknown(word),
@@ -537,7 +542,7 @@ impl Launch<'_> {
 }
 
 /// Lets the program go, unless it is to be observed first.
-fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
+pub(crate) fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
     if is_observed {
         return Some(word);
     }

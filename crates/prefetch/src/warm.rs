@@ -2,7 +2,7 @@
 //!
 //! Most starts of a known program are warm, and to begin something beside them (a process, its memory, a pipe, a word to wait for) takes longer
 //! than all else that prepage does for them. So the process that is to become the program asks first, and asks memory alone
-//! ([`prepage_profiles::at_hand`]): is there a profile, is no observation due, are pages there that stand for all others
+//! ([`prepage_profiles::at_hand`]): is there a profile, is no observation due of what is in memory, are pages there that stand for all others
 //! ([`Glance::sample`])? What memory does not answer is left to whoever serves the start beside it: nobody waits here for a
 //! file system.
 //!
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::path::Path;
 
 use prepage_core::profile::file::{Glance, Sample};
+use prepage_core::profile::start::Draw;
 use prepage_profiles::Stores;
 use prepage_profiles::at_hand::{InMemory, at_hand};
 use prepage_profiles::identity::content_of;
@@ -25,11 +26,12 @@ use crate::resident::are_at_hand;
 /// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
 /// observed in this start, and is in memory.
 pub(crate) fn needs_nothing(found: &Found, name: &OsStr, options: &LaunchOptions) -> bool {
-    is_told(found, name, options).unwrap_or(false)
+    let told = || is_told(found, name, options, &Stores::of_user().ok()?);
+    told().unwrap_or(false)
 }
 
 /// `None` where memory does not tell.
-fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool> {
+fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions, stores: &Stores) -> Option<bool> {
     let config = Config::at_hand()?;
     let options = options.within(&config);
     // Who wants to hear what is done hears it from whoever serves the start.
@@ -39,7 +41,6 @@ fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool>
     if !found.is_wanted_by(&config, name) {
         return Some(true);
     }
-    let stores = Stores::of_user().ok()?;
     let (mut key, mut stored) = (found.context.key.clone(), stores.read_at_hand(&found.context.key).ok()?);
     if stored.is_none() {
         key = found.call.in_the_end_at_hand().ok()??.key_at_hand()?;
@@ -52,7 +53,8 @@ fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions) -> Option<bool>
     let glance = stored.glance().ok()?;
     let is_its_own = (glance.program, glance.role) == (&*key.program, &*key.role);
     let may_wait = stored.was_just_written(options.write_interval);
-    let is_observed = options.learn && glance.past.observation_due((!may_wait).then_some(found.random));
+    let draw = (!may_wait).then_some(Draw::Warm(found.random));
+    let is_observed = options.learn && glance.past.observation_due(draw);
     Some(is_its_own && !is_observed && is_in_memory(&glance, found.random))
 }
 
@@ -78,4 +80,67 @@ fn holds(file: &File, size_bytes: u64, sample: &Sample<'_>) -> bool {
     // A page that is looked for is all that is ever read.
     let _ = fadvise(file, 0, None, Advice::Random);
     content_of(&InMemory { file, size_bytes }).is_ok_and(|found| Some(found) == sample.fingerprint())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    use prepage_core::profile::{ColdStart, Extent, History, Profile, ProfiledFile};
+    use prepage_core::{PageIndex, PageRange};
+    use prepage_profiles::Layer;
+    use prepage_profiles::call::Call;
+    use prepage_profiles::identity::identity_of;
+    use prepage_testing::{Need, has};
+
+    use super::*;
+    use crate::start::StartContext;
+
+    /// Of a program whose cold starts cost little to observe, one cold start in four is drawn.
+    #[test]
+    fn few_warm_starts_are_observed_however_cheap_cold_ones_are() {
+        let place = env!("CARGO_MANIFEST_DIR");
+        if !has(Need::Eviction(place.into())) {
+            return;
+        }
+        let dir = tempfile::tempdir_in(place).unwrap();
+        let executable = dir.path().canonicalize().unwrap().join("tool");
+        std::fs::write(&executable, vec![1; 64 << 10]).unwrap();
+        std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let command = [executable.clone().into_os_string()];
+        let call = Call::of_found(&executable, &executable, &command).unwrap();
+        let (key, stores) = (call.key(), Stores::at(dir.path().join("store")));
+        let opened = File::open(&executable).unwrap();
+        let file = ProfiledFile {
+            path: key.program.clone(),
+            identity: identity_of(&opened).unwrap(),
+            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(16)), 0)],
+            ..ProfiledFile::default()
+        };
+        let start =
+            |observed, took_us| ColdStart { observed, took_us, prefetched_pages: 16, ..ColdStart::default() };
+        let profile = Profile {
+            program: key.program.clone(),
+            role: key.role.clone(),
+            history: History { observations: 8, ..History::default() },
+            files: vec![file],
+            starts: [[start(true, 1020); 3], [start(false, 1000); 3]].concat(),
+            ..Profile::default()
+        };
+        stores.update(&key, Layer::User, |_| Some(profile)).unwrap();
+        let hour = std::time::Duration::from_secs(3600);
+        let written = File::options().write(true).open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
+        written.set_modified(SystemTime::now() - hour).unwrap();
+        let context = StartContext::new(std::process::id(), executable.clone(), key, &command);
+        let mut found = Found { context, call, called: executable, random: 1 };
+        let options = LaunchOptions { quiet: true, ..LaunchOptions::default() };
+        let mut is_left_alone = |random| {
+            found.random = random;
+            is_told(&found, "tool".as_ref(), &options, &stores).unwrap_or(false)
+        };
+        assert!(is_left_alone(1));
+        let served = (0..4000).filter(|random| !is_left_alone(*random)).count();
+        assert_eq!(served, 40, "1 in 100");
+    }
 }

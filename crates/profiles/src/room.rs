@@ -167,7 +167,7 @@ fn apart(one: SystemTime, other: SystemTime) -> Duration {
 }
 
 /// Sets the time of modification to now.
-fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
+pub(crate) fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
     // On a read-only store nothing is evicted either.

@@ -37,7 +37,7 @@ use crate::layer::{Layer, StartContextPaths};
 use crate::public::public;
 use crate::room::{
     BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like, make_room,
-    mark_as_used,
+    mark, mark_as_used,
 };
 use crate::source::source;
 use crate::store_error::StoreError;
@@ -306,10 +306,14 @@ impl Stores {
         if layer != Layer::User {
             after = public(after).map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
         }
+        let name = key.file_name();
         if Some(&after) == unchanged.as_ref() {
+            // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other.
+            if layer == Layer::User {
+                mark(directory.as_fd(), name.as_ref());
+            }
             return Ok(());
         }
-        let name = key.file_name();
         let io = |source| StoreError::Io { path: path.clone(), source };
         write(directory.as_fd(), Path::new(&name), mode, &file::encode(&after)).map_err(io)?;
         if let Some(bytes_max) = self.bytes_max(layer) {

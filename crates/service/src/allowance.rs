@@ -31,14 +31,18 @@ impl Allowance {
 
     /// Whether there is any at time `now`.
     pub fn has_some(&mut self, now: Duration) -> bool {
-        self.fill(now);
-        self.left_ns > 0
+        self.left_ns(now) > 0
     }
 
     /// Whether more than half of what it holds is there at time `now`: enough for work that can wait.
     pub fn has_plenty(&mut self, now: Duration) -> bool {
+        self.left_ns(now) > self.held_ns() / 2
+    }
+
+    /// Nanoseconds that are there at time `now`; fewer than none where it was overdrawn.
+    pub fn left_ns(&mut self, now: Duration) -> i64 {
         self.fill(now);
-        self.left_ns > self.held_ns() / 2
+        self.left_ns
     }
 
     /// What one piece of work may take.
@@ -116,5 +120,6 @@ mod tests {
         // A second more than there was.
         assert!(!allowance.has_some(Duration::from_secs(999)));
         assert!(allowance.has_some(Duration::from_secs(1001)));
+        assert_eq!(allowance.left_ns(Duration::from_secs(1500)), 500_000_000);
     }
 }

@@ -24,10 +24,10 @@ use crate::brought::{Brought, Current, Reader, SeenUsed, Settled};
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
-use crate::log::Log;
+use crate::log::{Log, asleep};
 use crate::pages::{HasUsers, write_changed};
 use crate::process::Process;
-use crate::reading::Sampler;
+use crate::reading::{Sampler, guesses_bytes_max};
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
 use crate::searches::Searches;
 
@@ -140,6 +140,8 @@ pub struct IdleStatus {
     pub brought_programs: usize,
     /// Bytes brought in for them.
     pub brought_bytes: u64,
+    /// What may be brought in at most, as long as no more memory gets free or is used.
+    pub predicted_bytes_max: u64,
     /// The share of the bytes that somebody used, lately.
     pub used_share: Option<f64>,
     /// Whether nothing is brought in for a day, because too little was used.
@@ -205,7 +207,11 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        self.log.lock().anyway().launched(uid, &what, process.login(), unix_s());
+        {
+            let mut log = self.log.lock().anyway();
+            log.see_sleep(asleep());
+            log.launched(uid, &what, process.login(), unix_s());
+        }
         let mut state = self.state.lock().anyway();
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
@@ -239,6 +245,7 @@ impl Idle {
         let now_unix_s = unix_s();
         let expected = {
             let mut log = self.log.lock().anyway();
+            log.see_sleep(asleep());
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
             log.expected(PROBABILITY_MIN)
         };
@@ -412,12 +419,14 @@ impl Idle {
             let Launched { program, role } = what;
             ExpectedStatus { uid, program, role, probability, is_brought }
         });
+        let brought_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
         IdleStatus {
             machine: state.now,
             remembered_programs,
             expected: expected.collect(),
             brought_programs: state.brought.len(),
-            brought_bytes: state.brought.iter().map(|entry| entry.brought.bytes()).sum(),
+            brought_bytes,
+            predicted_bytes_max: guesses_bytes_max(brought_bytes),
             used_share: state.worth.used_share(),
             is_paused: state.worth.is_paused(unix_s()),
         }

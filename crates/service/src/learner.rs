@@ -279,6 +279,11 @@ impl Learner {
         self.allowance().has_plenty(self.began.elapsed())
     }
 
+    /// Processor time that is left to learn with, nanoseconds; fewer than none where more was taken than there was.
+    pub fn left_ns(&self) -> i64 {
+        self.allowance().left_ns(self.began.elapsed())
+    }
+
     /// Whether starts are learned from, and there is processor time left for it.
     pub fn has_time(&self) -> bool {
         self.library.learns() && self.allowance().has_some(self.began.elapsed())

@@ -1,6 +1,7 @@
 //! The launch log: what each user starts when, in a file for each user that root alone can read.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
 use prepage_prefetch::clock::unix_s;
@@ -12,12 +13,17 @@ use crate::process::Login;
 /// Logins of a user that are told apart.
 const LOGINS_MAX: usize = 8;
 
+/// A sleep of the machine that is shorter takes nothing of a visit that matters; two clocks are never read at one moment.
+const SLEEP_MIN: Duration = Duration::from_secs(60);
+
 /// The launches of all users.
 #[derive(Debug)]
 pub struct Log {
     users: Users<User>,
     /// At the last tick.
     utc_offset_s: i64,
+    /// How long the machine had slept since it was started, when that was looked at last.
+    asleep: Duration,
 }
 
 /// What one user launches.
@@ -55,7 +61,19 @@ impl Log {
             let is_of_this_boot = file.last_unix_s >= boot_unix_s;
             Some(User { launches, is_of_this_boot, ..User::default() })
         };
-        Self { users: Users::read(directory, decode), utc_offset_s: 0 }
+        Self { users: Users::read(directory, decode), utc_offset_s: 0, asleep: asleep() }
+    }
+
+    /// The machine has slept for `asleep` since it was started. To be called before [`Self::launched`] and [`Self::tick`]: neither knows whether time has
+    /// passed in which nobody could start anything.
+    pub fn see_sleep(&mut self, asleep: Duration) {
+        if asleep.saturating_sub(std::mem::replace(&mut self.asleep, asleep)) >= SLEEP_MIN {
+            self.users.change_all(|user| {
+                user.launches.slept();
+                // Visits under way are not written.
+                false
+            });
+        }
     }
 
     /// User `uid` has launched `what`, in this `login`.
@@ -115,11 +133,19 @@ impl Log {
     }
 }
 
+/// How long the machine has slept since it was started.
+pub fn asleep() -> Duration {
+    let [awake, all] = [ClockId::Monotonic, ClockId::Boottime].map(|clock| {
+        let time = clock_gettime(clock);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    });
+    all.saturating_sub(awake)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
-    use std::time::Duration;
 
     use prepage_testing::{Need, has};
 
@@ -131,6 +157,22 @@ mod tests {
 
     fn what(name: &str) -> Launched {
         Launched { program: format!("/usr/bin/{name}"), role: name.into() }
+    }
+
+    #[test]
+    fn a_sleep_ends_what_is_under_way_and_a_moment_between_two_clocks_does_not() {
+        let mut log = Log::read("/no/such/directory".into());
+        four_days(&mut log);
+        let now = NOW + 4 * 86_400;
+        log.launched(7, &what("a"), Login::Number(9), now);
+        let is_expected = |log: &Log| log.expected(0.7).iter().any(|(_, one)| one.what == what("b"));
+        let asleep = log.asleep;
+        for (later_s, is_there) in [(0, true), (59, true), (118, true), (118 + 3600, false)] {
+            log.see_sleep(asleep + Duration::from_secs(later_s));
+            assert_eq!(is_expected(&log), is_there, "{later_s}");
+        }
+        log.launched(7, &what("a"), Login::Number(9), now + 3700);
+        assert!(is_expected(&log), "it does not count as a time when nothing came");
     }
 
     /// User 7 starts a and then b in four logins, a day apart.

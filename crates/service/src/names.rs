@@ -1,27 +1,31 @@
 //! Metadata in memory: what the kernel knows of the files and names of known programs, so that a start waits for data only.
 //!
-//! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and now and then. One
-//! thread does it, one name after the other, with the rights with which each profile is fetched: whoever needs the disk waits for one read. Where a file
-//! system does not answer, another thread begins anew without it ([`crate::round`]).
+//! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and, unless the machine runs on a
+//! battery, now and then; in any case once the machine is quiet. One thread does it, one name after the other, with the rights with which each profile is
+//! fetched, and its reads come after those of others: whoever needs the disk waits for one read. Where a file system does not answer, another thread begins
+//! anew without it ([`crate::round`]).
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use prepage_core::idle::Reading;
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_prefetch::engine::Engine;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
 use prepage_sys::rights::Rights;
+use prepage_sys::scheduling;
 use prepage_sys::sync::Anyway;
 
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
 use crate::known::Known;
 use crate::library::Library;
+use crate::reading::Sampler;
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
 
 /// What all names and inodes may take in the kernel.
@@ -41,8 +45,12 @@ pub struct Names {
     library: Arc<Library>,
     counters: Arc<Counters>,
     crew: Crew,
+    /// Whether rounds wait until the machine is quiet, and their reads for those of others.
+    is_courteous: bool,
     rounds: Mutex<Rounds>,
     is_wanted: AtomicBool,
+    /// About what those of the last round take in the kernel.
+    bytes: Arc<AtomicU64>,
     last: Mutex<Last>,
 }
 
@@ -54,27 +62,54 @@ struct Last {
     /// When the kernel was asked last how often names had been forgotten, and what it said.
     asked: Option<Instant>,
     forgotten: Option<u64>,
+    /// A round was asked for, or names were forgotten, since that.
+    is_wanted: bool,
+    /// Looks at the machine while a round is due.
+    sampler: Sampler,
+}
+
+/// Why a round is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// Names are not known to be in memory.
+    Wanted,
+    /// Nobody has looked for a long time.
+    Timed,
+}
+
+impl Due {
+    /// Whether it may begin on a machine that was like this in the last second.
+    fn may_begin(self, reading: &Reading) -> bool {
+        reading.busy_at_work().is_none() && (self == Self::Wanted || !reading.is_on_battery)
+    }
 }
 
 impl Last {
-    /// Whether nobody has looked names up for a long time, or since they were forgotten.
-    fn is_long_ago(&mut self) -> bool {
+    fn due(&mut self, forgotten: impl FnOnce() -> Option<u64>) -> Option<Due> {
         let is_old = |since: Option<Instant>, most| since.is_none_or(|since| since.elapsed() > most);
-        if !is_old(self.asked, ASKED_EVERY) {
-            return false;
+        if is_old(self.asked, ASKED_EVERY) {
+            self.asked = Some(Instant::now());
+            let before = std::mem::replace(&mut self.forgotten, forgotten());
+            self.is_wanted |= self.forgotten != before;
         }
-        self.asked = Some(Instant::now());
-        let before = std::mem::replace(&mut self.forgotten, forgotten());
-        is_old(self.began, ROUND_EVERY) || self.forgotten != before
+        match self.is_wanted {
+            true => Some(Due::Wanted),
+            false => is_old(self.began, ROUND_EVERY).then_some(Due::Timed),
+        }
     }
 }
 
 impl Names {
-    /// A round is wanted from the beginning.
-    pub fn new(library: Arc<Library>, counters: Arc<Counters>) -> Self {
+    /// A round is wanted from the beginning. Where it is not `is_courteous`, it waits for nobody.
+    pub fn new(library: Arc<Library>, counters: Arc<Counters>, is_courteous: bool) -> Self {
         let crew = Crew::of_readers("names", 1 + HANGING_MAX, 1);
         let (rounds, is_wanted, last) = (Mutex::default(), AtomicBool::new(true), Mutex::default());
-        Self { library, counters, crew, rounds, is_wanted, last }
+        Self { library, counters, crew, is_courteous, rounds, is_wanted, bytes: Arc::default(), last }
+    }
+
+    /// About what the names that were looked up last, and their inodes, take in the kernel.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Has all looked up again.
@@ -82,8 +117,16 @@ impl Names {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// To be called now and then, while nothing else is to be done: begins a round where one is due.
+    /// To be called each second while nothing is fetched: begins a round where one is due and the machine was quiet since the last call.
     pub fn tick(&self) {
+        self.tick_by(Sampler::look, forgotten);
+    }
+
+    fn tick_by(
+        &self,
+        look: impl FnOnce(&mut Sampler) -> Option<Reading>,
+        forgotten: impl FnOnce() -> Option<u64>,
+    ) {
         let mut rounds = self.rounds.lock().anyway();
         let Next::Begin { round, hangs } = rounds.next(Instant::now()) else { return };
         if hangs {
@@ -91,12 +134,21 @@ impl Names {
             self.want();
         }
         let mut last = self.last.lock().anyway();
-        let is_due = last.is_long_ago();
-        if !self.is_wanted.swap(false, Ordering::Relaxed) && !is_due {
+        last.is_wanted |= self.is_wanted.swap(false, Ordering::Relaxed);
+        let Some(due) = last.due(forgotten) else {
+            // What the machine did meanwhile says nothing of the second before the next round.
+            last.sampler.forget();
+            return;
+        };
+        let may_begin = || look(&mut last.sampler).is_some_and(|reading| due.may_begin(&reading));
+        if self.is_courteous && !may_begin() {
             return;
         }
+        last.is_wanted = false;
+        last.sampler.forget();
         last.began = Some(Instant::now());
-        let (library, counters) = (self.library.clone(), self.counters.clone());
+        let (library, counters, bytes) = (self.library.clone(), self.counters.clone(), self.bytes.clone());
+        let is_courteous = self.is_courteous;
         let mut all = library.all();
         // Users' own are bounded; what names the machine's profiles hold, root has said.
         let everybody = Rights::of_everybody().uid;
@@ -104,8 +156,12 @@ impl Names {
         self.crew.lend(
             Priority::Guess,
             Box::new(move || {
+                // Where the kernel does not know of it, or the device's scheduler does not, a quiet machine does for it.
+                if is_courteous {
+                    let _ = scheduling::read_last();
+                }
                 counters.name_rounds_begun.count();
-                look_up_all(&library, &all, &round);
+                bytes.store(look_up_all(&library, &all, &round).bytes(), Ordering::Relaxed);
                 counters.name_rounds.count();
             }),
         );
@@ -124,9 +180,13 @@ impl Taken {
         let is_new = self.0.insert((uid, hasher.finish()));
         (NAME_BYTES * self.0.len() as u64 <= BYTES_MAX).then_some(is_new)
     }
+
+    fn bytes(&self) -> u64 {
+        (NAME_BYTES * self.0.len() as u64).min(BYTES_MAX)
+    }
 }
 
-fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
+fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) -> Taken {
     let mut taken = Taken::default();
     for known in all {
         let (planned, uid) = (&known.planned, known.rights.uid);
@@ -161,6 +221,7 @@ fn look_up_all(library: &Library, all: &[Arc<Known>], round: &Round) {
             library.note(handle, &known.key.program);
         }
     }
+    taken
 }
 
 /// How often somebody had the kernel drop names: those it drops for want of memory it does not count there. `None` where it does not count.
@@ -174,12 +235,57 @@ fn forgotten() -> Option<u64> {
 mod tests {
     use super::*;
 
+    const IDLE: Reading = Reading {
+        disk_busy: 0.0,
+        processor_busy: 0.0,
+        io_stalled: None,
+        memory_stalled: None,
+        is_on_battery: false,
+        // As the page cache leaves it.
+        free_bytes: 1 << 20,
+        total_bytes: 1 << 30,
+    };
+
+    #[test]
+    fn names_are_looked_up_once_the_machine_is_quiet_and_by_the_clock_on_no_battery() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::open(Some(vec![directory.path().into()])).unwrap();
+        let names = Names::new(Arc::new(library), Arc::default(), true);
+        let begins = |reading: Option<Reading>, forgotten: u64| {
+            names.last.lock().anyway().asked = None;
+            names.tick_by(|_| reading, || Some(forgotten));
+            let is_begun =
+                names.last.lock().anyway().began.is_some_and(|began| began.elapsed() < ROUND_EVERY);
+            while matches!(names.rounds.lock().anyway().next(Instant::now()), Next::Wait) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            names.last.lock().anyway().began = Instant::now().checked_sub(2 * ROUND_EVERY);
+            is_begun
+        };
+        let busy = [
+            Reading { disk_busy: 0.9, ..IDLE },
+            Reading { io_stalled: Some(0.2), ..IDLE },
+            Reading { processor_busy: 0.9, ..IDLE },
+            Reading { memory_stalled: Some(0.2), is_on_battery: true, ..IDLE },
+        ];
+        let on_battery = Reading { is_on_battery: true, ..IDLE };
+        // The first is wanted from the beginning; the next because names were dropped; the last by the clock.
+        for (dropped, may_wait_for_power) in [(1, false), (2, false), (2, true)] {
+            assert!(!begins(None, dropped), "the first look tells nothing");
+            assert!(!busy.iter().any(|reading| begins(Some(*reading), dropped)), "{dropped}");
+            assert_eq!(begins(Some(on_battery), dropped), !may_wait_for_power, "{dropped}");
+        }
+        assert!(begins(Some(IDLE), 2));
+    }
+
     #[test]
     fn a_name_that_programs_share_is_looked_up_once_by_the_same_rights_and_no_more_than_fits() {
         let mut taken = Taken::default();
         let all = [(7, "/a"), (7, "/b"), (7, "/a"), (8, "/a")].map(|(uid, path)| taken.take(uid, path));
         assert_eq!(all, [Some(true), Some(true), Some(false), Some(true)]);
+        assert_eq!(taken.bytes(), 3 * NAME_BYTES);
         let fit = (0..100_000).take_while(|at| taken.take(7, &at.to_string()).is_some()).count() as u64;
         assert!(fit * NAME_BYTES <= BYTES_MAX && (fit + 4) * NAME_BYTES > BYTES_MAX, "{fit}");
+        assert_eq!(taken.bytes(), BYTES_MAX);
     }
 }

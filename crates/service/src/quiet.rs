@@ -29,9 +29,7 @@ impl Quiet {
 
     /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself.
     pub fn see(&mut self, reading: Option<Reading>, is_at_work: bool, elapsed: Duration) -> Option<End> {
-        // On a battery machines are booted, too, and the page cache leaves next to no memory free on one that has run for a while.
-        let busy =
-            reading.map(|reading| Reading { is_on_battery: false, free_bytes: u64::MAX, ..reading }.busy());
+        let busy = reading.map(|reading| reading.busy_at_work());
         self.seconds = if is_at_work || busy != Some(None) { 0 } else { self.seconds + 1 };
         if self.seconds >= self.wanted.max(1) {
             Some(End::Quiet)

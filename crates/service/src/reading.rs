@@ -80,6 +80,13 @@ pub fn memory_is_short() -> bool {
     Reading { free_bytes, total_bytes, ..Reading::default() }.is_short()
 }
 
+/// What all guesses may take now, of which `taken_bytes` are guesses already.
+pub fn guesses_bytes_max(taken_bytes: u64) -> u64 {
+    let (free_bytes, total_bytes) = memory_bytes();
+    let now = Reading { free_bytes, total_bytes, ..Reading::default() };
+    taken_bytes + now.spare_bytes(taken_bytes)
+}
+
 /// Free memory, and all of it.
 fn memory_bytes() -> (u64, u64) {
     let memory = rustix::system::sysinfo();

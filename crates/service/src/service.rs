@@ -89,7 +89,7 @@ pub struct Service {
     /// Used by one thread at a time.
     accounts: Mutex<Accounts>,
     fetches: Fetches,
-    names: Names,
+    pub(crate) names: Names,
     pub(crate) idle: Option<Arc<Idle>>,
     tree: Tree,
     /// What looks at starts.
@@ -162,7 +162,7 @@ impl Service {
             confined,
             watch,
             learner: Arc::new(Learner::new(library.clone(), counters.clone(), stop, lookups)?),
-            names: Names::new(library.clone(), counters.clone()),
+            names: Names::new(library.clone(), counters.clone(), options.idle_after != Some(Duration::ZERO)),
             idle: options.idle_after.map(idle),
             fetches: Fetches::new(counters.clone()),
             gains: Gains::read(gains, counters.clone()),

@@ -30,6 +30,10 @@ pub struct Status {
     pub processor_s: f64,
     /// Of it, to learn.
     pub learning_processor_s: f64,
+    /// Processor time that is left to learn with; less than none where more was taken than there was.
+    pub learning_left_s: f64,
+    /// Whether starts of known programs are not observed for now, because what is left is for new ones.
+    pub learning_waits: bool,
     /// Resident memory.
     pub resident_bytes: u64,
     /// Profiles of the machine in memory.
@@ -40,6 +44,8 @@ pub struct Status {
     pub container_profiles: usize,
     /// About what the profiles take.
     pub profile_bytes: u64,
+    /// About what the names that were looked up last, and their inodes, take in the kernel.
+    pub names_bytes: u64,
     /// Threads that look at starts.
     pub launching_threads: usize,
     /// Threads that read.
@@ -148,11 +154,14 @@ impl Status {
             uptime_s: service.began.elapsed().as_secs_f64(),
             processor_s,
             learning_processor_s: service.learner.spent_ns() as f64 / 1e9,
+            learning_left_s: service.learner.left_ns() as f64 / 1e9,
+            learning_waits: service.learning_waits(),
             resident_bytes: resident_bytes(),
             machine_profiles,
             user_profiles,
             container_profiles,
             profile_bytes,
+            names_bytes: service.names.bytes(),
             launching_threads,
             reading_threads,
             hanging_threads,
@@ -189,6 +198,17 @@ pub fn metrics(service: &Service) -> String {
     let others = [
         ("processor_seconds_total", "Processor time taken.", Some(status.processor_s)),
         ("learning_processor_seconds_total", "Of it, to learn.", Some(status.learning_processor_s)),
+        ("learning_left_seconds", "Processor time that is left to learn with.", Some(status.learning_left_s)),
+        (
+            "learning_waits",
+            "Whether starts of known programs are not observed for now.",
+            Some(f64::from(u8::from(status.learning_waits))),
+        ),
+        (
+            "names_bytes",
+            "About what names and inodes of known programs take in the kernel.",
+            Some(status.names_bytes as f64),
+        ),
         ("resident_bytes", "Resident memory.", Some(status.resident_bytes as f64)),
         ("profile_bytes", "About what the profiles in memory take.", Some(status.profile_bytes as f64)),
         ("machine_profiles", "Profiles of the machine in memory.", Some(status.machine_profiles as f64)),
@@ -218,6 +238,11 @@ pub fn metrics(service: &Service) -> String {
             "predicted_resident_bytes",
             "Brought in for what is expected now.",
             idle.map(|idle| idle.brought_bytes as f64),
+        ),
+        (
+            "predicted_bytes_max",
+            "What may be brought in at most for what is expected.",
+            idle.map(|idle| idle.predicted_bytes_max as f64),
         ),
         ("predicted_used_share", "Of what was brought in lately, what was used.", used_share),
         (

@@ -109,7 +109,7 @@ fn is_said_to_be_in_memory_and_rests() {
     let file = place.cold_file("open", 0o644);
     place.profile(&program, &[&file]);
     fs::read(&file).unwrap();
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     let until = Instant::now() + Duration::from_secs(6);
     let mut made = 0;
@@ -799,7 +799,7 @@ fn looks_until_passed_over(place: &Place, is_due: bool) -> Vec<serde_json::Value
         write_profile(&place.layer(), &Profile { history: Default::default(), ..learned.unwrap() });
     }
     fs::read(&file).unwrap();
-    let service = Prepaged::start(place, &["--no-learn"]);
+    let service = Prepaged::start(place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     service.wait_until("it is passed over", || {
         (0..8).for_each(|_| assert!(Command::new(&program).arg("0").status().unwrap().success()));

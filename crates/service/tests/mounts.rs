@@ -620,7 +620,7 @@ fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
     let [program, other] = ["known", "other"].map(|name| place.program(name));
     let file = place.cold_file("file", 0o644);
     [&program, &other].iter().for_each(|program| place.profile(program, &[&file]));
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     let mut command = Command::new(&shell);
@@ -689,7 +689,7 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
     let profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
     let role = profile.role.replacen("known", "called", 1);
     fs::write(&path, profile_file::encode(&prepage_core::profile::Profile { role, ..profile })).unwrap();
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     service.wait_until("what its user wants is known", || {
         let _running = Running::start(&other);

@@ -32,7 +32,7 @@ fn a_program_that_needs_nothing_however_it_is_called_is_passed_over_in_its_sessi
     fs::write(&path, profile_file::encode(&Profile { role: other.role, ..learned })).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     fs::read(&file).unwrap();
-    let service = Prepaged::start(&place, &["--no-learn"]);
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     let looked_at = || service.status()["last_starts"].as_array().unwrap().len();
     for _ in 0..STARTS {

@@ -68,6 +68,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         number("learning_processor_s"),
         megabytes(number("resident_bytes")),
     )?;
+    print_budget(status, out)?;
     writeln!(
         out,
         "profiles in memory: {} of the machine, {} of users, {} of containers, {:.1} MB",
@@ -162,6 +163,27 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
         writeln!(out, "\n{}", table.lines(crate::output::width()))?;
     }
     Ok(())
+}
+
+/// What may still be taken.
+fn print_budget(status: &Value, out: &mut impl Write) -> Result<()> {
+    let waits =
+        if status["learning_waits"] == true { ", which is for programs that nobody knows yet" } else { "" };
+    let megabytes = |bytes: &Value| bytes.as_f64().unwrap_or(0.0) / 1e6;
+    write!(
+        out,
+        "budget: {:.2} s of processor time left for learning{waits}; {:.1} MB taken by names",
+        status["learning_left_s"].as_f64().unwrap_or(0.0),
+        megabytes(&status["names_bytes"])
+    )?;
+    if status["idle"].is_object() {
+        write!(
+            out,
+            "; at most {:.1} MB for expected programs",
+            megabytes(&status["idle"]["predicted_bytes_max"])
+        )?;
+    }
+    Ok(writeln!(out)?)
 }
 
 /// What fetching gains, as far as it is known, and in which programs.
@@ -326,6 +348,27 @@ mod tests {
         let row = said.lines().find(|line| line.contains("gdb")).unwrap();
         assert_eq!(row.split_whitespace().collect::<Vec<_>>().join(" "), "7 gdb 62 ms 123 ms 0.50 9 and 3");
         assert!(!said.contains("vim"), "{said}");
+    }
+
+    #[test]
+    fn what_is_left_to_learn_with_is_told_and_whether_known_programs_wait() {
+        let said = |status: Value| {
+            let mut said = Vec::new();
+            print_budget(&status, &mut said).unwrap();
+            String::from_utf8(said).unwrap()
+        };
+        let mut status = json!({
+            "learning_left_s": 3.6, "learning_waits": false, "names_bytes": 1_300_000, "idle": { "predicted_bytes_max": 512_000_000 },
+        });
+        assert_eq!(
+            said(status.clone()),
+            "budget: 3.60 s of processor time left for learning; 1.3 MB taken by names; at most 512.0 MB for expected programs\n"
+        );
+        (status["learning_waits"], status["idle"]) = (true.into(), Value::Null);
+        assert_eq!(
+            said(status),
+            "budget: 3.60 s of processor time left for learning, which is for programs that nobody knows yet; 1.3 MB taken by names\n"
+        );
     }
 
     #[test]

@@ -114,6 +114,23 @@ fn hours_are_those_of_the_clock_on_the_wall_and_move_with_it() {
     assert!(expects(eleven(6, DELHI + 3600) - 300, DELHI + 3600));
 }
 
+/// Somebody edits, and closes the laptop for lunch before the compilation.
+#[test]
+fn an_hour_s_sleep_in_the_middle_of_a_visit_says_nothing_of_what_comes_in_it() {
+    let mut launches = Launches::default();
+    week(&mut launches, 4);
+    // At an hour of which nothing is expected.
+    let came = MONDAY + 4 * DAY_S + 3 * HOUR_S;
+    pass(&mut launches, came);
+    launches.launched(&what("edit"), false, came);
+    pass(&mut launches, came + 30);
+    launches.slept();
+    let woke = came + 30 + HOUR_S;
+    launches.tick(woke);
+    launches.launched(&what("edit"), false, woke);
+    assert!(names(&launches, 0.75).contains(&"compile".to_owned()), "{:?}", launches.expected(0.0));
+}
+
 #[test]
 fn little_is_not_enough_and_what_is_no_longer_done_is_forgotten() {
     let mut launches = Launches::default();

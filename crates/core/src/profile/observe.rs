@@ -9,7 +9,7 @@ use super::bounds::bound;
 use super::counts::{Counts, Use};
 use super::extent::{overlay, simplified};
 use super::observation::{Coverage, Observation, ObservedFile, UsedPages};
-use super::start::{ColdStart, median, newest, observe_every};
+use super::start::{ColdStart, Draw, median, newest};
 use super::{Extent, History, Lookup, Profile, ProfiledFile};
 
 /// Starts observed after a sign of change: as many as it takes to drop what is no longer used.
@@ -123,15 +123,15 @@ impl Profile {
         }
     }
 
-    /// Whether the next start is to be observed. `random` is a uniform number, `None` where no sample is to be taken: then
-    /// only what is new or has changed is observed.
+    /// Whether the next start is to be observed. `draw` is `None` where no sample is to be taken: then only what is new or has
+    /// changed is observed.
     ///
     /// A program is observed in its first start, in five after a change was seen, in three after a start that waited for more
-    /// pages than others did, and else in so many that observing takes 0.5 % of its time ([`observe_every`]).
-    pub fn observation_due(&self, random: Option<u64>) -> bool {
+    /// pages than others did, and else in so many that observing takes 0.5 % of its time.
+    pub fn observation_due(&self, draw: Option<Draw>) -> bool {
         self.history.observations == 0
             || self.history.due > 0
-            || random.is_some_and(|random| random.is_multiple_of(observe_every(&self.starts)))
+            || draw.is_some_and(|draw| draw.is_drawn(&self.starts))
     }
 
     fn is_suspect(&self, start: &ColdStart) -> bool {

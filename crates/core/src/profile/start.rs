@@ -18,6 +18,9 @@ const OBSERVED_COST: f64 = 0.1;
 const OBSERVED_COST_MIN: f64 = 0.02;
 /// The most it is taken for: a program whose starts differ by more for other reasons is still observed now and then.
 const OBSERVED_COST_MAX: f64 = 0.32;
+/// One start in so many is observed of those that find all in memory. Observing takes a quarter of their time on average (ADR 9), and
+/// nearly as much as all of it where they take a few milliseconds; no profile knows how much, for only cold starts are remembered.
+pub const OBSERVE_WARM_EVERY: u64 = 100;
 /// Starts of each kind without which nothing is concluded.
 pub const STARTS_MIN: usize = 3;
 
@@ -62,6 +65,25 @@ pub(crate) fn alike<'a>(starts: impl Iterator<Item = &'a ColdStart> + Clone) -> 
     if known.all(|start| start.took_us > 0) { |start| start.took_us } else { |start| start.waited_us }
 }
 
+/// A uniform number that decides whether a start is to be observed, and what is known of that start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// It has to wait for the device, or nobody knows.
+    Cold(u64),
+    /// It finds all that it needs in memory.
+    Warm(u64),
+}
+
+impl Draw {
+    /// Whether a start is drawn of a program whose cold `starts` were these.
+    pub(crate) fn is_drawn(self, starts: &[ColdStart]) -> bool {
+        match self {
+            Self::Cold(random) => random.is_multiple_of(observe_every(starts)),
+            Self::Warm(random) => random.is_multiple_of(OBSERVE_WARM_EVERY),
+        }
+    }
+}
+
 /// The newest starts of both lists, oldest first. Commutative, associative and idempotent.
 pub fn newest(one: &[ColdStart], other: &[ColdStart]) -> Vec<ColdStart> {
     let mut all: Vec<ColdStart> = one.iter().chain(other).copied().collect();
@@ -78,7 +100,7 @@ pub fn newest(one: &[ColdStart], other: &[ColdStart]) -> Vec<ColdStart> {
     all
 }
 
-/// One start in so many is to be observed: what an observed start costs, as `starts` tell, divided by what observing may
+/// One cold start in so many is to be observed: what an observed start costs, as `starts` tell, divided by what observing may
 /// take. With 2 % a start that is 1 in 4; with 10 %, taken where nothing is known, 1 in 20.
 pub fn observe_every(starts: &[ColdStart]) -> u64 {
     let prefetched = starts.iter().filter(|start| !start.held_out && start.prefetched_pages > 0);

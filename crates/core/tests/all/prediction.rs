@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use prepage_core::profile::extent::Touches;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName};
+use prepage_core::profile::start::Draw;
 use prepage_core::profile::worth::{expected_waste, miss_ns, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, FileIdentity, Fingerprint, Profile};
 use prepage_core::random::SplitMix;
@@ -334,7 +335,7 @@ fn signs_of_change_that_do_not_end_cost_no_more_than_a_sample() {
             if changes_file {
                 profile.expect_changed_files();
             }
-            let is_observed = profile.observation_due(Some(random.0.next()));
+            let is_observed = profile.observation_due(Some(Draw::Cold(random.0.next())));
             if is_observed {
                 observed += 1;
                 profile.observe(&exact(&random.pages(100)));
@@ -373,7 +374,9 @@ fn a_file_that_changes_again_soon_is_learned_again() {
 
 #[test]
 fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
-    let share = |profile: &Profile| (0..800).filter(|&n| profile.observation_due(Some(n))).count();
+    let share = |profile: &Profile| {
+        (0..800).filter(|&random| profile.observation_due(Some(Draw::Cold(random)))).count()
+    };
     let mut random = Random::new(5);
     let (a, b) = (random.pages(100), random.pages(100));
     let mut profile = Profile::default();
@@ -394,7 +397,7 @@ fn known_programs_are_observed_by_sample_and_more_after_a_sign_of_change() {
     // The program uses other pages in each start: that is not followed for ever.
     let mut observed = 0;
     for start in 0..200 {
-        if profile.observation_due(Some(random.0.next())) {
+        if profile.observation_due(Some(Draw::Cold(random.0.next()))) {
             profile.observe(&exact(if start % 2 == 0 { &a } else { &b }));
             observed += 1;
         }

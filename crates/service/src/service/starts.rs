@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::gain::Turn;
+use prepage_core::profile::start::Draw;
 use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
 use prepage_sys::file_handle::FileHandle;
@@ -274,12 +275,18 @@ impl Service {
         match known {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {
+                let draw = if matches!(done, Done::Warm | Done::Recent) { Draw::Warm } else { Draw::Cold };
                 known.has_changed()
                     || self.learner.owes(key)
-                    || known.past.observation_due(self.sample(known))
+                    || known.past.observation_due(self.sample(known).map(draw))
             }
             None => may_come_again,
         }
+    }
+
+    /// Whether starts of known programs are not observed for now: what is left is for new ones.
+    pub(crate) fn learning_waits(&self) -> bool {
+        self.learns && !self.learner.has_plenty()
     }
 
     /// Whether there is time to observe `process`, of which `known` is known, and the `wishes` of its user let it be observed.

@@ -37,6 +37,8 @@ struct ReportedRow {
     row: Row,
     /// Reads of block devices by whom they were for, over all starts; empty where they cannot be seen.
     reads: Vec<ReadSizes>,
+    /// Records of such reads that found no room: each may be a read that is not among them.
+    lost_records: u64,
     /// Faults that a plain start takes and this one does not.
     avoided: Option<Avoided>,
 }
@@ -79,6 +81,7 @@ impl Report {
         let plain = rows.first().and_then(|row| row.counted);
         let reported = |row: Row| ReportedRow {
             reads: read_sizes(&row.starts),
+            lost_records: row.starts.iter().filter_map(|start| Some(start.io.as_ref()?.seen.lost)).sum(),
             avoided: plain.zip(row.counted).map(|(plain, with)| avoided(plain.faults, with.faults)),
             row,
         };
@@ -307,7 +310,15 @@ impl Report {
             }
             table.add_row(cells);
         }
-        writeln!(out, "{}", table.lines(crate::output::width()))
+        writeln!(out, "{}", table.lines(crate::output::width()))?;
+        match self.ways.iter().map(|way| way.lost_records).sum() {
+            0 => Ok(()),
+            lost => writeln!(
+                out,
+                "{} of reads found no room: some may be missing",
+                counted(lost as usize, "record")
+            ),
+        }
     }
 }
 

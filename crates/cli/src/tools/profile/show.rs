@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Result, anyhow};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::{Gain, STARTS_MIN};
-use prepage_core::profile::start::observe_every;
+use prepage_core::profile::start::{OBSERVE_WARM_EVERY, observe_every};
 use prepage_core::profile::worth::{expected_waste, threshold, worthwhile};
 use prepage_core::profile::{
     ColdStart, Extent, Lookup, OBSERVATIONS_MAX, PAGES_A_MISS, Profile, ProfiledFile,
@@ -67,7 +67,11 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
     )?;
     worth.write(out)?;
     match profile.history.due {
-        0 => writeln!(out, "observed 1 start in {}", observe_every(&profile.starts))?,
+        0 => writeln!(
+            out,
+            "observed 1 cold start in {}, and 1 warm start in {OBSERVE_WARM_EVERY}",
+            observe_every(&profile.starts)
+        )?,
         due => writeln!(
             out,
             "observed the next {}: few are known, or the program seems to have changed",
