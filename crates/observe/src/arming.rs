@@ -87,6 +87,7 @@ impl Arming {
                 others.extend(armer.descriptor());
                 let Ok(ready) = stream.wait(&others, Some(pause)) else { return };
                 if ready[0] {
+                    armer.expect_no_more();
                     lost = lost_of(&stream).max(lost);
                     if lost > 0 {
                         let records = counted(lost as usize, "record");
