@@ -42,6 +42,13 @@ pub enum Missing {
         /// How many.
         records: u64,
     },
+    /// The kernel dropped records by which an exact recording hears of mappings and execs. What was touched before these were found
+    /// otherwise may be missing.
+    #[error("mappings and execs: the kernel had no room for {}", counted(*records as usize, "record"))]
+    LostMappings {
+        /// How many.
+        records: u64,
+    },
     /// perf kept the latest records only.
     #[error("older records were overwritten: perf record --overwrite")]
     Overwritten,
@@ -134,7 +141,14 @@ impl Missing {
     /// What was lost by chance, or cut off, is never the same twice.
     fn is_same_gap(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::CutShort | Self::Lost { .. } | Self::Overwritten | Self::Unsaved { .. }, _) => false,
+            (
+                Self::CutShort
+                | Self::Lost { .. }
+                | Self::LostMappings { .. }
+                | Self::Overwritten
+                | Self::Unsaved { .. },
+                _,
+            ) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
             // Where a size is reached, or when somebody switches events off, is chance.
             (Self::Limited { options }, _)
@@ -164,6 +178,7 @@ impl Missing {
             Self::Lost { .. } => {
                 Some("record as root, who gets larger rings, or while the machine has less to do")
             }
+            Self::LostMappings { .. } => Some("record while the machine has less to do"),
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
             Self::CutShort => Some("take another copy, if this is one"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
@@ -197,6 +212,7 @@ impl TraceFacts {
         let forgotten =
             self.page_cache.iter().flat_map(|pages| &pages.files).map(|file| file.pages_forgotten);
         let forgotten = forgotten.fold(0, u64::saturating_add);
+        let lost_mappings = self.exact.as_ref().map_or(0, |exact| exact.lost_records);
         [
             imported.and_then(|from| from.sampled.clone()).map(|rule| Missing::Sampled { rule }),
             imported
@@ -208,6 +224,7 @@ impl TraceFacts {
             ),
             self.cut_short.then_some(Missing::CutShort),
             some(self.lost, Missing::Lost { records: self.lost }),
+            some(lost_mappings, Missing::LostMappings { records: lost_mappings }),
             imported.filter(|from| from.overwritten).map(|_| Missing::Overwritten),
             some(self.unwatched_cpus, Missing::Processors { unwatched: self.unwatched_cpus }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
@@ -294,6 +311,10 @@ mod tests {
             TraceFacts { filters: vec!["--comm a".into()], filtered_out: 1, ..TraceFacts::default() },
             TraceFacts { cut_short: true, ..TraceFacts::default() },
             TraceFacts { lost: 1, ..TraceFacts::default() },
+            TraceFacts {
+                exact: Some(ExactFacts { lost_records: 1, ..ExactFacts::default() }),
+                ..TraceFacts::default()
+            },
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
             TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
@@ -311,6 +332,10 @@ mod tests {
         for facts in incomplete() {
             let [gap] = facts.missing().try_into().expect("one gap");
             assert!(facts.completeness().contains(&gap.to_string()), "{facts:?}");
+            let complete = TraceFacts {
+                exact: facts.exact.as_ref().map(|_| ExactFacts::default()),
+                ..TraceFacts::default()
+            };
             assert_eq!(facts.unequal_gaps(&complete), std::slice::from_ref(&gap));
             assert_eq!(complete.unequal_gaps(&facts), [gap]);
         }
@@ -331,7 +356,10 @@ mod tests {
     fn equal_rules_can_be_compared_and_losses_cannot() {
         for facts in incomplete() {
             let is_overwritten = facts.imported.as_ref().is_some_and(|from| from.overwritten);
-            let by_chance = facts.lost + facts.unsaved > 0 || facts.cut_short || is_overwritten;
+            let by_chance = facts.lost + facts.unsaved > 0
+                || facts.cut_short
+                || is_overwritten
+                || facts.exact.as_ref().is_some_and(|exact| exact.lost_records > 0);
             assert_eq!(facts.unequal_gaps(&facts).is_empty(), !by_chance, "{facts:?}");
         }
         let (plain, exact) = (

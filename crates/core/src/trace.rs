@@ -165,6 +165,8 @@ pub struct ExactFacts {
     pub unarmed_pages: Vec<(String, Vec<(u64, u64)>)>,
     /// Programs that it was not switched off for, and why, a line each.
     pub unarmed_programs: Vec<String>,
+    /// Records of mappings and execs for which the kernel had no room: these may have been armed late.
+    pub lost_records: u64,
 }
 
 impl ExactFacts {

@@ -21,6 +21,8 @@ pub struct ArmedRanges {
     ended: VecDeque<(u64, u32)>,
     /// Why programs were not armed, and how many.
     refusals: BTreeMap<String, u32>,
+    /// For how many records of mappings and execs the kernel had no room.
+    pub(crate) lost_records: u64,
     pub(crate) is_blind: bool,
     /// Pages that were there when their mapping was known to be armed, where times of mappings are known.
     mapped_before: Vec<MappedBefore>,

@@ -34,6 +34,9 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 /// its end waits for 20 ms.
 const DEAF: Duration = Duration::from_millis(5);
 
+/// So many mappings of a process are kept until its agent sends word: more than any start is known to make. On a slow disk that takes seconds.
+const KEPT_MAX: usize = 1 << 13;
+
 /// A child that has executed nothing for so long will go on with its parent's program. Most execute another within it.
 const FORKED_WAIT: Duration = Duration::from_millis(2);
 
@@ -189,6 +192,7 @@ impl Armer {
     /// Has agents of which no word came until now judged without.
     pub fn expect_no_more(&mut self) {
         self.expected.clear();
+        self.give_up_unarmed();
     }
 
     /// Whether a program is not loaded yet, or a visited process is about to stop: [`Self::go_on`] soon.
@@ -310,8 +314,10 @@ impl Armer {
     pub fn mapped(&mut self, pid: u32, mapped: &Mapped, time_ns: u64) -> bool {
         // Memory of no file is not armed.
         if time_ns > 0 && self.no_arming.is_none() && mapped.inode.is_some() {
-            if self.may_come_to_be_judged(pid) {
-                self.mapped_at.entry(pid).or_default().push((mapped.clone(), time_ns));
+            let is_to_be_kept = self.may_come_to_be_judged(pid);
+            let kept = is_to_be_kept.then(|| self.mapped_at.entry(pid).or_default());
+            if let Some(kept) = kept.filter(|kept| kept.len() < KEPT_MAX) {
+                kept.push((mapped.clone(), time_ns));
             } else if !self.spaces.contains_key(&pid) {
                 self.unarmed(pid, &[(mapped.clone(), time_ns)], 0);
             }
@@ -334,6 +340,11 @@ impl Armer {
         for pid in self.spaces.keys().copied().collect::<Vec<u32>>() {
             let Ok(map) = PageMap::of(pid) else { continue };
             let mut untold = mappings(pid).unwrap_or_default();
+            // It runs another program.
+            if self.is_replaced(pid) && !untold.is_empty() {
+                self.executed(pid, now_ns());
+                continue;
+            }
             untold.retain(|mapped| {
                 self.is_of_a_file(pid, mapped) && !map.is_armed(mapped.start..mapped.end).unwrap_or(true)
             });
@@ -343,6 +354,11 @@ impl Armer {
                 self.mapped(pid, mapped, now_ns());
             }
         }
+    }
+
+    /// Whether the address space in which process `pid` was armed is gone, though its end or the next exec was not told.
+    fn is_replaced(&self, pid: u32) -> bool {
+        self.spaces.get(&pid).and_then(|space| space.touches.first()).is_some_and(FirstTouches::is_gone)
     }
 
     /// The runs of addresses in `mapped`, which process `pid` has mapped, whose pages are there.
@@ -358,7 +374,9 @@ impl Armer {
     /// Whether it is to be known when process `pid` mapped what: word of its agent was not judged yet or may still come, or a visit is under way.
     fn may_come_to_be_judged(&self, pid: u32) -> bool {
         let is_to_be_armed = || {
-            self.is_expected(pid)
+            // However late its word comes, it tells what was armed from the beginning.
+            self.expected.contains_key(&pid)
+                || self.loading.iter().any(|(loading, _)| *loading == pid)
                 || self.visits.iter().any(|(visit, _)| visit.pid() == pid)
                 || self.forked.iter().any(|forked| forked.pid == pid)
         };
@@ -397,7 +415,7 @@ impl Armer {
         }
     }
 
-    /// Tells what of files process `pid` has mapped after `since_ns`, which nobody could arm: it has ended.
+    /// Tells what of files process `pid` has mapped after `since_ns`, which nobody could arm.
     fn unarmed(&mut self, pid: u32, mapped_at: &[(Mapped, u64)], since_ns: u64) {
         for (mapped, _) in mapped_at.iter().filter(|(_, time_ns)| *time_ns > since_ns) {
             if self.is_of_a_file(pid, mapped) {
@@ -441,6 +459,11 @@ impl Armer {
                 continue;
             }
             self.expected.remove(&pid);
+            // The kernel had no room to tell of its exec.
+            if self.is_replaced(pid) && !touches.is_gone() {
+                self.ranges.now().executed(pid, sent_ns);
+                self.spaces.remove(&pid);
+            }
             let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().touches.push(touches);
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.

@@ -6,7 +6,6 @@ use std::sync::MutexGuard;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use prepage_core::quantity::counted;
 use prepage_sys::perf::PerfError;
 use prepage_sys::scheduling;
 use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
@@ -87,12 +86,8 @@ impl Arming {
                 others.extend(armer.descriptor());
                 let Ok(ready) = stream.wait(&others, Some(pause)) else { return };
                 if ready[0] {
-                    lost = lost_of(&stream).max(lost);
-                    if lost > 0 {
-                        let records = counted(lost as usize, "record");
-                        let why = format!("the kernel had no room for {records} of mappings and execs");
-                        armer.ranges().now().refused(why);
-                    }
+                    armer.expect_no_more();
+                    armer.ranges().now().lost_records = lost_of(&stream).max(lost);
                     return;
                 }
                 // Before perf is asked for execs, and mappings are seen before perf is asked when they were made.
@@ -119,6 +114,7 @@ impl Arming {
                     let before = std::mem::replace(&mut lost, lost_of(&stream));
                     may_have_lost = lost != before;
                     if may_have_lost {
+                        armer.ranges().now().lost_records = lost;
                         armer.arm_untold();
                     }
                 }

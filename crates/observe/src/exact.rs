@@ -27,6 +27,7 @@ struct State {
     /// What is known of [`ExactFacts`].
     pages: BTreeMap<Arc<str>, Vec<Run>>,
     programs: Vec<String>,
+    lost_records: u64,
 }
 
 impl Exact {
@@ -95,6 +96,7 @@ impl State {
     /// Takes note of what could not be armed, or was too late.
     fn look_at(&mut self, arming: &Arming) {
         let mut ranges = arming.ranges();
+        self.lost_records = ranges.lost_records;
         for (path, start, end) in ranges.take_unarmed() {
             let pages = self.pages.entry(path).or_default();
             *pages = joined(pages, &[(start, end)]);
@@ -109,6 +111,7 @@ impl State {
         ExactFacts {
             unarmed_pages: self.pages.iter().map(|(path, pages)| (path.to_string(), pages.clone())).collect(),
             unarmed_programs: self.programs.clone(),
+            lost_records: self.lost_records,
             ..ExactFacts::default()
         }
     }

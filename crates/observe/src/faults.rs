@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use prepage_core::{ObjectId, PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{Missing, ObjectId, PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::device_number;
 use prepage_sys::perf::PerfError;
 use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
@@ -211,12 +211,14 @@ impl Faults {
         self.arming.ranges()
     }
 
-    /// Disarms everything. Returns why programs were not armed.
+    /// Disarms everything. Returns what was not armed, or late, and why.
     pub fn end(&mut self, sightings: &mut Sightings) -> Vec<String> {
-        let refusals = self.arming.end();
+        let mut unseen = self.arming.end();
+        let records = self.arming.ranges().lost_records;
+        unseen.extend((records > 0).then(|| Missing::LostMappings { records }.to_string()));
         self.look_at_mapped_before(sightings);
         self.settle(sightings, 0);
-        refusals
+        unseen
     }
 }
 

@@ -556,7 +556,7 @@ fn is_on_a_device(path: &Path) -> bool {
         && !path.to_str().is_some_and(is_name_of_memory)
 }
 
-/// Whether the kernel calls memory of no file system so that is mapped like a file (memfd_create(2), shmget(2), MAP_HUGETLB).
+/// Whether the kernel gives this name to memory that is mapped like a file and belongs to no file system (memfd_create(2), shmget(2), MAP_HUGETLB).
 pub(crate) fn is_name_of_memory(path: &str) -> bool {
     ["/memfd:", "/SYSV", "/anon_hugepage"].iter().any(|name| path.starts_with(name))
 }

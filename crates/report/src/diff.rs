@@ -1,5 +1,6 @@
 //! Two traces compared: what changed, by class and by file.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -95,7 +96,7 @@ pub struct Diff {
     pub all: Change,
     /// Those of each class that either trace has.
     pub classes: Vec<Change>,
-    /// Those on each file that either trace has, the greatest change of cost first.
+    /// Those on each file that either trace has.
     pub files: Vec<Change>,
     /// What the first trace lacks, and what the second.
     pub missing: [Vec<Missing>; 2],
@@ -106,11 +107,6 @@ pub struct Diff {
 impl Diff {
     /// Compares `before` and `after`.
     pub fn of(before: &Report, after: &Report) -> Self {
-        let mut files = changes(before, after, By::File);
-        files.sort_by_key(|change| {
-            let key = (change.cost_ns().unsigned_abs(), change.count().unsigned_abs());
-            (std::cmp::Reverse(key), change.name.clone())
-        });
         let all = Change { name: "all".to_owned(), before: before.total().tally, after: after.total().tally };
         Self {
             subjects: [subject(&before.facts), subject(&after.facts)],
@@ -119,7 +115,7 @@ impl Diff {
             tells_disk: [before.facts.tells_disk_faults(), after.facts.tells_disk_faults()],
             all,
             classes: changes(before, after, By::Class),
-            files,
+            files: changes(before, after, By::File),
             missing: [before.facts.missing_beside(&after.facts), after.facts.missing_beside(&before.facts)],
             unequal: before.facts.unequal_gaps(&after.facts),
         }
@@ -129,6 +125,23 @@ impl Diff {
     pub fn unequal_in(&self, measure: Measure) -> Vec<&Missing> {
         let matters = |gap: &&Missing| measure.is_of_costs() || **gap != Missing::ProbeCosts;
         self.unequal.iter().filter(matters).collect()
+    }
+
+    /// Whether a change of costs says something. Who asks for the costs of traces with unequal ones wants them compared anyway.
+    pub(crate) fn compares_costs(&self, measure: Measure) -> bool {
+        measure.is_of_costs() || !self.unequal.contains(&Missing::ProbeCosts)
+    }
+
+    /// The files and by how much they changed, the greatest change of cost first, or of the number of faults where costs cannot be compared.
+    fn sorted_files(&self, measure: Measure) -> Vec<((u128, u128), &Change)> {
+        let compares_costs = self.compares_costs(measure);
+        let key = |change: &Change| {
+            let cost_ns = if compares_costs { change.cost_ns().unsigned_abs() } else { 0 };
+            (cost_ns, change.count().unsigned_abs())
+        };
+        let mut files: Vec<_> = self.files.iter().map(|change| (key(change), change)).collect();
+        files.sort_by_key(|&(key, change)| (Reverse(key), &change.name));
+        files
     }
 
     /// By how many percent the second trace is worse (or, negative, better) in `measure`; infinitely where the first had
@@ -157,17 +170,24 @@ impl Diff {
         format!("{}: {before:.digits$} before, {after:.digits$} after, {percent:+.1} %", measure.words())
     }
 
-    /// The tables by class and by file, at most `top` files, in lines of `width`.
-    pub fn print(&self, top: usize, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-        let all = std::slice::from_ref(&self.all);
-        writeln!(out, "{}", text::changes("class", self, self.classes.iter().chain(all)).lines(width))?;
-        let changed = self.files.iter().filter(|change| change.count() != 0 || change.cost_ns() != 0);
+    /// The tables for who is interested in `measure`, by class and by file, at most `top` files, in lines of `width`.
+    pub fn print(
+        &self,
+        measure: Measure,
+        top: usize,
+        width: Option<usize>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let classes = self.classes.iter().chain([&self.all]);
+        writeln!(out, "{}", text::changes("class", self, measure, classes).lines(width))?;
+        let mut changed = self.sorted_files(measure);
+        changed.retain(|(key, _)| *key != (0, 0));
         let files = Table {
-            left_out: changed.clone().count().saturating_sub(top),
+            left_out: changed.len().saturating_sub(top),
             shown_by: "--top N".into(),
-            ..text::changes("file", self, changed.clone().take(top))
+            ..text::changes("file", self, measure, changed.iter().map(|(_, change)| *change).take(top))
         };
-        if changed.clone().next().is_none() { Ok(()) } else { writeln!(out, "\n{}", files.lines(width)) }
+        if changed.is_empty() { Ok(()) } else { writeln!(out, "\n{}", files.lines(width)) }
     }
 
     /// The same as JSON, with the verdict in `measure`.
@@ -197,7 +217,7 @@ impl Diff {
             "comparable": self.unequal_in(measure).is_empty(),
             "all": change(&self.all),
             "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
-            "files": self.files.iter().map(change).collect::<Vec<_>>(),
+            "files": self.sorted_files(measure).into_iter().map(|(_, file)| change(file)).collect::<Vec<_>>(),
             "of": measure.name(),
             // JSON has no infinity: where there was nothing before, there is no percentage.
             "worse_percent": percent.filter(|percent| percent.is_finite()),

@@ -13,7 +13,7 @@ use crate::by::By;
 use crate::column::Column;
 use crate::cost::CostBin;
 use crate::costs::Costs;
-use crate::diff::{Change, Diff};
+use crate::diff::{Change, Diff, Measure};
 use crate::page_cache;
 use crate::report::Report;
 
@@ -155,8 +155,14 @@ pub fn slowest_faults(report: &Report, width: Option<usize>, out: &mut dyn Write
     }
 }
 
-/// What changed from one trace of `diff` to the other: counts, and disk faults and costs before and after where that trace tells them.
-pub fn changes<'a>(heading: &str, diff: &Diff, changes: impl Iterator<Item = &'a Change>) -> Table {
+/// What changed from one trace of `diff` to the other, for who is interested in `measure`: counts, and disk faults and costs before and after
+/// where that trace tells them.
+pub fn changes<'a>(
+    heading: &str,
+    diff: &Diff,
+    measure: Measure,
+    changes: impl Iterator<Item = &'a Change>,
+) -> Table {
     let headings =
         [heading, "faults", "after", "change", "disk", "after", "change", "total ms", "after", "change"];
     let numbers: Vec<usize> = (1..headings.len()).collect();
@@ -171,8 +177,8 @@ pub fn changes<'a>(heading: &str, diff: &Diff, changes: impl Iterator<Item = &'a
         let ms = |tally: &Tally, has_costs| (tally.is_timed() && has_costs).then(|| tally.total_ms());
         let (before_ms, after_ms) = (ms(before, diff.has_costs[0]), ms(after, diff.has_costs[1]));
         // Rounded to nothing, it has no sign of its own: adding zero makes -0 positive.
-        let change_ms =
-            before_ms.zip(after_ms).map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
+        let both_ms = before_ms.zip(after_ms).filter(|_| diff.compares_costs(measure));
+        let change_ms = both_ms.map(|(before, after)| ((after - before) * 100.0).round() / 100.0 + 0.0);
         let in_ms = |ms| known(ms, |ms: f64| format!("{ms:.2}"));
         let times = [in_ms(before_ms), in_ms(after_ms), known(change_ms, |ms| format!("{ms:+.2}"))];
         let faults = counts(Some(before.count), Some(after.count));

@@ -109,7 +109,7 @@ fn nothing_is_said_of_disk_faults_that_were_not_recorded() {
         }
         let mut table = Vec::new();
         text::grouped(&report, By::File, 9, &columns, None, &mut table).expect("written");
-        diff.print(9, None, &mut table).expect("written");
+        diff.print(Measure::Count, 9, None, &mut table).expect("written");
         let table = String::from_utf8(table).expect("text");
         let all = table.lines().filter(|line| line.trim_start().starts_with("all ")).collect::<Vec<_>>();
         let [of_report, of_diff] = &all[..] else { panic!("{table}") };

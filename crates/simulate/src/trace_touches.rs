@@ -213,7 +213,7 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
                 });
                 unarmed.fold(resident, u64::saturating_add)
             });
-            match exact.unarmed_programs.is_empty() {
+            match exact.unarmed_programs.is_empty() && exact.lost_records == 0 {
                 true => Unseen::AtMost(hidden.fold(0, u64::saturating_add)),
                 false => Unseen::Unknown,
             }

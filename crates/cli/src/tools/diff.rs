@@ -115,7 +115,7 @@ fn print(args: &Args, diff: &Diff, worse: bool) -> Result<()> {
     if args.json {
         print_json(&diff.json(args.of, args.threshold))?;
     } else {
-        diff.print(args.top, crate::output::width(), &mut out)?;
+        diff.print(args.of, args.top, crate::output::width(), &mut out)?;
         let limit = match args.threshold {
             Some(threshold) if worse => format!(", more than the {threshold} % allowed"),
             Some(threshold) => format!(", within the {threshold} % allowed"),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use prepage_core::random::SplitMix;
 use prepage_core::{
-    Fault, FaultClass, ImportFacts, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts,
+    ExactFacts, Fault, FaultClass, ImportFacts, Object, ObjectId, PageIndex, Thread, ThreadIndex, Trace,
+    TraceFacts,
 };
 use prepage_testing::{Doctor, Need, has};
 use prepage_trace::Tables;
@@ -144,6 +145,18 @@ fn a_lossy_recording() {
     let facts = TraceFacts { lost: 7, lost_by_second: vec![(0, 7)], ..TraceFacts::default() };
     write_trace(&dir.path().join("lossy.parquet"), &trace(1000, facts)).expect("written");
     says_what_it_lacks(dir.path(), "lossy.parquet", "lost", "7 records lost by the kernel");
+}
+
+#[test]
+fn an_exact_recording_that_was_not_told_of_all_mappings() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let exact = Some(ExactFacts { lost_records: 700, ..ExactFacts::default() });
+    let facts = TraceFacts { exact, ..TraceFacts::default() };
+    write_trace(&dir.path().join("lossy.parquet"), &trace(1000, facts)).expect("written");
+    let gap = "mappings and execs: the kernel had no room for 700 records";
+    says_what_it_lacks(dir.path(), "lossy.parquet", "lost_mappings", gap);
+    let simulated = text(&tools(dir.path(), &["simulate", "lossy.parquet"]).stdout);
+    assert!(!simulated.contains("not exact") && !simulated.contains("unseen"), "{simulated}");
 }
 
 #[test]

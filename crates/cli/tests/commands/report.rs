@@ -371,6 +371,12 @@ fn costs_with_what_recording_added_are_not_compared_with_costs_without() {
         let json = text(&diff(&["--json", "--of", "count"], before, after).stdout);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["comparable"], true);
+        let tables = text(&diff(&["--of", "count"], before, after).stdout);
+        let has_change_of_ms = |line: &str| line.starts_with(" all ") && !line.trim_end().ends_with(" -");
+        assert!(!tables.lines().any(has_change_of_ms), "{tables}");
+        assert!(!tables.contains("a.so"), "the numbers of its faults are equal: {tables}");
+        let tables = diff(&["--allow-incomplete", "--of", "total"], before, after);
+        assert!(text(&tables.stdout).contains("a.so"), "that is asked for");
     }
     let allowed = diff(&["--allow-incomplete", "--threshold", "10", "--json"], &recorded, &imported);
     let json: serde_json::Value = serde_json::from_slice(&allowed.stdout).expect("JSON");

@@ -138,22 +138,34 @@ fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
     assert_eq!(told(&armer), whole("/late"));
 }
 
-/// A script executes another program in its own place before word of its own agent is read.
-#[test]
-fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
+/// A shell with what its agent sent, to [`replace`].
+fn replaceable() -> (Child, FirstTouches) {
     // It waits in no call that a visit would disturb, and not for good where this test fails.
     let script = "ulimit -t 60; trap 'exec sleep 100' USR1; echo; while :; do :; done";
     let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
-    let first = sent_by(pid);
+    let first = sent_by(child.id());
     assert!(!first.is_gone());
-    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    (child, first)
+}
+
+/// Has the shell execute sleep(1) in its own place.
+fn replace(child: &Child) {
+    let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+    kill_process(Pid::from_child(child), Signal::USR1).unwrap();
     while proc_file::read_text(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
         assert!(Instant::now() < until, "it executes nothing");
         std::thread::sleep(PAUSE);
     }
     reaches(pid, b'S');
+}
+
+/// A script executes another program in its own place before word of its own agent is read.
+#[test]
+fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
+    let (child, first) = replaceable();
+    let pid = child.id();
+    replace(&child);
     let mut armer = Armer::new(None, Ok(()));
     armer.tell_times();
     [1, 2].into_iter().for_each(|time_ns| armer.executed(pid, time_ns));
@@ -165,6 +177,39 @@ fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
     ended(child);
     assert!(armed > 0, "nothing of the next program is armed");
     assert_eq!(kept, 1, "a descriptor of what is gone is kept");
+}
+
+/// The kernel had no room to tell of its exec.
+#[test]
+fn a_program_of_whose_exec_nothing_is_told_is_armed() {
+    for has_agent in [true, false] {
+        let (child, first) = replaceable();
+        let pid = child.id();
+        let mut armer = telling();
+        armer.executed(pid, 1);
+        armer.go_on(vec![Sent::FirstTouches(first)]);
+        armer.judge();
+        replace(&child);
+        if has_agent {
+            assert!(armer.go_on(vec![Sent::FirstTouches(sent_by(pid))]));
+            armer.judge();
+        } else {
+            armer.arm_untold();
+            armer.go_on(Vec::new());
+            armer.end_all_visits();
+        }
+        let mut mapped = mappings(pid).unwrap();
+        mapped.retain(|mapped| mapped.path.contains("/libc.so"));
+        let is_armed = |mapped: &Mapped| {
+            PageMap::of(pid).unwrap().is_armed(mapped.start..mapped.end).unwrap()
+                && armer.ranges.now().contains(pid, mapped.start, now_ns())
+        };
+        let armed = mapped.iter().filter(|mapped| is_armed(mapped)).count();
+        let kept = armer.spaces[&pid].touches.len();
+        ended(child);
+        assert!(armed > 0 && armed == mapped.len(), "{armed} of {mapped:?}");
+        assert_eq!(kept, 1, "a descriptor of what is gone is kept");
+    }
 }
 
 #[test]
@@ -274,6 +319,40 @@ fn mappings_of_a_process_that_nobody_arms_are_told_at_once_and_not_kept() {
     }
 }
 
+/// On a slow disk ld.so has opened all libraries only seconds after the exec, and the agent sends word then.
+#[test]
+fn what_was_mapped_before_late_word_of_an_agent_is_judged_by_when_it_was_mapped() {
+    let child = sleeping();
+    let pid = child.id();
+    let is_of_library = |mapped: &Mapped| mapped.path.contains("/libc.so");
+    let mut armer = telling();
+    armer.ranges.now().executed(pid, 1);
+    armer.expected.insert(pid, Instant::now().checked_sub(2 * AGENT_WAIT).unwrap());
+    let of_library: Vec<Mapped> = mappings(pid).unwrap().into_iter().filter(is_of_library).collect();
+    of_library.iter().for_each(|mapped| _ = armer.mapped(pid, mapped, 2));
+    armer.go_on(Vec::new());
+    assert!(told(&armer).is_empty());
+    armer.go_on(vec![Sent::FirstTouches(sent_by(pid))]);
+    armer.unjudged[0].sent_ns = now_ns();
+    armer.judge();
+    ended(child);
+    let told = told(&armer);
+    assert!(!of_library.is_empty() && !told.iter().any(|(path, ..)| *path == of_library[0].path), "{told:?}");
+}
+
+#[test]
+fn of_a_process_whose_agent_sends_no_word_a_bounded_number_of_mappings_is_kept() {
+    let pid = ended(sleeping());
+    let mut armer = telling();
+    armer.expected.insert(pid, Instant::now());
+    (0..KEPT_MAX).for_each(|_| _ = armer.mapped(pid, &mapping("/kept"), 2));
+    assert!(told(&armer).is_empty());
+    armer.mapped(pid, &mapping("/more"), 2);
+    assert_eq!((armer.mapped_at[&pid].len(), told(&armer)), (KEPT_MAX, vec![("/more".into(), 2, 102)]));
+    armer.expect_no_more();
+    assert_eq!((armer.mapped_at.len(), told(&armer)), (0, vec![("/kept".into(), 2, 102)]));
+}
+
 /// Who learns a start does not ask for them.
 #[test]
 fn what_could_not_be_armed_is_kept_for_those_who_take_it() {
@@ -320,9 +399,11 @@ fn who_cannot_take_a_connection_does_not_wait_for_it_for_a_while() {
     sender.write_all(&[0; 8]).unwrap();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
-    assert!(armer.receive().is_empty() && armer.descriptor().is_none());
+    assert!(armer.receive().is_empty() && armer.refused_at.is_some());
+    armer.refused_at = Some(Instant::now() + Duration::from_secs(60));
+    assert!(armer.descriptor().is_none());
     assert!(!armer.is_sent_something(), "pages would wait for it for good");
-    std::thread::sleep(DEAF);
+    armer.refused_at = Instant::now().checked_sub(DEAF);
     assert!(armer.descriptor().is_some() && armer.is_sent_something());
     setrlimit(Resource::Nofile, limit).unwrap();
     assert!(matches!(armer.receive()[..], [Sent::Ending(_)]));

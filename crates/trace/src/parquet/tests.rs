@@ -45,6 +45,7 @@ fn trace(faults: u64) -> Trace {
             resident_pages: vec![("/lib/x".into(), 3)],
             unarmed_pages: vec![("/lib/y".into(), vec![(1, 4)])],
             unarmed_programs: vec!["1 (why)".into()],
+            lost_records: 5,
         }),
         page_cache: Some(PageCacheFacts {
             files: vec![FilePages { path: "/a".into(), pages_read_in: 9, ..FilePages::default() }],

@@ -74,7 +74,11 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
             "\npages touched before the recording are missing: never and pages read are too high".to_owned()
         }
         Unseen::Unknown if let Some(exact) = input.facts.as_ref().and_then(|facts| facts.exact.as_ref()) => {
-            format!("\nnot exact: {}", exact.unarmed_programs.join("; "))
+            match exact.unarmed_programs.is_empty() {
+                // What the trace lacks is told above.
+                true => String::new(),
+                false => format!("\nnot exact: {}", exact.unarmed_programs.join("; ")),
+            }
         }
         Unseen::Unknown => {
             "\nnot recorded exactly (record --exact): touches of pages that were mapped along with others are missing".to_owned()
