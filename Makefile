@@ -58,7 +58,7 @@ test: setup-build setup-test
 		--beside '2 $(SCHEDULED) --features counted counted' || { $(SKIPS); exit 1; }
 	@$(SKIPS)
 
-## test-guest: the tests that ask the kernel, and the package, on Debian 12 with its Linux 6.1 in qemu (root; an hour or more where qemu emulates); PROGRAMS, SUITE, PHASES, MINUTES settable
+## test-guest: the tests that ask the kernel, and the package, on Debian 12 with its Linux 6.1 in qemu (root; hours where qemu emulates); PROGRAMS, SUITE, PHASES, MINUTES settable
 test-guest: deb setup-test
 	cargo build --locked --workspace --bin skips
 	bench/guest $(PROGRAMS)
