@@ -16,6 +16,7 @@ use prepage_sys::pagemap::PageMap;
 use prepage_sys::{proc_file, processor_time};
 use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::armed::SharedRanges;
 use crate::armer::{Armer, By, PAUSE};
@@ -66,6 +67,8 @@ pub struct PageTables {
     /// Whether a process has waited at its end: where it cannot tell what it has touched.
     are_waiting: bool,
     unreadable: u32,
+    /// Whether some mapping was too large to be looked at.
+    is_cut: bool,
 }
 
 impl PageTables {
@@ -89,6 +92,7 @@ impl PageTables {
             endings: Endings::default(),
             are_waiting: false,
             unreadable: 0,
+            is_cut: false,
         }
     }
 
@@ -321,6 +325,19 @@ impl PageTables {
             true => process.map.present_and_of_files(),
             false => process.map.present_and_armed().map(|present| (present, Vec::new())),
         };
+        let found = match found {
+            // Linux before 6.7 does not walk page tables for others: they are read where files are mapped.
+            Err(error) if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) => {
+                if last || process.has_other_mappings(now, self.tells_mapped, &[]) {
+                    process.read_mappings(pid, now, &mut self.armer, sightings);
+                }
+                process.present_in_known().map(|(present, is_cut)| {
+                    self.is_cut |= is_cut;
+                    (present, Vec::new())
+                })
+            }
+            found => found,
+        };
         let Ok((present, of_files)) = found else { return };
         if is_whole {
             process.whole_ns = now;
@@ -407,7 +424,8 @@ impl PageTables {
     /// Whether pages may have been used that were not seen, in processes that have ended or may not be looked at.
     pub fn has_missed(&self) -> bool {
         let is_known = |process: &Process| process.was_seen_last || process.map.is_alive();
-        let is_missed = !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0;
+        let is_missed =
+            !self.executed || !self.processes.values().all(is_known) || self.unreadable > 0 || self.is_cut;
         is_missed || self.endings.has_missed()
     }
 
@@ -435,6 +453,9 @@ impl PageTables {
         let mut unseen = self.armer.ranges().now().refusals();
         if self.unreadable > 0 {
             unseen.push(format!("processes whose page tables this user may not read: {}", self.unreadable));
+        }
+        if self.is_cut {
+            unseen.push("pages of mappings larger than 4 GiB, of which Linux 6.7 or newer tells".into());
         }
         unseen
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{find_library, may_arm};
 use prepage_sys::beside::can_let_go;
-use prepage_sys::cachestat::cached_pages;
+use prepage_sys::cachestat::counts;
 use prepage_sys::exec_watch::ExecWatch;
 use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
 use prepage_sys::{file_handle, landlock};
@@ -213,7 +213,12 @@ fn exactness() -> Check {
                 }
                 _ => "allow userfaultfd in the seccomp filter of this container",
             };
-            check(name, State::Limited, format!("names alone: {}", chain(&error)), Some(remedy))
+            check(
+                name,
+                State::Limited,
+                format!("pages with their neighbours: {}", chain(&error)),
+                Some(remedy),
+            )
         }
     }
 }
@@ -230,11 +235,12 @@ fn cold_caches() -> Check {
 fn residency() -> Check {
     let name = "residency of files (measure)";
     let one = PageRange::new(PageIndex(0), PageIndex(1));
-    let counted = fs::File::open("/proc/self/exe").and_then(|file| cached_pages(file.as_fd(), one));
+    let counted = fs::File::open("/proc/self/exe").and_then(|file| counts(file.as_fd(), one));
     match counted {
         Ok(_) => check(name, State::Ok, "cachestat(2) works", None),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) => {
-            check(name, State::Missing, "no cachestat(2)", Some("use Linux 6.5 or newer"))
+            let found = "mincore(2) works, which does not tell dirty pages";
+            check(name, State::Limited, found, Some("use Linux 6.5 or newer for cachestat(2)"))
         }
         // Newer kernels guard it as they guard mincore(2).
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -245,20 +251,27 @@ fn residency() -> Check {
 }
 
 fn served_faults() -> Check {
+    let of = |delivery| Userfaultfd::open(delivery).map(drop);
+    served(of(Delivery::Message), of(Delivery::MessageUserOnly))
+}
+
+/// What it means whether a userfaultfd is had that also serves faults in system calls, and one that does not.
+fn served(all: Result<(), OpenError>, user_only: Result<(), OpenError>) -> Check {
     let name = "faults served in user space (vm)";
     let remedy = "as root: sysctl vm.unprivileged_userfaultfd=1";
-    match (Userfaultfd::open(Delivery::Message), Userfaultfd::open(Delivery::MessageUserOnly)) {
-        (Ok(_), _) => check(name, State::Ok, "userfaultfd works", None),
-        (Err(_), Ok(_)) => {
+    match (all, user_only) {
+        (Ok(()), _) => check(name, State::Ok, "userfaultfd works", None),
+        (Err(_), Ok(())) => {
             check(name, State::Limited, "system calls on such memory fail (EFAULT)", Some(remedy))
         }
-        (Err(OpenError::NotPermitted), Err(_)) => check(
+        (Err(_), Err(OpenError::NotPermitted)) => check(
             name,
             State::Missing,
             "userfaultfd is not permitted",
             Some("allow it in the seccomp filter of this container"),
         ),
-        (Err(error), Err(_)) => check(name, State::Missing, chain(&error), Some("use Linux 6.6 or newer")),
+        // To users the kernel says that of the first only that they may not have it.
+        (Err(_), Err(error)) => check(name, State::Missing, chain(&error), Some("use Linux 6.6 or newer")),
     }
 }
 
@@ -317,6 +330,14 @@ mod tests {
             assert_eq!((first.state, first.essential), (State::Missing, true), "{first:?}");
             assert!(first.remedy.as_ref().is_some_and(|said| said.starts_with(remedy)), "{first:?}");
         }
+    }
+
+    /// As to an ordinary user of Linux 6.1.
+    #[test]
+    fn whom_an_older_kernel_refuses_is_told_of_the_kernel() {
+        let too_old = OpenError::TooOld { missing: "poison", needs: "6.6" };
+        let found = served(Err(OpenError::NotPermitted), Err(too_old));
+        assert_eq!(found.remedy.as_deref(), Some("use Linux 6.6 or newer"), "{found:?}");
     }
 
     #[test]

@@ -1,14 +1,19 @@
-//! cachestat(2): how many pages of a file range are in memory, and in which state (Linux 6.5).
+//! How many pages of a file range are in memory, by cachestat(2), which also tells their state (Linux 6.5), or mincore(2).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use prepage_core::{PageIndex, PageRange};
-use rustix::fs::{Advice, fadvise};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::fs::{Advice, fadvise, fstat};
+use rustix::io::Errno;
 
 use crate::file_system::{OVERLAYFS, kind_of};
 use crate::given::check;
+use crate::mapping::{FileMapping, may_know_residency};
+
+/// Pages that mincore(2) looks at in one go: a vector of 256 KiB.
+const WINDOW_PAGES: u64 = 1 << 18;
 
 #[repr(C)]
 struct Range {
@@ -43,12 +48,31 @@ pub fn sees(file: BorrowedFd<'_>) -> bool {
     !kind_of(file).is_ok_and(|kind| kind == OVERLAYFS)
 }
 
-/// The number of pages of `range` that are in memory.
+/// The number of pages of `range` that are in memory; before Linux 6.5 by mincore(2).
 ///
 /// # Errors
-/// See [`counts`].
+/// EPERM where the kernel does not tell the caller (cachestat(2) since 6.16, mincore(2) always), EOPNOTSUPP for huge pages of hugetlbfs; before
+/// 6.5 those of mapping the file.
 pub fn cached_pages(file: BorrowedFd<'_>, range: PageRange) -> io::Result<u64> {
-    counts(file, range).map(|counts| counts.cached)
+    match counts(file, range) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => mapped_pages(file, range),
+        counted => counted.map(|counts| counts.cached),
+    }
+}
+
+/// The number of pages of `range` that mincore(2) finds in memory.
+fn mapped_pages(file: BorrowedFd<'_>, range: PageRange) -> io::Result<u64> {
+    if !may_know_residency(file)? {
+        return Err(Errno::PERM.into());
+    }
+    let end = range.end().0.min((fstat(file)?.st_size as u64).div_ceil(PAGE_SIZE));
+    let mut pages = 0;
+    for start in (range.start().0..end).step_by(WINDOW_PAGES as usize) {
+        let window = PageRange::new(PageIndex(start), PageIndex(end.min(start + WINDOW_PAGES)));
+        let resident = FileMapping::new(file, window)?.resident()?;
+        pages += resident.into_iter().filter(|&is_there| is_there).count() as u64;
+    }
+    Ok(pages)
 }
 
 /// The pages of `range` by their state.
@@ -89,9 +113,10 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
 
-    use prepage_core::PageIndex;
+    use prepage_testing::{Need, unless_refused};
 
     use super::*;
+    use crate::call_filter::{When, fail};
 
     #[test]
     fn pages_just_written_are_in_memory() {
@@ -100,5 +125,20 @@ mod tests {
         let all = PageRange::new(PageIndex(0), PageIndex(8));
         assert_eq!(cached_pages(file.as_fd(), all).unwrap(), 3);
         assert_eq!(cached_pages(file.as_fd(), PageRange::default()).unwrap(), 0);
+    }
+    /// As before Linux 6.5.
+    #[test]
+    fn without_cachestat_pages_are_counted_by_mincore() {
+        let counted = std::thread::spawn(|| {
+            let filter = fail(libc::ENOSYS, &[(SYS_CACHESTAT, When::Always)]);
+            let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            unless_refused(filter, Need::Path("/proc/sys/kernel/seccomp".into()), denied)?;
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&[7; 3 * 4096]).unwrap();
+            let behind = PageRange::new(PageIndex(5), PageIndex(8));
+            let all_but_one = PageRange::new(PageIndex(1), PageIndex(u64::MAX >> 12));
+            Some([behind, all_but_one].map(|range| cached_pages(file.as_fd(), range).unwrap()))
+        });
+        assert!(matches!(counted.join().unwrap(), None | Some([0, 2])));
     }
 }

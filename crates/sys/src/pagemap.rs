@@ -63,6 +63,8 @@ fn user_end() -> u64 {
 
 /// Entries that are read at once.
 const ENTRIES: usize = 64;
+/// Entries that are read at once where many are.
+const MANY_ENTRIES: u64 = 4096;
 
 /// What the page tables of this process take in memory, in bytes, but for those of huge pages and the upper levels.
 ///
@@ -127,7 +129,7 @@ impl PageMap {
     /// # Errors
     /// ENOTTY before Linux 6.7; ESRCH where the process has ended, or executed another program, before it was looked at.
     pub fn present(&self) -> io::Result<Vec<(u64, u64)>> {
-        self.present_in(0..user_end())
+        self.scan(0..user_end(), Scan { category_mask: IS_PRESENT, ..Scan::default() })
     }
 
     /// The same, and those of the runs whose pages are a file's or shared memory's, not private copies.
@@ -160,12 +162,42 @@ impl PageMap {
         self.scan(0..user_end(), Scan { category_mask: IS_PRESENT | IS_ARMED, ..Scan::default() })
     }
 
-    /// As [`Self::present`], of the pages at `addresses`.
+    /// As [`Self::present`], of the pages at `addresses`, which are to be few: before Linux 6.7 the entry of each is read.
     ///
     /// # Errors
-    /// As [`Self::present`].
+    /// ESRCH as [`Self::present`].
     pub fn present_in(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
-        self.scan(addresses, Scan { category_mask: IS_PRESENT, ..Scan::default() })
+        match self.scan(addresses.clone(), Scan { category_mask: IS_PRESENT, ..Scan::default() }) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.read_present(addresses),
+            found => found,
+        }
+    }
+
+    /// The same, entry by entry.
+    fn read_present(&self, addresses: Range<u64>) -> io::Result<Vec<(u64, u64)>> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut bytes = [0; (MANY_ENTRIES * ENTRY_BYTES) as usize];
+        let (mut page, end) = (addresses.start / PAGE_BYTES, addresses.end.div_ceil(PAGE_BYTES));
+        while page < end {
+            let wanted = MANY_ENTRIES.min(end - page) * ENTRY_BYTES;
+            let read = self.file.read_at(&mut bytes[..wanted as usize], page * ENTRY_BYTES)?;
+            let words = bytes[..read].as_chunks().0;
+            if words.is_empty() {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            for word in words {
+                let start = page * PAGE_BYTES;
+                page += 1;
+                if !PageEntry(u64::from_ne_bytes(*word)).is_present() {
+                    continue;
+                }
+                match runs.last_mut().filter(|last| last.1 == start) {
+                    Some(last) => last.1 += PAGE_BYTES,
+                    None => runs.push((start, start + PAGE_BYTES)),
+                }
+            }
+        }
+        Ok(runs)
     }
 
     /// Whether all of `addresses` is registered for first touches, whatever is in memory there.
@@ -286,6 +318,9 @@ mod tests {
 
     #[test]
     fn a_touched_page_is_present_and_its_neighbours_are_not() {
+        if !prepage_testing::has(prepage_testing::Need::Linux(6, 7)) {
+            return;
+        }
         let map = PageMap::of(std::process::id()).expect("our own");
         let len = 64 << 20;
         // Large enough to be a mapping of its own, aligned so that no huge page brings in the neighbours of what is touched.
@@ -300,6 +335,9 @@ mod tests {
 
     #[test]
     fn all_addresses_of_a_program_are_looked_at() {
+        if !prepage_testing::has(prepage_testing::Need::Linux(6, 7)) {
+            return;
+        }
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
         let end =
@@ -328,6 +366,7 @@ mod tests {
                 .for_each(|page| page[0] = 1);
             let (first, end) = (pages.start(), pages.start() + pages.len());
             assert_eq!(map.present_in(first..end).unwrap(), touched);
+            assert_eq!(map.read_present(first..end).unwrap(), touched, "as before Linux 6.7");
         }
     }
 
@@ -339,6 +378,11 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         let gone = Some(libc::ESRCH);
+        assert_eq!(map.present_in(0..PAGE_BYTES).unwrap_err().raw_os_error(), gone);
+        assert_eq!(map.read_present(0..PAGE_BYTES).unwrap_err().raw_os_error(), gone);
+        if !prepage_testing::has(prepage_testing::Need::Linux(6, 7)) {
+            return;
+        }
         assert_eq!(map.present().unwrap_err().raw_os_error(), gone);
         assert_eq!(map.present_and_of_files().unwrap_err().raw_os_error(), gone);
     }

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Sandbox, can_learn, evict, json, make_old, may, text};
+use crate::support::{Sandbox, can_learn, evict, json, make_old, text};
 use prepage_core::profile::Profile;
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::cachestat::cached_pages;
-use prepage_testing::{Doctor, Need, has, unless_caches_dropped};
+use prepage_testing::{Need, has, unless_caches_dropped};
 
 /// Maps a file and touches the pages it is told, without read-ahead, so that afterwards those are in memory that were
 /// touched or prefetched.
@@ -68,7 +68,7 @@ impl Subject {
     fn new() -> Option<Self> {
         let sandbox = Sandbox::new();
         let evicts = Need::Eviction(sandbox.path().into());
-        if !can_learn(&sandbox) || !may(Doctor::Residency) || !has(Need::Tool("cc".into())) || !has(evicts) {
+        if !can_learn(&sandbox) || !has(Need::Tool("cc".into())) || !has(evicts) {
             return None;
         }
         let [source, program, data] =

@@ -98,6 +98,9 @@ fn pages_that_many_processes_have_mapped_before_they_were_armed_are_kept_once() 
 /// On a busy machine a program has ended by the time that perf's report of its last mappings is read.
 #[test]
 fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {
+    if !has(Need::Linux(6, 7)) {
+        return;
+    }
     let whole = |path: &str| [(Arc::from(path), 2, 102)];
     let at_once = [mapping("/late"), mapping("/dev/zero")];
 
@@ -163,6 +166,9 @@ fn replace(child: &Child) {
 /// A script executes another program in its own place before word of its own agent is read.
 #[test]
 fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
+    if !has(Need::Linux(6, 7)) {
+        return;
+    }
     let (child, first) = replaceable();
     let pid = child.id();
     replace(&child);
@@ -182,6 +188,9 @@ fn word_of_a_program_that_is_over_is_not_taken_for_that_of_the_next() {
 /// The kernel had no room to tell of its exec.
 #[test]
 fn a_program_of_whose_exec_nothing_is_told_is_armed() {
+    if !has(Need::Linux(6, 7)) {
+        return;
+    }
     for has_agent in [true, false] {
         let (child, first) = replaceable();
         let pid = child.id();
@@ -249,7 +258,7 @@ fn which_file_systems_are_in_memory_is_known_before_a_process_stands_still() {
 /// Its mounts are read once it goes on.
 #[test]
 fn what_a_visited_process_has_mapped_of_file_systems_that_it_alone_sees_is_armed_but_what_is_in_memory() {
-    if !has(Need::Root) || !has(Need::Mounts) {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Linux(6, 7)) {
         return;
     }
     for (mount, is_armed) in [

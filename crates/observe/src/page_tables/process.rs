@@ -19,6 +19,9 @@ const READ_NS: u64 = 10_000_000;
 /// those show, the process tells at its end.
 const WHOLE_NS: u64 = 200_000_000;
 
+/// Of a larger mapping the page table is not read entry by entry: that would take longer than a program waits at its end.
+const READ_BYTES_MAX: u64 = 4 << 30;
+
 /// A process that is looked at.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -100,6 +103,17 @@ impl Process {
         // Nothing may have been touched yet of a new one, or another file may be where one was.
         let may_have = if tells { self.is_unread() } else { now.saturating_sub(self.read_ns) >= READ_NS };
         may_have || !without(of_files, &self.mapped).is_empty()
+    }
+
+    /// The runs of addresses whose pages are there in mappings of files that are known, and whether some were too large to be looked at.
+    ///
+    /// # Errors
+    /// ESRCH where the process has ended, or executed another program.
+    pub(super) fn present_in_known(&self) -> std::io::Result<(Vec<Run>, bool)> {
+        let places = self.mappings.iter().filter(|one| one.place.is_some()).map(|one| &one.mapped);
+        let (few, many): (Vec<_>, Vec<_>) = places.partition(|one| one.end - one.start <= READ_BYTES_MAX);
+        let runs: Result<Vec<_>, _> = few.iter().map(|one| self.map.present_in(one.start..one.end)).collect();
+        Ok((runs?.concat(), !many.is_empty()))
     }
 
     /// It may have mapped anything.
@@ -187,6 +201,21 @@ mod tests {
     use prepage_trace::space::parse_maps_line;
 
     use super::*;
+
+    #[test]
+    fn where_files_are_mapped_pages_are_found_entry_by_entry() {
+        let mapped = mappings(std::process::id()).unwrap();
+        let code = where_files_are_mapped_pages_are_found_entry_by_entry as *const () as u64;
+        let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
+        assert_eq!(process.present_in_known().unwrap(), (Vec::new(), false));
+        let place = Sightings::default().place(Path::new("/program"), None);
+        process.mappings.extend(mapped.into_iter().map(|mapped| Mapping { mapped, place }));
+        process.mappings.retain(|one| (one.mapped.start..one.mapped.end).contains(&code));
+        let (runs, is_cut) = process.present_in_known().unwrap();
+        assert!(runs.iter().any(|run| (run.0..run.1).contains(&code)) && !is_cut, "{runs:x?}");
+        process.mappings[0].mapped.end += READ_BYTES_MAX;
+        assert_eq!(process.present_in_known().unwrap(), (Vec::new(), true));
+    }
 
     #[test]
     fn mappings_are_read_again_where_something_else_may_be_mapped() {
