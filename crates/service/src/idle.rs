@@ -78,6 +78,8 @@ struct State {
     /// When the last round began in which nothing was expected, and nothing brought in; `None` after another, and after a launch.
     nothing_since: Option<Instant>,
     worth: Worth,
+    /// Whether the machine has slept since the last round: what was expected then is over, and nobody could start it.
+    has_slept: bool,
 }
 
 impl State {
@@ -207,12 +209,14 @@ impl Idle {
         let what = Launched { program: key.program.clone(), role: key.role.clone() };
         let uid = process.context.uid;
         self.searches.note(&process.rights, &process.search);
-        {
+        let has_slept = {
             let mut log = self.log.lock().anyway();
-            log.see_sleep(asleep());
+            let has_slept = log.see_sleep(asleep());
             log.launched(uid, &what, process.login(), unix_s());
-        }
+            has_slept
+        };
         let mut state = self.state.lock().anyway();
+        state.has_slept |= has_slept;
         state.nothing_since = None;
         let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
         if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
@@ -243,15 +247,16 @@ impl Idle {
 
     fn round(&self, is_quiet: bool, round: &Arc<Round>) {
         let now_unix_s = unix_s();
-        let expected = {
+        let (expected, has_slept) = {
             let mut log = self.log.lock().anyway();
-            log.see_sleep(asleep());
+            let has_slept = log.see_sleep(asleep());
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
-            log.expected(PROBABILITY_MIN)
+            (log.expected(PROBABILITY_MIN), has_slept)
         };
         let reading = self.sampler.lock().anyway().look();
         let seen: Vec<(u32, SeenUsed)> = {
             let mut state = self.state.lock().anyway();
+            state.has_slept |= has_slept;
             let has_nothing = expected.is_empty() && state.brought.is_empty();
             state.nothing_since = has_nothing.then(Instant::now);
             // While whoever has opened something is likely to be there still.
@@ -365,11 +370,12 @@ impl Idle {
             Some(started) => is_short || started.elapsed() >= START,
             None => is_short || !is_expected(entry),
         };
-        let (over, too_many): (Vec<Entry>, Vec<Entry>) = {
+        let (has_slept, over, too_many): (bool, Vec<Entry>, Vec<Entry>) = {
             let mut state = self.state.lock().anyway();
             let over = state.brought.extract_if(.., is_over).collect();
             let too_many = state.too_many(expected);
             (
+                std::mem::take(&mut state.has_slept),
                 over,
                 state
                     .brought
@@ -395,8 +401,8 @@ impl Idle {
                 let others = state.brought.iter_mut().filter(|entry| entry.started.is_none());
                 others.for_each(|entry| entry.is_whole = false);
             }
-            // That memory got short, or that others need the place, says nothing of the guess.
-            if is_over && (started.is_some() || !is_short) {
+            // That memory got short, that the machine slept, or that others need the place, says nothing of the guess.
+            if is_over && (started.is_some() || !is_short && !has_slept) {
                 state.worth.settle(bytes, used_bytes, now_unix_s);
             }
         }

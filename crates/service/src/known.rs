@@ -45,6 +45,8 @@ pub struct Known {
     has_changed: AtomicBool,
     /// Atomic: when it was last looked for, on the clock of [`now_ns`].
     used_ns: AtomicU64,
+    /// Atomic: when a start of it was drawn to be observed, seconds since 1970; 0 where none was. What such a start shows may change nothing.
+    drawn_unix_s: AtomicU64,
 }
 
 impl Known {
@@ -58,7 +60,7 @@ impl Known {
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
         let bytes = OWN_BYTES + bytes_of(&planned) + bytes_of(&past) + size_of_val(&*rights.groups) as u64;
         let planned = Arc::new(planned);
-        let (has_changed, used_ns) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (has_changed, [used_ns, drawn_unix_s]) = (AtomicBool::new(false), [0; 2].map(AtomicU64::new));
         Self {
             key,
             rights,
@@ -71,6 +73,7 @@ impl Known {
             looked_at: Mutex::default(),
             has_changed,
             used_ns,
+            drawn_unix_s,
         }
     }
 
@@ -84,9 +87,10 @@ impl Known {
         self.used_ns.load(Ordering::Relaxed)
     }
 
-    /// It takes the place of the one `before`: it was used when that was, and is left alone as long.
+    /// It takes the place of the one `before`: it was used and drawn when that was, and is left alone as long.
     pub fn continues(&self, before: &Self) {
         self.used_ns.fetch_max(before.used_ns(), Ordering::Relaxed);
+        self.drawn_unix_s.store(before.drawn_unix_s.load(Ordering::Relaxed), Ordering::Relaxed);
         let until = *before.left_alone_until.lock().anyway();
         let mut own = self.left_alone_until.lock().anyway();
         *own = until.max(*own);
@@ -134,10 +138,16 @@ impl Known {
         self.has_changed.load(Ordering::Relaxed)
     }
 
-    /// Whether it was learned from a moment ago. By a clock that was ahead it may have been in the future.
+    /// Whether it was learned from a moment ago, or a start of it was drawn for that. By a clock that was ahead it may have been in the future.
     pub fn was_just_learned(&self, now_unix_s: u64) -> bool {
         const APART_S: u64 = 60;
-        now_unix_s.abs_diff(self.past.history.updated_unix_s) <= APART_S
+        let drawn_unix_s = self.drawn_unix_s.load(Ordering::Relaxed);
+        [self.past.history.updated_unix_s, drawn_unix_s].iter().any(|&at| now_unix_s.abs_diff(at) <= APART_S)
+    }
+
+    /// A start of it is drawn to be observed.
+    pub fn mark_as_drawn(&self, now_unix_s: u64) {
+        self.drawn_unix_s.store(now_unix_s, Ordering::Relaxed);
     }
 }
 
@@ -222,7 +232,12 @@ mod tests {
         profile.history.updated_unix_s = LEARNED;
         let known = Known::new(&profile, Rights::of_everybody());
         assert!([LEARNED - 5, LEARNED, LEARNED + 60].into_iter().all(|now| known.was_just_learned(now)));
-        assert!([0, LEARNED - 61, LEARNED + 61].into_iter().all(|now| !known.was_just_learned(now)));
+        assert!([61, LEARNED - 61, LEARNED + 61].into_iter().all(|now| !known.was_just_learned(now)));
+        // What it showed may change nothing.
+        known.mark_as_drawn(LEARNED + 100);
+        let next = Known::new(&profile, Rights::of_everybody());
+        next.continues(&known);
+        assert!([known, next].iter().all(|known| known.was_just_learned(LEARNED + 160)));
     }
 
     #[test]

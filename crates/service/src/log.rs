@@ -65,15 +65,17 @@ impl Log {
     }
 
     /// The machine has slept for `asleep` since it was started. To be called before [`Self::launched`] and [`Self::tick`]: neither knows whether time has
-    /// passed in which nobody could start anything.
-    pub fn see_sleep(&mut self, asleep: Duration) {
-        if asleep.saturating_sub(std::mem::replace(&mut self.asleep, asleep)) >= SLEEP_MIN {
+    /// passed in which nobody could start anything. Returns whether it has slept since the last call.
+    pub fn see_sleep(&mut self, asleep: Duration) -> bool {
+        let has_slept = asleep.saturating_sub(std::mem::replace(&mut self.asleep, asleep)) >= SLEEP_MIN;
+        if has_slept {
             self.users.change_all(|user| {
                 user.launches.slept();
                 // Visits under way are not written.
                 false
             });
         }
+        has_slept
     }
 
     /// User `uid` has launched `what`, in this `login`.

@@ -57,7 +57,7 @@ pub struct Names {
 /// Protected by `Names::last`.
 #[derive(Debug, Default)]
 struct Last {
-    /// When the last round began.
+    /// When the last round began, or could not on a battery.
     began: Option<Instant>,
     /// When the kernel was asked last how often names had been forgotten, and what it said.
     asked: Option<Instant>,
@@ -75,13 +75,6 @@ enum Due {
     Wanted,
     /// Nobody has looked for a long time.
     Timed,
-}
-
-impl Due {
-    /// Whether it may begin on a machine that was like this in the last second.
-    fn may_begin(self, reading: &Reading) -> bool {
-        reading.busy_at_work().is_none() && (self == Self::Wanted || !reading.is_on_battery)
-    }
 }
 
 impl Last {
@@ -140,9 +133,17 @@ impl Names {
             last.sampler.forget();
             return;
         };
-        let may_begin = || look(&mut last.sampler).is_some_and(|reading| due.may_begin(&reading));
-        if self.is_courteous && !may_begin() {
-            return;
+        if self.is_courteous {
+            let Some(reading) = look(&mut last.sampler) else { return };
+            if due == Due::Timed && reading.is_on_battery {
+                // It is looked at again when the next round would be due.
+                last.began = Some(Instant::now());
+                last.sampler.forget();
+                return;
+            }
+            if reading.busy_at_work().is_some() {
+                return;
+            }
         }
         last.is_wanted = false;
         last.sampler.forget();
@@ -253,14 +254,13 @@ mod tests {
         let names = Names::new(Arc::new(library), Arc::default(), true);
         let begins = |reading: Option<Reading>, forgotten: u64| {
             names.last.lock().anyway().asked = None;
+            let before = names.counters.name_rounds_begun.get();
             names.tick_by(|_| reading, || Some(forgotten));
-            let is_begun =
-                names.last.lock().anyway().began.is_some_and(|began| began.elapsed() < ROUND_EVERY);
             while matches!(names.rounds.lock().anyway().next(Instant::now()), Next::Wait) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             names.last.lock().anyway().began = Instant::now().checked_sub(2 * ROUND_EVERY);
-            is_begun
+            names.counters.name_rounds_begun.get() > before
         };
         let busy = [
             Reading { disk_busy: 0.9, ..IDLE },

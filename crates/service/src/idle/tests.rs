@@ -119,6 +119,26 @@ fn what_is_sent_out_with_one_program_is_looked_for_again_for_another() {
     assert_eq!(idle.next(&expected), Some((7, what("second"))));
 }
 
+/// Nobody could start it.
+#[test]
+fn what_was_expected_before_the_machine_slept_does_not_count_as_a_bad_guess() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let idle = idle_in(directory.path());
+    for (has_slept, used_share) in [(true, None), (false, Some(0.0))] {
+        let entry = brought(&path, &what("program"));
+        {
+            let mut state = idle.state.lock().anyway();
+            state.brought.push(entry);
+            state.has_slept = has_slept;
+        }
+        idle.settle(&[], false, 100, &Round::default());
+        let state = idle.state.lock().anyway();
+        assert!(state.brought.is_empty());
+        assert_eq!(state.worth.used_share(), used_share);
+    }
+}
+
 /// That memory is short says nothing of the guess, which may still come true.
 #[test]
 fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_as_a_bad_guess() {

@@ -276,9 +276,13 @@ impl Service {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {
                 let draw = if matches!(done, Done::Warm | Done::Recent) { Draw::Warm } else { Draw::Cold };
-                known.has_changed()
-                    || self.learner.owes(key)
-                    || known.past.observation_due(self.sample(known).map(draw))
+                let is_owed = known.has_changed() || self.learner.owes(key);
+                let is_drawn = || known.past.observation_due(self.sample(known).map(draw));
+                is_owed
+                    || is_drawn() && {
+                        known.mark_as_drawn(unix_s());
+                        true
+                    }
             }
             None => may_come_again,
         }
