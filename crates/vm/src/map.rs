@@ -179,6 +179,7 @@ impl Map {
             every_fault: options.every_fault
                 || options.writable
                 || options.neighbours.is_some()
+                || options.neighbours_of_policy
                 || vm.records.is_some()
                 || options.inherit,
             executable: options.executable,
@@ -200,7 +201,7 @@ impl Map {
         map.enter_backings();
         // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
         let registered = match &map.core.laid[..] {
-            [only] if is_one => whole::register(&only.object, &map.core),
+            [only] if is_one => whole::register(&only.object, &map.core, map.at),
             _ => map.core.register(Served::MissingAndUnmapped),
         };
         registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
