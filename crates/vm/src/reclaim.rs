@@ -32,6 +32,8 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
+/// Frames of the class that goes first are unwired so many times, and looked at, before one of another class goes.
+const UNWIRINGS_OF_FIRST: u32 = 2;
 /// A page that is used again before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
 const MEMORY_PARTS: u16 = 64;
@@ -266,13 +268,15 @@ impl Reclaim {
         let first = first_class(self.orders.each_ref().map(Order::len));
         let others = [DATA, MEMORY, CODE].into_iter().filter(|&class| class != first);
         for class in [first].into_iter().chain(others) {
-            // Once more where nothing that was unwired is idle.
-            for last in [false, true] {
+            // Once more where nothing that was unwired is idle, and again of the first: threads that touch all that is unwired of it
+            // at once are no reason to take from another.
+            let unwirings = if class == first { UNWIRINGS_OF_FIRST } else { 1 };
+            for unwired in 0..=unwirings {
                 self.choose_of(pool, search, class, most, forced, &mut victims);
                 if !victims.is_empty() {
                     return victims;
                 }
-                if !last {
+                if unwired < unwirings {
                     let most = if pool.frames.is_waited_for() { UNWIRE_BATCH } else { UNWIRE_MOST };
                     self.unwire_some(pool, search, class, most);
                 }
