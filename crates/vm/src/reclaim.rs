@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{PageIndex, PageRange};
 
 use crate::evict::Claimed;
 use crate::object::ObjectCore;
@@ -242,13 +242,7 @@ impl Reclaim {
         for object in pool.alive() {
             // What was frozen is nowhere else.
             let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
-            let mut at = 0;
-            // A memfd that cannot be looked through is left alone.
-            while let Ok(Some((start, end))) = frames.memfd.next_data(at) {
-                let found = PageRange::new(PageIndex(start / PAGE_SIZE), PageIndex(end.div_ceil(PAGE_SIZE)));
-                self.queue(&object, found);
-                at = end;
-            }
+            frames.runs().for_each(|found| self.queue(&object, found));
             search.objects.insert(object.pool_key, Some(object));
         }
     }
@@ -513,6 +507,8 @@ fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use prepage_core::PAGE_SIZE;
+
     use super::*;
     use crate::{MapOptions, Pool, Vm, VmOptions};
 
