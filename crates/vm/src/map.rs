@@ -69,6 +69,8 @@ pub(crate) struct MapCore {
     pub(crate) writes: WriteTracking,
     /// (a) Whether its pages can be protected for a moment, see `unwire`.
     pub(crate) protects: AtomicU32,
+    /// (a) Whether it is left to the kernel. Changed by who holds the lock of its object's [`Whole`](crate::whole::Whole).
+    pub(crate) is_kernels: AtomicU32,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
     /// (c) Whether what is written to it stays in it.
@@ -166,6 +168,7 @@ impl Map {
             chain: Mutex::new(behind.chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window,
             private: options.private,
             writes_through: options.writable,
@@ -442,6 +445,7 @@ impl MapCore {
             chain: Mutex::new(chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window: self.window,
             private: self.private,
             writes_through: self.writes_through,

@@ -69,6 +69,7 @@ impl Whole {
                 if let Some(map) = at.enter(0) {
                     // More can be registered at any time; a fault that began before has ended when this returns.
                     map.register(Served::MissingAndUnmapped)?;
+                    map.is_kernels.store(0, Ordering::SeqCst);
                 }
                 taken.pop();
             }
@@ -84,7 +85,7 @@ impl Whole {
         map: &MapCore,
     ) -> Option<Taking<'a>> {
         let mut given = self.given.lock().anyway();
-        if given.holds(map) {
+        if is_kernels(map) {
             return None;
         }
         given.takers += 1;
@@ -140,14 +141,12 @@ impl Became {
 pub(crate) fn register(object: &ObjectCore, map: &MapCore, at: MapRef) -> io::Result<()> {
     let Some(frames) = object.frames() else { return map.register(Served::Missing) };
     let mut given = frames.whole.given.lock().anyway();
-    if given.holds(map) {
-        return Ok(());
-    }
-    let is_kernels = !map.every_fault && given.takers == 0 && object.is_whole();
-    let served = if is_kernels { Served::Missing } else { Served::MissingAndUnmapped };
+    // A thread may have given it meanwhile.
+    let may_be_kernels = !is_kernels(map) && !map.every_fault && given.takers == 0 && object.is_whole();
+    let served = if may_be_kernels || is_kernels(map) { Served::Missing } else { Served::MissingAndUnmapped };
     map.register(served)?;
-    if is_kernels {
-        given.keep(object, at);
+    if may_be_kernels {
+        given.keep(object, map, at);
     }
     Ok(())
 }
@@ -168,7 +167,7 @@ pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
     if map.writes.are_told() || !map.poison.is_nowhere() {
         return Ok(());
     }
-    if given.holds(map) || given.takers > 0 || !object.is_whole() {
+    if is_kernels(map) || given.takers > 0 || !object.is_whole() {
         return Ok(());
     }
     // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
@@ -176,7 +175,7 @@ pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
     map.space.uffd.unregister(&map.span)?;
     map.protects.store(0, Ordering::SeqCst);
     // Whether it can be registered or not: who takes pages away has it served in full first, or takes none.
-    given.keep(object, at);
+    given.keep(object, map, at);
     map.register(Served::Missing)
 }
 
@@ -185,7 +184,7 @@ pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
 pub(crate) fn map_at_once(frames: &Frames, map: &MapCore, at: MapRef, offset: u64, len: u64) -> bool {
     // A fault may do this, in the place of a thread that holds the lock.
     let Some(mut given) = frames.whole.given.try_lock().anyway() else { return false };
-    let is_given = given.holds(map);
+    let is_given = is_kernels(map);
     // Nothing can be missed until it is served again: no page is missing, and those that are unmapped are shown as they are.
     let has_room = given.parts.len() < given.parts.capacity();
     if is_given || !has_room || map.space.uffd.unregister_part(&map.span, offset, len).is_err() {
@@ -213,16 +212,18 @@ pub(crate) fn take_back(map: &MapCore) -> io::Result<()> {
     map.register(Served::MissingAndUnmapped)
 }
 
-impl Given {
-    fn holds(&self, map: &MapCore) -> bool {
-        self.maps.iter().any(|at| at.map_id() == map.id())
-    }
+/// Whether the map is left to the kernel; with the lock held.
+fn is_kernels(map: &MapCore) -> bool {
+    map.is_kernels.load(Ordering::SeqCst) != 0
+}
 
-    fn keep(&mut self, object: &ObjectCore, at: MapRef) {
+impl Given {
+    fn keep(&mut self, object: &ObjectCore, map: &MapCore, at: MapRef) {
         if self.maps.len() == self.maps.capacity() {
             self.maps.retain(|at| at.enter(0).is_some());
         }
         self.maps.push(at);
+        map.is_kernels.store(1, Ordering::SeqCst);
         object.vm.figures.add(0, &Tally { maps_given: 1, ..Tally::default() });
     }
 }
