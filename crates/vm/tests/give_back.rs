@@ -162,7 +162,6 @@ fn tasks_that_wait_for_memory_are_told_of() {
     while !is_told && began.elapsed() < THRASHES {
         is_told = Trigger::wait(std::slice::from_ref(&trigger), Duration::from_secs(1)).unwrap();
     }
-    eprintln!("after {:?}", began.elapsed());
     assert!(is_told, "{}", std::fs::read_to_string("/proc/pressure/memory").unwrap());
 }
 
