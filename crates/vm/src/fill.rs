@@ -16,6 +16,7 @@ use crate::request::Priority;
 use crate::segment::Place;
 use crate::source::LocalFile;
 use crate::statistics::Account;
+use crate::whole;
 
 /// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
 /// to copy a page: that is free only while nothing is to be done but to wait for the device. Direct reads, which copy
@@ -188,6 +189,7 @@ pub(crate) fn commit_first(
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
     pool.frames.may_go();
     pool.frames.let_go(pages);
+    whole::may_be_whole(object, account);
     waiters
 }
 

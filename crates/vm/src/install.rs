@@ -326,6 +326,7 @@ impl MapCore {
         if rewired {
             place.object.rewires(frames, 1);
             account.tally.pages_rewired += 1;
+            whole::may_be_whole(place.object, account);
         }
         let alone = PageRange::new(place.page, PageIndex(place.page.0 + 1));
         // Neighbours that are wired are mapped as a rule.

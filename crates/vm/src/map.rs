@@ -69,6 +69,8 @@ pub(crate) struct MapCore {
     pub(crate) writes: WriteTracking,
     /// (a) Whether its pages can be protected for a moment, see `unwire`.
     pub(crate) protects: AtomicU32,
+    /// (a) Whether it is left to the kernel. Changed by who holds the lock of its object's [`Whole`](crate::whole::Whole).
+    pub(crate) is_kernels: AtomicU32,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
     /// (c) Whether what is written to it stays in it.
@@ -166,6 +168,7 @@ impl Map {
             chain: Mutex::new(behind.chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window,
             private: options.private,
             writes_through: options.writable,
@@ -179,6 +182,7 @@ impl Map {
             every_fault: options.every_fault
                 || options.writable
                 || options.neighbours.is_some()
+                || options.neighbours_of_policy
                 || vm.records.is_some()
                 || options.inherit,
             executable: options.executable,
@@ -200,7 +204,7 @@ impl Map {
         map.enter_backings();
         // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
         let registered = match &map.core.laid[..] {
-            [only] if is_one => whole::register(&only.object, &map.core),
+            [only] if is_one => whole::register(&only.object, &map.core, map.at),
             _ => map.core.register(Served::MissingAndUnmapped),
         };
         registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
@@ -441,6 +445,7 @@ impl MapCore {
             chain: Mutex::new(chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window: self.window,
             private: self.private,
             writes_through: self.writes_through,

@@ -439,6 +439,16 @@ impl Frames {
         )
     }
 
+    /// The runs of pages that the memfd holds, as far as it can be looked through: those in memory, and some that are being filled.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = PageRange> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (start, end) = self.memfd.next_data(at).ok().flatten()?;
+            at = end;
+            Some(PageRange::new(PageIndex(start / PAGE_SIZE), PageIndex(end.div_ceil(PAGE_SIZE))))
+        })
+    }
+
     /// Takes the frames of `range` away.
     pub(crate) fn punch(&self, range: PageRange) -> io::Result<()> {
         self.memfd.punch(range.start().offset_bytes(), range.bytes())

@@ -64,7 +64,7 @@ pub(crate) struct VmCore {
     pub(crate) random: Policy,
     /// Opened when the first map of its mode is made.
     inline: Mutex<Option<Arc<Space>>>,
-    handlers: Mutex<Option<Handlers>>,
+    pub(crate) handlers: Mutex<Option<Handlers>>,
     /// Opened when the first map is made that children inherit.
     pub(crate) heirs: Mutex<Option<Heirs>>,
     pub(crate) jobs: Arc<Jobs>,

@@ -3,100 +3,156 @@
 //!
 //! A map that is not served for unmapped pages (UFFD's MINOR mode) shows whatever page the memfd holds. That is right while
 //! every page is resident, and must end before one is taken away: its frame is filled again, and the kernel would show it
-//! while it is.
+//! while it is. A thread of the VM gives maps to the kernel again when the last page has come, or is wired: but not in a pool that fills up, where
+//! the reclaimer would take them back to see which pages are idle.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use prepage_sys::userfaultfd::{Served, Writes};
 
 use crate::addresses::MapRef;
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
+use crate::pool::PoolCore;
 use crate::segment::{Install, Segment};
-use crate::statistics::Tally;
-use crate::sync::{Anyway, Mutex, Ordering};
+use crate::statistics::{Account, Tally};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
 
 /// Which maps of an object are the kernel's.
 ///
-/// Lock legend: `given` is held while a map is registered, so that none is given while pages are taken away.
+/// Lock legend: `given` is held while a map is registered, so that none is given while pages are taken away; (a) atomic.
 #[derive(Debug)]
 pub(crate) struct Whole {
     given: Mutex<Given>,
+    /// (a) Whether a thread is to give the maps to the kernel.
+    due: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Given {
-    maps: Vec<Weak<MapCore>>,
+    maps: Vec<MapRef>,
     /// Maps of which a block could not be taken back; faults, which may not allocate, find room here.
     parts: Vec<MapRef>,
     /// Who takes pages away now.
     takers: u32,
 }
 
-/// While this lives no map is given to the kernel.
+/// While this lives no map of an object is given to the kernel.
 #[derive(Debug)]
-pub(crate) struct Taking<'a>(&'a Whole);
+pub(crate) struct Taking<'a> {
+    object: &'a ObjectCore,
+    whole: &'a Whole,
+}
+
+/// An object that became whole, and its pool.
+#[derive(Debug)]
+pub(crate) struct Became {
+    pool: Arc<PoolCore>,
+    key: u32,
+}
 
 impl Default for Whole {
     fn default() -> Self {
-        Self { given: Mutex::new(Given { parts: Vec::with_capacity(1), ..Given::default() }) }
+        let given = Given { parts: Vec::with_capacity(1), ..Given::default() };
+        Self { given: Mutex::new(given), due: AtomicU32::new(0) }
     }
 }
 
 impl Whole {
-    /// Takes all maps back, before pages are taken away.
-    pub(crate) fn take_from_kernel(&self) -> io::Result<Taking<'_>> {
+    /// Takes all maps of `object` back, which this belongs to, before pages are taken away.
+    pub(crate) fn take_from_kernel<'a>(&'a self, object: &'a ObjectCore) -> io::Result<Taking<'a>> {
         let mut given = self.given.lock().anyway();
-        while let Some(map) = given.maps.last() {
-            if let Some(map) = map.upgrade() {
-                // More can be registered at any time; a fault that began before has ended when this returns.
-                map.register(Served::MissingAndUnmapped)?;
+        let Given { maps, parts, .. } = &mut *given;
+        for taken in [maps, parts] {
+            while let Some(at) = taken.last() {
+                if let Some(map) = at.enter(0) {
+                    // More can be registered at any time; a fault that began before has ended when this returns.
+                    map.register(Served::MissingAndUnmapped)?;
+                    map.is_kernels.store(0, Ordering::SeqCst);
+                }
+                taken.pop();
             }
-            given.maps.pop();
-        }
-        while let Some(at) = given.parts.last() {
-            if let Some(map) = at.enter(0) {
-                map.register(Served::MissingAndUnmapped)?;
-            }
-            given.parts.pop();
         }
         given.takers += 1;
-        Ok(Taking(self))
+        Ok(Taking { object, whole: self })
     }
 
     /// `map` is not given to the kernel while what this returns lives; `None` where it is the kernel's already.
-    pub(crate) fn keep_from_kernel(&self, map: &MapCore) -> Option<Taking<'_>> {
+    pub(crate) fn keep_from_kernel<'a>(
+        &'a self,
+        object: &'a ObjectCore,
+        map: &MapCore,
+    ) -> Option<Taking<'a>> {
         let mut given = self.given.lock().anyway();
-        if given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map)) {
+        if is_kernels(map) {
             return None;
         }
         given.takers += 1;
-        Some(Taking(self))
+        Some(Taking { object, whole: self })
     }
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        self.0.given.lock().anyway().takers -= 1;
+        self.whole.given.lock().anyway().takers -= 1;
+        // No page may have gone.
+        may_be_whole(self.object, &mut Account::here());
+    }
+}
+
+/// Where all pages of `object` are there now a thread of its VM gives its maps to the kernel, soon and once. From any context.
+pub(crate) fn may_be_whole(object: &ObjectCore, account: &mut Account) {
+    let pool = object.vm.pool.core();
+    let Some(frames) = object.frames().filter(|_| object.is_whole() && !pool.frames.fills_up()) else {
+        return;
+    };
+    account.tally.shared_atomics += 1;
+    if frames.whole.due.swap(1, Ordering::SeqCst) == 0 {
+        // To call a thread for it.
+        account.tally.shared_atomics += 1;
+        let became = Became { pool: Arc::clone(pool), key: object.pool_key };
+        if !object.vm.jobs.push_whole(became) {
+            frames.whole.due.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Became {
+    /// Gives the object's maps to the kernel.
+    pub(crate) fn give(self) {
+        let maps = {
+            // Held for a moment: who drops the object last may be somebody who counts objects.
+            let Some(object) = self.pool.object(self.key) else { return };
+            let Some(frames) = object.frames() else { return };
+            frames.whole.due.store(0, Ordering::SeqCst);
+            if object.is_whole() && !self.pool.frames.fills_up() { object.backings.of_maps() } else { return }
+        };
+        for (_, at) in maps {
+            if let Some(map) = at.enter(Account::here().cpu) {
+                // One that cannot be given is served as it was.
+                let _ = give(&map, at);
+            }
+        }
     }
 }
 
 /// Has the faults of a new map of one object served, by the kernel where all of it is there.
-pub(crate) fn register(object: &ObjectCore, map: &Arc<MapCore>) -> io::Result<()> {
+pub(crate) fn register(object: &ObjectCore, map: &MapCore, at: MapRef) -> io::Result<()> {
     let Some(frames) = object.frames() else { return map.register(Served::Missing) };
     let mut given = frames.whole.given.lock().anyway();
-    let is_kernels = !map.every_fault && given.takers == 0 && object.is_whole();
-    let served = if is_kernels { Served::Missing } else { Served::MissingAndUnmapped };
+    // A thread may have given it meanwhile.
+    let may_be_kernels = !is_kernels(map) && !map.every_fault && given.takers == 0 && object.is_whole();
+    let served = if may_be_kernels || is_kernels(map) { Served::Missing } else { Served::MissingAndUnmapped };
     map.register(served)?;
-    if is_kernels {
-        given.keep(object, map);
+    if may_be_kernels {
+        given.keep(object, map, at);
     }
     Ok(())
 }
 
 /// Leaves a map to the kernel if it shows an object's own frames alone, and all of them are there now.
-pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
+pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
     let shown = map.shown.current();
     // The kernel shows what the map lies over: of a clone that may be another object than the one it shows.
     let ([Segment { object, install: Install::Continue, .. }], [laid]) = (&shown[..], &map.laid[..]) else {
@@ -107,11 +163,11 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
         return Ok(());
     }
     let mut given = frames.whole.given.lock().anyway();
-    if map.writes.are_told() {
+    // The kernel would leave poison where it is.
+    if map.writes.are_told() || !map.poison.is_nowhere() {
         return Ok(());
     }
-    let is_given = given.maps.iter().any(|other| other.as_ptr() == Arc::as_ptr(map));
-    if is_given || given.takers > 0 || !object.is_whole() {
+    if is_kernels(map) || given.takers > 0 || !object.is_whole() {
         return Ok(());
     }
     // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
@@ -119,7 +175,7 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
     map.space.uffd.unregister(&map.span)?;
     map.protects.store(0, Ordering::SeqCst);
     // Whether it can be registered or not: who takes pages away has it served in full first, or takes none.
-    given.keep(object, map);
+    given.keep(object, map, at);
     map.register(Served::Missing)
 }
 
@@ -128,7 +184,7 @@ pub(crate) fn give(map: &Arc<MapCore>) -> io::Result<()> {
 pub(crate) fn map_at_once(frames: &Frames, map: &MapCore, at: MapRef, offset: u64, len: u64) -> bool {
     // A fault may do this, in the place of a thread that holds the lock.
     let Some(mut given) = frames.whole.given.try_lock().anyway() else { return false };
-    let is_given = given.maps.iter().any(|other| std::ptr::eq(other.as_ptr(), map));
+    let is_given = is_kernels(map);
     // Nothing can be missed until it is served again: no page is missing, and those that are unmapped are shown as they are.
     let has_room = given.parts.len() < given.parts.capacity();
     if is_given || !has_room || map.space.uffd.unregister_part(&map.span, offset, len).is_err() {
@@ -156,24 +212,84 @@ pub(crate) fn take_back(map: &MapCore) -> io::Result<()> {
     map.register(Served::MissingAndUnmapped)
 }
 
+/// Whether the map is left to the kernel; with the lock held.
+fn is_kernels(map: &MapCore) -> bool {
+    map.is_kernels.load(Ordering::SeqCst) != 0
+}
+
 impl Given {
-    fn keep(&mut self, object: &ObjectCore, map: &Arc<MapCore>) {
+    fn keep(&mut self, object: &ObjectCore, map: &MapCore, at: MapRef) {
         if self.maps.len() == self.maps.capacity() {
-            self.maps.retain(|map| map.strong_count() > 0);
+            self.maps.retain(|at| at.enter(0).is_some());
         }
-        self.maps.push(Arc::downgrade(map));
+        self.maps.push(at);
+        map.is_kernels.store(1, Ordering::SeqCst);
         object.vm.figures.add(0, &Tally { maps_given: 1, ..Tally::default() });
     }
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
     use crate::sync::Anyway;
     use crate::{MapOptions, Vm, VmOptions};
 
     const PAGES: u64 = 64;
+
+    fn until(is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not happen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// By whichever map the last page came, and again after a page was away.
+    #[test]
+    fn a_map_is_left_to_the_kernel_when_its_object_becomes_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::private()).unwrap();
+        // This one sees all faults, for good.
+        let other = vm.map(&object, &MapOptions::shared().every_fault()).unwrap();
+        let soft = || vm.statistics().counted.soft;
+        let given = || vm.statistics().counted.maps_given;
+        let page = |at| PageRange::new(PageIndex(at), PageIndex(at + 1));
+        for nth in 1..=3 {
+            other.populate(other.window()).unwrap();
+            until(|| given() == nth);
+            let before = soft();
+            assert!(map.as_slice().iter().all(|&byte| byte == 7));
+            assert_eq!(soft(), before, "the VM serves what the kernel could");
+            // It is taken back for a page that goes, or is to be watched.
+            match nth {
+                1 => assert_eq!(object.evict(page(5)).unwrap(), 1),
+                _ => assert_eq!(object.unwire(page(5)).unwrap(), 1),
+            }
+            assert!(object.core.frames().unwrap().whole.given.lock().anyway().maps.is_empty());
+            assert_eq!(other.as_slice()[5 * PAGE_SIZE as usize], 7);
+        }
+        until(|| given() == 4);
+    }
+
+    /// There they would be taken back soon, to see which pages are idle.
+    #[test]
+    fn maps_stay_with_the_vm_where_the_pool_fills_up() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().frame_limit_bytes((PAGES + 8) * PAGE_SIZE)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        assert!(map.as_slice().iter().all(|&byte| byte == 0));
+        let core = &object.core;
+        assert!(core.vm.pool.core().frames.fills_up());
+        assert_eq!(vm.statistics().counted.maps_given, 0);
+    }
 
     /// As a block of which the registration failed.
     #[test]

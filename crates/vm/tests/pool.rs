@@ -395,3 +395,71 @@ fn frames_of_an_object_that_goes_are_freed_before_they_count_as_free() {
     until(|| vm.statistics().frames == 0);
     assert_eq!(blocks().sum::<u64>(), 0);
 }
+
+/// What maps show of a pool that replaces frames: half of them as a rule, and what may not be unwired. What is touched again before its turn is wired until then.
+#[test]
+fn under_pressure_few_more_than_half_of_the_frames_are_wired() {
+    const LIMIT: u64 = 2048;
+    let touches: [(&str, &dyn Fn(u64) -> u64); 2] =
+        [("once", &|turn| turn), ("at random", &|turn| (turn.wrapping_mul(0x9e37_79b9) >> 7) % (2 * LIMIT))];
+    for (what, next) in touches {
+        let (pool, vm) = limited(LIMIT);
+        let object = words(&vm, 8 * LIMIT);
+        let map = vm.map(&object, &exact(MapOptions::shared())).unwrap();
+        let file = file(64 * 4096);
+        let writable = vm.file_writable(file.path()).unwrap();
+        let written = vm.map(&writable, &exact(MapOptions::writable())).unwrap();
+        let pinned = map.pin(pages(100, 164)).unwrap();
+        for turn in 0..=6 * LIMIT {
+            let page = next(turn);
+            assert_eq!(touch(&map, page), word(page * 4096));
+            written.write_at(turn % 64 * 4096, &[7]).unwrap();
+            if turn >= 2 * LIMIT && turn % LIMIT == 0 {
+                let figures = pool.figures();
+                assert_eq!(figures.pinned_pages, 64);
+                let bound = LIMIT * 6 / 10 + figures.pinned_pages + figures.dirty_pages;
+                assert!(figures.wired_pages <= bound, "{what}, {turn}: {bound}, {figures:?}");
+            }
+        }
+        drop(pinned);
+    }
+}
+
+#[test]
+fn memory_and_code_stay_while_there_is_data() {
+    // Frames, pages of memory and of code, and pages of data that do not fit beside these. Memory that nothing can be written of is stuck.
+    let cases = [[512, 128, 64, 350], [96, 16, 8, 80]];
+    for (swap_bytes, [limit, of_memory, of_code, of_data]) in
+        [64 * MIB, 0].into_iter().flat_map(|swap_bytes| cases.map(|case| (swap_bytes, case)))
+    {
+        let swap = PoolOptions::default().limit_bytes(limit * 4096).swap(std::env::temp_dir(), swap_bytes);
+        let pool = Pool::with(&swap).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let (memory, code) = (vm.memory(of_memory * 4096).unwrap(), words(&vm, of_code));
+        let file = file(4096 * 4096);
+        let data = vm.file(file.path()).unwrap();
+        let written = vm.map(&memory, &exact(MapOptions::writable())).unwrap();
+        let text = vm.map(&code, &exact(MapOptions::shared().executable())).unwrap();
+        let map = vm.map(&data, &exact(MapOptions::shared())).unwrap();
+        (0..of_memory).for_each(|page| written.write_at(page * 4096, &page.to_le_bytes()).unwrap());
+        (0..of_code).for_each(|page| assert_eq!(touch(&text, page), word(page * 4096)));
+        // A scan, and then by several threads, each page again and again.
+        (0..4096).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
+        let map = &map;
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for turn in 0..20_000 {
+                        let page = (turn * 7 + thread * 100) % of_data;
+                        assert_eq!(touch(map, page), word(page * 4096));
+                    }
+                });
+            }
+        });
+        let (counted, figures) = (vm.statistics().counted, pool.figures());
+        assert!(counted.pages_reclaimed > 4096 - limit, "{figures:?}");
+        assert!(data.resident_pages() > limit / 8, "{figures:?}");
+        let stayed = (memory.resident_pages(), code.resident_pages());
+        assert_eq!((counted.pages_swapped, stayed), (0, (of_memory, of_code)), "{figures:?}");
+    }
+}
