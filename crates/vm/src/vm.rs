@@ -127,7 +127,7 @@ impl Vm {
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
                 heirs: Mutex::default(),
-                buffers: Buffers::new(FAULT_BUFFERS, FAULT_BUFFERS).map_err(system("memory for reads"))?,
+                buffers: Buffers::for_faults(FAULT_BUFFERS).map_err(system("memory for reads"))?,
                 request_buffers: Buffers::new(REQUEST_BUFFERS, 0).map_err(system("memory for reads"))?,
                 zeros: Zeros::new().map_err(system("memory for zeros"))?,
                 figures: Figures::new(),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::process_status::ProcessStatus;
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
 use prepage_vm::{
     Advice, Map, MapOptions, Mode, Object, Pool, PoolOptions, Reason, Replacement, Source, SourceError, Vm,
     VmOptions,
@@ -394,4 +396,36 @@ fn frames_of_an_object_that_goes_are_freed_before_they_count_as_free() {
     drop(object);
     until(|| vm.statistics().frames == 0);
     assert_eq!(blocks().sum::<u64>(), 0);
+}
+
+/// Memory of this process that is in no file, and so none of the frames.
+fn anonymous_bytes() -> u64 {
+    let status = ProcessStatus::of("self").unwrap();
+    let kib =
+        status.field("RssAnon").and_then(|field| field.strip_suffix("kB")).expect("the kernel tells it");
+    kib.trim().parse::<u64>().unwrap() << 10
+}
+
+/// A process whose memory is limited has to know what a pool takes beside its frames.
+#[test]
+fn long_reads_ahead_take_little_memory_beside_the_frames() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&["env"]);
+    }
+    let home = env!("CARGO_TARGET_TMPDIR");
+    if !has(Need::DirectReads(home.into())) {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new_in(home).unwrap();
+    file.as_file().set_len(64 * MIB).unwrap();
+    let (_pool, vm) = limited(16 * MIB / 4096);
+    let object = vm.file_direct(file.path()).unwrap();
+    let before = anonymous_bytes();
+    for advice in [Advice::Normal, Advice::Sequential] {
+        let map = vm.map(&object, &MapOptions::shared().policy("linux:ra=256".parse().unwrap())).unwrap();
+        map.advise(advice).unwrap();
+        (0..object.pages().len()).for_each(|page| assert_eq!(touch(&map, page), 0));
+    }
+    let taken = anonymous_bytes() - before;
+    assert!(taken <= 4 * MIB, "{} KiB", taken >> 10);
 }
