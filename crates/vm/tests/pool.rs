@@ -96,9 +96,10 @@ fn unwired_pages_are_in_no_map_and_come_back_without_a_read() {
             assert_eq!(shown, if (8..24).contains(&page) { 0 } else { 2 }, "page {page}");
             assert_eq!(object.is_wired(PageIndex(page)), shown > 0);
         }
-        // By each map one touch of each page; the first of them rewires.
+        // By each map one touch of each page, none behind the one before; the first of them rewires.
         for map in [&plain, &map] {
-            (8..24).for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
+            let scattered = (0..16).map(|at| 8 + at * 7 % 16);
+            scattered.for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
         }
         // A handler counts its fault once the touch has gone on.
         let counted = || vm.statistics().counted;
@@ -396,6 +397,31 @@ fn frames_of_an_object_that_goes_are_freed_before_they_count_as_free() {
     drop(object);
     until(|| vm.statistics().frames == 0);
     assert_eq!(blocks().sum::<u64>(), 0);
+}
+
+/// A fault for each page of what reclaim looks at would cost a scan more than its reads.
+#[test]
+fn touches_in_order_wire_again_what_lies_behind() {
+    let (_pool, vm) = limited(1024);
+    let object = words(&vm, 256);
+    let normal = MapOptions::shared().policy("none".parse().unwrap());
+    let scattered = (0..256).map(|at| at * 37 % 256);
+    let cases: [(MapOptions, Vec<u64>, std::ops::RangeInclusive<u64>); 3] = [
+        (normal.clone(), (0..256).collect(), 16..=18),
+        (normal.clone(), scattered.collect(), 256..=256),
+        (exact(normal), (0..256).collect(), 256..=256),
+    ];
+    for (options, touches, faults) in cases {
+        let map = vm.map(&object, &options).unwrap();
+        map.populate(map.window()).unwrap();
+        assert_eq!(object.unwire(object.pages()).unwrap(), 256);
+        let before = vm.statistics().counted;
+        touches.iter().for_each(|&page| assert_eq!(touch(&map, page), word(page * 4096)));
+        let after = vm.statistics().counted;
+        assert_eq!((after.pages_rewired - before.pages_rewired, after.hard - before.hard), (256, 0));
+        assert!(faults.contains(&(after.soft - before.soft)), "{} faults", after.soft - before.soft);
+        assert!((0..256).all(|page| object.is_wired(PageIndex(page))));
+    }
 }
 
 /// Memory of this process that is in no file, and so none of the frames.
