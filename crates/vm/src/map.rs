@@ -26,7 +26,7 @@ use crate::request::Priority;
 use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
 use crate::statistics::{Account, Tally};
-use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
@@ -86,6 +86,8 @@ pub(crate) struct MapCore {
     advice: AtomicU32,
     /// What the policy of [`Advice::Sequential`] remembers, and that of [`Advice::Random`].
     advised: [PolicyMemory; 2],
+    /// (a) The page behind the last that a fault wired again. A hint.
+    pub(crate) rewired_to: AtomicU64,
     /// (c) Which neighbours to map, where the program says so.
     pub(crate) neighbours: Option<Neighbours>,
     /// (c) Whether they are those of the policy.
@@ -177,6 +179,7 @@ impl Map {
             advised: [&vm.sequential, &vm.random].map(entry),
             policy,
             advice: AtomicU32::new(OWN),
+            rewired_to: AtomicU64::new(u64::MAX),
             neighbours: options.neighbours,
             neighbours_of_policy: options.neighbours_of_policy,
             every_fault: options.every_fault
@@ -454,6 +457,7 @@ impl MapCore {
             advised: [&self.vm.sequential, &self.vm.random].map(entry),
             policy: self.policy.clone(),
             advice: AtomicU32::new(self.advice.load(Ordering::Relaxed)),
+            rewired_to: AtomicU64::new(u64::MAX),
             neighbours: self.neighbours,
             neighbours_of_policy: self.neighbours_of_policy,
             every_fault: self.every_fault,

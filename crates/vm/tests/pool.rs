@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prepage_core::policy::Neighbours;
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::process_status::ProcessStatus;
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
 use prepage_vm::{
     Advice, Map, MapOptions, Mode, Object, Pool, PoolOptions, Reason, Replacement, Source, SourceError, Vm,
     VmOptions,
@@ -94,9 +96,10 @@ fn unwired_pages_are_in_no_map_and_come_back_without_a_read() {
             assert_eq!(shown, if (8..24).contains(&page) { 0 } else { 2 }, "page {page}");
             assert_eq!(object.is_wired(PageIndex(page)), shown > 0);
         }
-        // By each map one touch of each page; the first of them rewires.
+        // By each map one touch of each page, none behind the one before; the first of them rewires.
         for map in [&plain, &map] {
-            (8..24).for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
+            let scattered = (0..16).map(|at| 8 + at * 7 % 16);
+            scattered.for_each(|page| assert_eq!(touch(map, page), word(page * 4096)));
         }
         // A handler counts its fault once the touch has gone on.
         let counted = || vm.statistics().counted;
@@ -462,4 +465,82 @@ fn memory_and_code_stay_while_there_is_data() {
         let stayed = (memory.resident_pages(), code.resident_pages());
         assert_eq!((counted.pages_swapped, stayed), (0, (of_memory, of_code)), "{figures:?}");
     }
+}
+
+/// A fault for each page of what reclaim looks at would cost a scan more than its reads.
+#[test]
+fn touches_in_order_wire_again_what_lies_behind() {
+    let (_pool, vm) = limited(1024);
+    let object = words(&vm, 256);
+    let normal = MapOptions::shared().policy("none".parse().unwrap());
+    let scattered = (0..256).map(|at| at * 37 % 256);
+    let cases: [(MapOptions, Vec<u64>, std::ops::RangeInclusive<u64>); 3] = [
+        (normal.clone(), (0..256).collect(), 16..=18),
+        (normal.clone(), scattered.collect(), 256..=256),
+        (exact(normal), (0..256).collect(), 256..=256),
+    ];
+    for (options, touches, faults) in cases {
+        let map = vm.map(&object, &options).unwrap();
+        map.populate(map.window()).unwrap();
+        assert_eq!(object.unwire(object.pages()).unwrap(), 256);
+        let before = vm.statistics().counted;
+        touches.iter().for_each(|&page| assert_eq!(touch(&map, page), word(page * 4096)));
+        let after = vm.statistics().counted;
+        assert_eq!((after.pages_rewired - before.pages_rewired, after.hard - before.hard), (256, 0));
+        assert!(faults.contains(&(after.soft - before.soft)), "{} faults", after.soft - before.soft);
+        assert!((0..256).all(|page| object.is_wired(PageIndex(page))));
+    }
+}
+
+/// Memory of this process that is in no file, and so none of the frames.
+fn anonymous_bytes() -> u64 {
+    let status = ProcessStatus::of("self").unwrap();
+    let kib =
+        status.field("RssAnon").and_then(|field| field.strip_suffix("kB")).expect("the kernel tells it");
+    kib.trim().parse::<u64>().unwrap() << 10
+}
+
+/// A process whose memory is limited has to know what a pool takes beside its frames.
+#[test]
+fn long_reads_ahead_take_little_memory_beside_the_frames() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&["env"]);
+    }
+    let home = env!("CARGO_TARGET_TMPDIR");
+    if !has(Need::DirectReads(home.into())) {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new_in(home).unwrap();
+    file.as_file().set_len(64 * MIB).unwrap();
+    let (_pool, vm) = limited(16 * MIB / 4096);
+    let object = vm.file_direct(file.path()).unwrap();
+    let before = anonymous_bytes();
+    for advice in [Advice::Normal, Advice::Sequential] {
+        let map = vm.map(&object, &MapOptions::shared().policy("linux:ra=256".parse().unwrap())).unwrap();
+        map.advise(advice).unwrap();
+        (0..object.pages().len()).for_each(|page| assert_eq!(touch(&map, page), 0));
+    }
+    let taken = anonymous_bytes() - before;
+    assert!(taken <= 4 * MIB, "{} KiB", taken >> 10);
+}
+
+/// What a populate does not ask for stays unwired, and what touches wire again makes the object whole.
+#[test]
+fn no_more_is_wired_again_than_is_asked_for() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let object = words(&vm, 16);
+    let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+    map.populate(map.window()).unwrap();
+    assert_eq!(object.unwire(object.pages()).unwrap(), 16);
+    assert_eq!(touch(&map, 0), word(0));
+    map.populate(pages(1, 4)).unwrap();
+    drop(map.pin(pages(4, 6)).unwrap());
+    let wired = |object: &Object| (0..16).filter(|&page| object.is_wired(PageIndex(page))).count();
+    assert_eq!(wired(&object), 6);
+    // The map may be given again by then.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let given = vm.statistics().counted.maps_given;
+    assert_eq!(touch(&map, 6), word(6 * 4096));
+    assert_eq!(wired(&object), 16);
+    until(|| vm.statistics().counted.maps_given == given + 1);
 }
