@@ -318,7 +318,8 @@ mod whole_path {
             let [source, home] = [(); 2].map(|()| Kept(std::sync::Arc::clone(&bytes)));
             let object = vm.object("kept".to_owned(), PAGES * PAGE_SIZE, None, |len| {
                 let source = crate::object::Bytes::Custom(Box::new(source));
-                let frames = crate::object::Frames::written(len, source, Box::new(home))?;
+                let frames =
+                    crate::object::Frames::written(len, source, Box::new(home), vm.core.pool.core())?;
                 Ok(crate::object::Contents::Frames(Box::new(frames)))
             });
             let object = object.unwrap();

@@ -67,7 +67,7 @@ pub struct PoolFigures {
     pub unwired_pages: u64,
     /// Pinned pages. Each is resident, or will be.
     pub pinned_pages: u64,
-    /// Pages that may hold written bytes which are nowhere else, and are lost if the process is killed: not written back to their file or swap file yet.
+    /// Pages that may hold written bytes that are in no file or swap file yet.
     pub dirty_pages: u64,
     /// Pages that have a place in swap files, whether they are in memory or not.
     pub swap_pages: u64,
@@ -146,6 +146,8 @@ pub(crate) struct PoolCore {
     pub(crate) refaulted: AtomicU64,
     /// Where memory goes that has no file.
     pub(crate) swap: Arc<Swap>,
+    /// (a) Dirty pages of all objects.
+    pub(crate) dirty_pages: Arc<AtomicU64>,
     /// (a)
     stop: AtomicU32,
     /// (c) The process that it was made in.
@@ -198,6 +200,7 @@ impl Pool {
             frames,
             refaulted: AtomicU64::new(0),
             swap: Arc::new(Swap::new(directory, most_bytes)),
+            dirty_pages: Arc::new(AtomicU64::new(0)),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
         });
@@ -332,16 +335,6 @@ impl PoolCore {
         deadline.map_or(PATIENCE, |deadline| deadline.min(PATIENCE))
     }
 
-    fn dirty_pages(&self) -> u64 {
-        let of_one = |object: Arc<ObjectCore>| {
-            let pages = object.dirty().map_or(0, Dirty::pages);
-            // As in `Pool::objects`.
-            object.let_go();
-            pages
-        };
-        self.alive().into_iter().map(of_one).sum()
-    }
-
     fn figures(&self) -> PoolFigures {
         let (resident_pages, unwired_pages) = self.frames.held();
         let (low_pages, high_pages) = self.frames.watermarks();
@@ -351,7 +344,7 @@ impl PoolCore {
             wired_pages: resident_pages.saturating_sub(unwired_pages),
             unwired_pages,
             pinned_pages: self.frames.pinned(),
-            dirty_pages: self.dirty_pages(),
+            dirty_pages: self.dirty_pages.load(Ordering::SeqCst),
             swap_pages: self.swap.used_pages(),
             promised_pages: self.frames.reserved().saturating_sub(resident_pages),
             reserved_pages: self.reserved_pages.load(Ordering::SeqCst),

@@ -213,7 +213,7 @@ impl Vm {
         let local = LocalFile::open_writable(path.as_ref()).map_err(failed)?;
         let home = local.file().try_clone().map_err(failed)?;
         let object = self.of_file(path.as_ref(), local, |len, local| {
-            Frames::written(len, Bytes::Local(local), Box::new(home))
+            Frames::written(len, Bytes::Local(local), Box::new(home), self.core.pool.core())
         })?;
         let after = self.core.options.write_back_after;
         let entered = self.core.writer.enter(&object.core, after);

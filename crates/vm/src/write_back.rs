@@ -541,7 +541,7 @@ mod tests {
         let local = LocalFile::open_writable(file.path()).unwrap();
         let taken = Box::new(Arc::clone(&home));
         let object = vm.object("failing".to_owned(), PAGES * PAGE_SIZE, None, |len| {
-            let frames = Frames::written(len, Bytes::Local(local), taken)?;
+            let frames = Frames::written(len, Bytes::Local(local), taken, vm.core.pool.core())?;
             Ok(Contents::Frames(Box::new(frames)))
         });
         let object = object.unwrap();
