@@ -148,8 +148,15 @@ const THRASHES: Duration = Duration::from_secs(120);
 
 #[test]
 fn tasks_that_wait_for_memory_are_told_of() {
+    // Elsewhere (tmpfs) nothing of what is read goes, and nobody waits.
+    if !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into())) {
+        return;
+    }
     let Some(group) = Group::new("thrash") else { return };
-    let trigger = Trigger::open(Path::new("/proc/pressure/memory"), Duration::from_millis(100));
+    // The machine's where groups tell nothing of themselves (version 1).
+    let own = group.directory.join("memory.pressure");
+    let pressure = if own.exists() { own } else { PathBuf::from("/proc/pressure/memory") };
+    let trigger = Trigger::open(&pressure, Duration::from_millis(100));
     let refused = |error: &std::io::Error| {
         const OLD_OR_OFF: [i32; 4] = [libc::ENOENT, libc::EOPNOTSUPP, libc::EACCES, libc::EINVAL];
         error.raw_os_error().is_some_and(|code| OLD_OR_OFF.contains(&code))
@@ -162,7 +169,7 @@ fn tasks_that_wait_for_memory_are_told_of() {
     while !is_told && began.elapsed() < THRASHES {
         is_told = Trigger::wait(std::slice::from_ref(&trigger), Duration::from_secs(1)).unwrap();
     }
-    assert!(is_told, "{}", std::fs::read_to_string("/proc/pressure/memory").unwrap());
+    assert!(is_told, "{}", std::fs::read_to_string(&pressure).unwrap());
 }
 
 #[test]
