@@ -42,7 +42,7 @@ pub(crate) fn take(object: &ObjectCore, range: PageRange) -> Result<u64, AccessE
     let Some(frames) = object.frames() else { return Ok(0) };
     let range = clip(range, object.pages());
     // Pages that are taken away are filled again, and until then the kernel may not show them by itself.
-    let _taking = frames.whole.take_from_kernel(object).map_err(AccessError::System)?;
+    let _taking = frames.whole.take_from_kernel().map_err(AccessError::System)?;
     let mut evicted = 0;
     let mut outcome = Ok(());
     let mut start = range.start();

@@ -290,6 +290,10 @@ impl MapCore {
                 block(place.page, pages, place.window)
             }
         };
+        if frames.whole.is_owed() {
+            account.tally.shared_atomics += 1;
+            whole::may_be_whole(place.object, account);
+        }
         self.show_and_remember(place, frames, around, account)
     }
 

@@ -123,7 +123,7 @@ impl MapCore {
         let _chain = self.chain.lock().anyway();
         let whole = {
             let object = &self.laid[0].object;
-            object.frames().map(|frames| frames.whole.keep_from_kernel(object, self))
+            object.frames().map(|frames| frames.whole.keep_from_kernel(self))
         };
         if matches!(whole, Some(None)) {
             return Ok(());

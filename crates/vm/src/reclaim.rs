@@ -406,7 +406,7 @@ impl Reclaim {
             let Some(frames) = object.frames() else { continue };
             let mut refused = Vec::new();
             let claimed = Claimed::room_for(object, frames, batch().len());
-            let taken = match (frames.whole.take_from_kernel(object), claimed) {
+            let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
                         let pages: Vec<PageIndex> =

@@ -73,7 +73,7 @@ impl ObjectCore {
         let _hurry = (!is_patient).then(|| pool.hurry());
         let pins = frames.pins.lock().anyway();
         // What is left to the kernel is shown without a fault. Later none is left to it while a page is unwired.
-        let _taking = frames.whole.take_from_kernel(self)?;
+        let _taking = frames.whole.take_from_kernel()?;
         let mut account = Account::here();
         let (shared, private) = self.showers(account.cpu);
         let private: Vec<PrivateMap<'_>> = PrivateMap::all(&private).collect();

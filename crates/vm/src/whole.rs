@@ -4,7 +4,8 @@
 //! A map that is not served for unmapped pages (UFFD's MINOR mode) shows whatever page the memfd holds. That is right while
 //! every page is resident, and must end before one is taken away: its frame is filled again, and the kernel would show it
 //! while it is. A thread of the VM gives maps to the kernel again when the last page has come, or is wired: but not in a pool that fills up, where
-//! the reclaimer would take them back to see which pages are idle.
+//! the reclaimer would take them back to see which pages are idle; nor soon after they were taken back, for each map is a call of the kernel's. What is owed to the kernel by then is given
+//! after the next fault.
 
 use std::io;
 use std::sync::Arc;
@@ -12,12 +13,17 @@ use std::sync::Arc;
 use prepage_sys::userfaultfd::{Served, Writes};
 
 use crate::addresses::MapRef;
+use crate::fault::now_ns;
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
 use crate::pool::PoolCore;
 use crate::segment::{Install, Segment};
 use crate::statistics::{Account, Tally};
-use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// Maps stay with the VM for so long after they were taken back, and for twice as long each time that follows soon.
+const LEAST_REST_NS: u64 = 100_000_000;
+const MOST_REST_NS: u64 = 10_000_000_000;
 
 /// Which maps of an object are the kernel's.
 ///
@@ -27,6 +33,8 @@ pub(crate) struct Whole {
     given: Mutex<Given>,
     /// (a) Whether a thread is to give the maps to the kernel.
     due: AtomicU32,
+    /// (a) From when on maps may be given that were not when they could have been; 0 where there are none.
+    owed_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -36,14 +44,14 @@ struct Given {
     parts: Vec<MapRef>,
     /// Who takes pages away now.
     takers: u32,
+    /// Until when no map is given.
+    rests_until_ns: u64,
+    rest_ns: u64,
 }
 
 /// While this lives no map of an object is given to the kernel.
 #[derive(Debug)]
-pub(crate) struct Taking<'a> {
-    object: &'a ObjectCore,
-    whole: &'a Whole,
-}
+pub(crate) struct Taking<'a>(&'a Whole);
 
 /// An object that became whole, and its pool.
 #[derive(Debug)]
@@ -55,14 +63,15 @@ pub(crate) struct Became {
 impl Default for Whole {
     fn default() -> Self {
         let given = Given { parts: Vec::with_capacity(1), ..Given::default() };
-        Self { given: Mutex::new(given), due: AtomicU32::new(0) }
+        Self { given: Mutex::new(given), due: AtomicU32::new(0), owed_ns: AtomicU64::new(0) }
     }
 }
 
 impl Whole {
-    /// Takes all maps of `object` back, which this belongs to, before pages are taken away.
-    pub(crate) fn take_from_kernel<'a>(&'a self, object: &'a ObjectCore) -> io::Result<Taking<'a>> {
+    /// Takes all maps of the object back before pages are taken away.
+    pub(crate) fn take_from_kernel(&self) -> io::Result<Taking<'_>> {
         let mut given = self.given.lock().anyway();
+        given.begin_rest();
         let Given { maps, parts, .. } = &mut *given;
         for taken in [maps, parts] {
             while let Some(at) = taken.last() {
@@ -75,29 +84,42 @@ impl Whole {
             }
         }
         given.takers += 1;
-        Ok(Taking { object, whole: self })
+        Ok(Taking(self))
     }
 
     /// `map` is not given to the kernel while what this returns lives; `None` where it is the kernel's already.
-    pub(crate) fn keep_from_kernel<'a>(
-        &'a self,
-        object: &'a ObjectCore,
-        map: &MapCore,
-    ) -> Option<Taking<'a>> {
+    pub(crate) fn keep_from_kernel(&self, map: &MapCore) -> Option<Taking<'_>> {
         let mut given = self.given.lock().anyway();
         if is_kernels(map) {
             return None;
         }
         given.takers += 1;
-        Some(Taking { object, whole: self })
+        Some(Taking(self))
+    }
+
+    /// Whether a fault is to have maps given that are owed to the kernel. From any context.
+    pub(crate) fn is_owed(&self) -> bool {
+        let owed = self.owed_ns.load(Ordering::Relaxed);
+        owed != 0 && owed <= now_ns() && self.owed_ns.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether maps of `object` may be given to the kernel now; if that is to be waited for, it is remembered. With the lock held.
+    fn may_give(&self, given: &Given, object: &ObjectCore) -> bool {
+        if !object.is_whole() || object.vm.pool.core().frames.fills_up() {
+            return false;
+        }
+        let now = now_ns();
+        let may = given.takers == 0 && given.rests_until_ns <= now;
+        if !may {
+            self.owed_ns.store(given.rests_until_ns.max(now), Ordering::SeqCst);
+        }
+        may
     }
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        self.whole.given.lock().anyway().takers -= 1;
-        // No page may have gone.
-        may_be_whole(self.object, &mut Account::here());
+        self.0.given.lock().anyway().takers -= 1;
     }
 }
 
@@ -126,7 +148,8 @@ impl Became {
             let Some(object) = self.pool.object(self.key) else { return };
             let Some(frames) = object.frames() else { return };
             frames.whole.due.store(0, Ordering::SeqCst);
-            if object.is_whole() && !self.pool.frames.fills_up() { object.backings.of_maps() } else { return }
+            let may_give = frames.whole.may_give(&frames.whole.given.lock().anyway(), &object);
+            if may_give { object.backings.of_maps() } else { return }
         };
         for (_, at) in maps {
             if let Some(map) = at.enter(Account::here().cpu) {
@@ -142,7 +165,7 @@ pub(crate) fn register(object: &ObjectCore, map: &MapCore, at: MapRef) -> io::Re
     let Some(frames) = object.frames() else { return map.register(Served::Missing) };
     let mut given = frames.whole.given.lock().anyway();
     // A thread may have given it meanwhile.
-    let may_be_kernels = !is_kernels(map) && !map.every_fault && given.takers == 0 && object.is_whole();
+    let may_be_kernels = !is_kernels(map) && !map.every_fault && frames.whole.may_give(&given, object);
     let served = if may_be_kernels || is_kernels(map) { Served::Missing } else { Served::MissingAndUnmapped };
     map.register(served)?;
     if may_be_kernels {
@@ -159,7 +182,7 @@ pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
         return Ok(());
     };
     let Some(frames) = object.frames() else { return Ok(()) };
-    if map.every_fault || !Arc::ptr_eq(object, &laid.object) || !object.is_whole() {
+    if map.every_fault || !Arc::ptr_eq(object, &laid.object) {
         return Ok(());
     }
     let mut given = frames.whole.given.lock().anyway();
@@ -167,7 +190,7 @@ pub(crate) fn give(map: &MapCore, at: MapRef) -> io::Result<()> {
     if map.writes.are_told() || !map.poison.is_nowhere() {
         return Ok(());
     }
-    if is_kernels(map) || given.takers > 0 || !object.is_whole() {
+    if is_kernels(map) || !frames.whole.may_give(&given, object) {
         return Ok(());
     }
     // Fewer modes take effect on a range that is registered anew alone. Nothing can be missed between the two calls: no page
@@ -218,6 +241,19 @@ fn is_kernels(map: &MapCore) -> bool {
 }
 
 impl Given {
+    /// The maps are about to be taken back.
+    fn begin_rest(&mut self) {
+        if self.maps.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        // Soon is within four times as long as they rested.
+        let is_soon = now < self.rests_until_ns.saturating_add(3 * self.rest_ns);
+        let rest = if is_soon { 2 * self.rest_ns } else { LEAST_REST_NS };
+        self.rest_ns = rest.clamp(LEAST_REST_NS, MOST_REST_NS);
+        self.rests_until_ns = now + self.rest_ns;
+    }
+
     fn keep(&mut self, object: &ObjectCore, map: &MapCore, at: MapRef) {
         if self.maps.len() == self.maps.capacity() {
             self.maps.retain(|at| at.enter(0).is_some());
@@ -234,7 +270,7 @@ mod tests {
 
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 
-    use crate::sync::Anyway;
+    use super::*;
     use crate::{MapOptions, Vm, VmOptions};
 
     const PAGES: u64 = 64;
@@ -271,6 +307,8 @@ mod tests {
                 1 => assert_eq!(object.evict(page(5)).unwrap(), 1),
                 _ => assert_eq!(object.unwire(page(5)).unwrap(), 1),
             }
+            // By then it may be given again.
+            std::thread::sleep(Duration::from_nanos(LEAST_REST_NS << (nth - 1)));
             assert!(object.core.frames().unwrap().whole.given.lock().anyway().maps.is_empty());
             assert_eq!(other.as_slice()[5 * PAGE_SIZE as usize], 7);
         }
@@ -288,7 +326,56 @@ mod tests {
         assert!(map.as_slice().iter().all(|&byte| byte == 0));
         let core = &object.core;
         assert!(core.vm.pool.core().frames.fills_up());
-        assert_eq!(vm.statistics().counted.maps_given, 0);
+        let whole = &core.frames().unwrap().whole;
+        // Nothing is to be given, and nothing is if it were; neither is a new map, nor one that was populated.
+        assert_eq!(whole.due.load(Ordering::SeqCst), 0);
+        Became { pool: Arc::clone(core.vm.pool.core()), key: core.pool_key }.give();
+        map.populate(map.window()).unwrap();
+        let other = vm.map(&object, &MapOptions::shared()).unwrap();
+        assert_eq!((other.as_slice()[0], vm.statistics().counted.maps_given), (0, 0));
+        assert!(whole.given.lock().anyway().maps.is_empty());
+    }
+
+    /// Each map that is taken back and given again is three calls of the kernel.
+    #[test]
+    fn maps_that_were_taken_back_soon_rest_longer_each_time() {
+        const CLONES: u64 = 200;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let first = vm.map(&object, &MapOptions::private()).unwrap();
+        first.populate(first.window()).unwrap();
+        let _clones: Vec<_> = (1..CLONES).map(|_| vm.map(&object, &MapOptions::private()).unwrap()).collect();
+        let given = || vm.statistics().counted.maps_given;
+        let began = Instant::now();
+        let before = given();
+        let mut rounds = 0;
+        while rounds < 50 || began.elapsed() < Duration::from_millis(500) {
+            rounds += 1;
+            let page = rounds % PAGES;
+            assert_eq!(object.evict(PageRange::new(PageIndex(page), PageIndex(page + 1))).unwrap(), 1);
+            assert_eq!(first.as_slice()[(page * PAGE_SIZE) as usize], 0);
+        }
+        // After 100 ms, 200 more, 400 more and so on.
+        let most = 1 + (began.elapsed().as_millis() as u64 / 100 + 1).ilog2();
+        assert!(
+            given() - before <= u64::from(most) * CLONES,
+            "{} in {:?}",
+            given() - before,
+            began.elapsed()
+        );
+        // A fault that reads nothing sees to what is owed by then.
+        let whole = &object.core.frames().unwrap().whole;
+        assert_eq!(object.evict(PageRange::new(PageIndex(0), PageIndex(1))).unwrap(), 1);
+        let rests_until_ns = now_ns() + 2_000_000_000;
+        whole.given.lock().anyway().rests_until_ns = rests_until_ns;
+        let before = given();
+        assert_eq!(first.as_slice()[0], 0);
+        let other = vm.map(&object, &MapOptions::shared()).unwrap();
+        until(|| now_ns() > rests_until_ns);
+        assert_eq!(other.as_slice()[0], 0);
+        until(|| given() >= before + CLONES);
     }
 
     /// As a block of which the registration failed.
