@@ -112,6 +112,8 @@ fn unwired_pages_are_in_no_map_and_come_back_without_a_read() {
         assert_eq!(counted().pages_rewired - before.1.pages_rewired, 16);
         assert_eq!(reads.load(Ordering::SeqCst), before.0);
         assert_eq!(vm.statistics().pool.unwired_pages, 0);
+        // The next plain map may be the kernel's again by then.
+        std::thread::sleep(std::time::Duration::from_millis(200));
     }
 }
 
@@ -167,8 +169,9 @@ fn two_vms_share_a_pool() {
         maps.iter().for_each(|map| assert_eq!(touch(map, page), word(page * 4096)));
         assert!(pool.figures().resident_pages <= 256);
     }
-    let held: u64 = objects.iter().map(Object::resident_pages).sum();
-    assert_eq!(pool.objects().iter().map(|object| object.resident_pages).sum::<u64>(), held);
+    // The reclaimer may take some between the two.
+    let held = || objects.iter().map(Object::resident_pages).sum::<u64>();
+    until(|| pool.objects().iter().map(|object| object.resident_pages).sum::<u64>() == held());
     // An idle VM's frames go to the other.
     for _ in 0..3 {
         (0..192).for_each(|page| assert_eq!(touch(&maps[0], page), word(page * 4096)));
@@ -521,7 +524,9 @@ fn long_reads_ahead_take_little_memory_beside_the_frames() {
         (0..object.pages().len()).for_each(|page| assert_eq!(touch(&map, page), 0));
     }
     let taken = anonymous_bytes() - before;
-    assert!(taken <= 4 * MIB, "{} KiB", taken >> 10);
+    // The huge page, and less than 256 KiB for each of the buffers that stay warm, of touches and of reads ahead.
+    let warm = 2 * std::thread::available_parallelism().map_or(1, usize::from).clamp(4, 64) as u64;
+    assert!(taken <= 2 * MIB + warm * MIB / 4 + MIB / 2, "{} KiB", taken >> 10);
 }
 
 /// What a populate does not ask for stays unwired, and what touches wire again makes the object whole.
