@@ -104,7 +104,7 @@ pub struct Served {
     /// Faults that read: hard faults of the VM, major faults of the kernel. These leave out touches that waited for read-ahead
     /// under way, which are minor faults.
     pub misses: u64,
-    /// Of the VM: faults that read nothing, since their frame was unwired.
+    /// Of the VM: pages that were unwired and wired again, by faults that read nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewired: Option<u64>,
     /// Of the VM: reads that had to wait for a frame.

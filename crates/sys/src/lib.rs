@@ -139,6 +139,7 @@ pub mod own_pages;
 mod own_tmpfs;
 pub mod page_flags;
 pub mod pagemap;
+pub mod part;
 pub mod perf;
 pub mod proc_file;
 pub mod process_stat;

@@ -24,6 +24,7 @@ mod need;
 mod pinned;
 mod program;
 mod skipped;
+mod swap;
 mod unsteady;
 
 use std::error::Error;
@@ -37,6 +38,7 @@ pub use need::{Doctor, Need, memory_groups, python, task_groups};
 pub use pinned::write_pinned;
 pub use program::Program;
 pub use skipped::{Skipped, log_path};
+pub use swap::Swap;
 pub use unsteady::{Failed, Failures};
 
 /// Records that the calling test goes no further, because the machine lacks `need`; `found` says what showed it.

@@ -86,6 +86,8 @@ pub enum Need {
     FaultAround,
     /// A loop device: root's, with `/dev/loop-control`.
     LoopDevice,
+    /// Swap space can be added: by root, in memory (zram).
+    Swap,
     /// A control group that limits tasks can be made.
     TaskGroup,
     /// A control group that limits memory can be made.
@@ -157,6 +159,12 @@ impl Need {
                 Self::Path("/dev/loop-control".into()).probe()?;
                 Self::Tool("mkfs.ext4".into()).probe()
             }
+            Self::Swap => {
+                Self::Root.probe()?;
+                is_writable(Path::new("/sys/class/zram-control/hot_remove"))?;
+                Self::Tool("mkswap".into()).probe()?;
+                Self::Tool("swapon".into()).probe()
+            }
             Self::TaskGroup => is_writable(task_groups()),
             Self::MemoryGroup => is_writable(memory_groups()),
             Self::CoreFiles => {
@@ -216,6 +224,7 @@ impl fmt::Display for Need {
             Self::CpuFlag(flag) => write!(f, "a processor with {flag}"),
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
             Self::LoopDevice => f.write_str("a loop device"),
+            Self::Swap => f.write_str("swap space of zram"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
             Self::MemoryGroup => f.write_str("a control group that limits memory"),
             Self::CoreFiles => f.write_str("files of core dumps"),

@@ -19,15 +19,17 @@ const TO_THEMSELVES: [&str; 9] = [
 ];
 /// A program of tests of another package that is like these.
 const ALSO_TO_ITSELF: &str = "-p prepage --test bench_patterns";
-/// Programs of tests in these packages that are of the other kind: they set what the whole machine goes by, record at full speed, wait
-/// until memory is short, want a file in memory, or take a processor for themselves.
-const NOT_TO_THEMSELVES: [&str; 7] = [
+/// Programs of tests in these packages that are of the other kind: they set what the whole machine goes by or swaps to, record at full speed,
+/// wait until memory is short, want a file in memory, or take a processor for themselves.
+const NOT_TO_THEMSELVES: [&str; 9] = [
     "-p prepage-sys --lib",
     "-p prepage-sys --test visits",
+    "-p prepage-testing --lib",
     "-p prepage-trace --test recorder",
     "-p prepage-trace --test stream",
     "-p prepage-vm --test cold_file",
     "-p prepage-vm --test give_back",
+    "-p prepage-vm --test process",
     "-p prepage-vm --test real_time",
 ];
 /// Programs whose tests mostly wait, for what takes its time: so many run at once.

@@ -5,32 +5,45 @@
 //!     ▲                                                       ├─ give
 //!     └──── cold: the others, whose memory went back       ◄──┘
 //! ```
-//! A sweep has many reads under way. Once it is over, its buffers are a megabyte each that no frame counts.
+//! A sweep has many reads under way. Once it is over, its buffers are a megabyte each that no frame counts. So the buffer that is taken is the first that is
+//! warm: as many have memory as reads were under way at once. Long direct reads share one huge page, and where no part of it is free they read less at once.
 
 use std::io;
+use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::PAGE_SIZE;
+use prepage_sys::part::Part;
 use prepage_sys::region::{Contents, REGION_ALIGN, Region};
 
-use crate::sync::{AtomicU32, Ordering, seq_cst, wait, wake};
+use crate::fill::PART_PAGES;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, seq_cst, wait, wake};
 
 /// Pages that are read at once by one call of a source that has no larger grain.
 pub(crate) const BUFFER_PAGES: u64 = 256;
+/// Pages of a part of the huge page that long direct reads share: three reads of one run ahead, and one that a touch waits for.
+pub(crate) const LONG_PAGES: u64 = 128;
 
 /// Pages that a buffer may keep while it is cold: faults that read so few give no memory back, and take none, each time.
 const COLD_PAGES: u64 = 4;
 /// The fewest buffers that keep their memory.
 const LEAST_WARM: usize = 4;
+/// And the most: a bit of a word for each.
+const MOST_WARM: usize = 64;
 
 /// Page-aligned memory of [`BUFFER_PAGES`] or more.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    region: Region,
+    memory: Memory,
     /// So many of its first pages may take memory.
     used_pages: u64,
-    /// Whether its memory is a huge page, where the kernel finds one.
-    is_huge: bool,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Region),
+    /// Of the huge page that long reads share.
+    Part(Part),
 }
 
 /// Buffers that nobody uses.
@@ -38,8 +51,15 @@ pub(crate) struct Buffer {
 /// Lock legend: (a) atomic; (f) atomic, slept on; the queues are of atomics.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    warm: ArrayQueue<Buffer>,
+    /// Places of one each.
+    warm: Box<[ArrayQueue<Buffer>]>,
+    /// (a) Bits of the places that hold a buffer, and of those that hold none. Who takes one's bit may take or put a buffer there.
+    full: AtomicU64,
+    empty: AtomicU64,
     cold: ArrayQueue<Buffer>,
+    /// Parts of a huge page, where the kernel finds one: to a device that is one piece of memory, not one for each page, and the disk of a virtual machine was seen to
+    /// read more than twice as fast into it. It takes memory from its first use on.
+    long: Arc<ArrayQueue<Buffer>>,
     /// (a) Who found no buffer.
     waiting: AtomicU32,
     /// (f) Changes when a buffer comes back that somebody waits for.
@@ -50,43 +70,36 @@ impl Buffer {
     /// Zeroed memory of this size is mapped, not touched.
     pub(crate) fn new(pages: u64) -> io::Result<Self> {
         let region = Region::map(pages.max(BUFFER_PAGES) * PAGE_SIZE, Contents::Anonymous)?;
-        Ok(Self { region, used_pages: 0, is_huge: false })
+        Ok(Self { memory: Memory::Own(region), used_pages: 0 })
     }
 
     /// The first `pages` pages of it, with whatever was left in them.
     pub(crate) fn pages(&mut self, pages: u64) -> &mut [u8] {
         self.used_pages = self.used_pages.max(pages);
-        &mut self.region.as_mut_slice()[..(pages * PAGE_SIZE) as usize]
+        let all = match &mut self.memory {
+            Memory::Own(region) => region.as_mut_slice(),
+            Memory::Part(part) => part.as_mut_slice(),
+        };
+        &mut all[..(pages * PAGE_SIZE) as usize]
     }
 
-    /// Makes it a huge page, where the kernel finds one: to a device that is one piece of memory, not one for each page, and the disk of a
-    /// virtual machine was seen to read more than twice as fast into it. May allocate.
-    pub(crate) fn make_huge(&mut self) {
-        if self.region.len() < REGION_ALIGN {
-            let Ok(larger) = Region::map(REGION_ALIGN, Contents::Anonymous) else { return };
-            *self = Self { region: larger, used_pages: 0, is_huge: false };
+    fn len(&self) -> u64 {
+        match &self.memory {
+            Memory::Own(region) => region.len(),
+            Memory::Part(_) => LONG_PAGES * PAGE_SIZE,
         }
-        if !self.is_huge {
-            self.discard();
-            self.is_huge = self.region.prefer_huge(true).is_ok();
-        }
+    }
+
+    /// Pages that a long read brings into it at once. No frame counts a buffer, and those that are taken first keep their memory.
+    pub(crate) fn part_pages(&self) -> u64 {
+        if matches!(self.memory, Memory::Part(_)) { LONG_PAGES } else { PART_PAGES }
     }
 
     /// Gives memory back, but for a little.
     fn cool(&mut self) {
-        if self.used_pages > COLD_PAGES {
-            self.discard();
-        }
-        // The next read may be a small one.
-        if self.is_huge && self.used_pages == 0 {
-            self.is_huge = self.region.prefer_huge(false).is_err();
-        }
-    }
-
-    fn discard(&mut self) {
-        let len = if self.is_huge { self.region.len() } else { self.used_pages * PAGE_SIZE };
+        let Memory::Own(region) = &mut self.memory else { return };
         // Where the kernel refuses it is tried again after the next use.
-        if len > 0 && self.region.discard(0, len).is_ok() {
+        if self.used_pages > COLD_PAGES && region.discard(0, self.used_pages * PAGE_SIZE).is_ok() {
             self.used_pages = 0;
         }
     }
@@ -100,13 +113,47 @@ impl Buffers {
         for _ in 0..ready {
             drop(cold.push(Buffer::new(BUFFER_PAGES)?));
         }
-        let warm = ArrayQueue::new(at_once.clamp(LEAST_WARM, count.max(LEAST_WARM)));
-        Ok(Self { warm, cold, waiting: AtomicU32::new(0), returned: AtomicU32::new(0) })
+        let warm = at_once.clamp(LEAST_WARM, count.clamp(LEAST_WARM, MOST_WARM));
+        let empty = AtomicU64::new(u64::MAX >> (MOST_WARM - warm));
+        let warm = (0..warm).map(|_| ArrayQueue::new(1)).collect();
+        Ok(Self {
+            warm,
+            full: AtomicU64::new(0),
+            empty,
+            cold,
+            long: Arc::new(ArrayQueue::new(1)),
+            waiting: AtomicU32::new(0),
+            returned: AtomicU32::new(0),
+        })
+    }
+
+    /// As [`Self::new`], all made now: of touches, and of reads that no touch waits for. Their long reads share parts of one huge page.
+    pub(crate) fn of_reads(count: usize) -> io::Result<[Self; 2]> {
+        let mut region = Region::map(REGION_ALIGN, Contents::Anonymous)?;
+        // Where the kernel knows no huge pages they are small ones.
+        let _ = region.prefer_huge(true);
+        let parts = Part::cut(region, LONG_PAGES * PAGE_SIZE);
+        let long = Arc::new(ArrayQueue::new(parts.len()));
+        for part in parts {
+            drop(long.push(Buffer { memory: Memory::Part(part), used_pages: 0 }));
+        }
+        let of_ahead = Self { long: Arc::clone(&long), ..Self::new(count, count)? };
+        Ok([Self { long, ..Self::new(count, count)? }, of_ahead])
+    }
+
+    /// As [`Self::take`], a part of the huge page if one is free.
+    pub(crate) fn take_long(&self) -> Buffer {
+        self.long.pop().unwrap_or_else(|| self.take())
     }
 
     /// Takes a buffer if there is one: for those who wait for nobody's read.
     pub(crate) fn pop(&self) -> Option<Buffer> {
-        self.warm.pop().or_else(|| self.cold.pop())
+        let warm = take_first(&self.full).and_then(|place| {
+            let buffer = self.warm[place].pop();
+            self.empty.fetch_or(1 << place, Ordering::SeqCst);
+            buffer
+        });
+        warm.or_else(|| self.cold.pop())
     }
 
     /// Takes a buffer; sleeps while there is none. Allocates nothing: for faults, whose fills always end.
@@ -138,7 +185,7 @@ impl Buffers {
             return Buffer::new(pages);
         }
         match self.pop() {
-            Some(buffer) if buffer.region.len() >= pages * PAGE_SIZE => Ok(buffer),
+            Some(buffer) if buffer.len() >= pages * PAGE_SIZE => Ok(buffer),
             too_small => {
                 too_small.into_iter().for_each(|buffer| self.give(buffer));
                 Buffer::new(pages)
@@ -148,11 +195,18 @@ impl Buffers {
 
     /// Gives a buffer back.
     pub(crate) fn give(&self, buffer: Buffer) {
-        if buffer.region.len() > REGION_ALIGN {
+        if matches!(buffer.memory, Memory::Part(_)) {
+            return drop(self.long.push(buffer));
+        }
+        if buffer.len() > REGION_ALIGN {
             // Of a source with a large grain: too much to keep.
             return;
         }
-        if let Err(mut buffer) = self.warm.push(buffer) {
+        if let Some(place) = take_first(&self.empty) {
+            drop(self.warm[place].push(buffer));
+            self.full.fetch_or(1 << place, Ordering::SeqCst);
+        } else {
+            let mut buffer = buffer;
             buffer.cool();
             if self.cold.push(buffer).is_err() {
                 return;
@@ -167,11 +221,34 @@ impl Buffers {
     }
 }
 
+/// Takes the lowest bit that is set.
+fn take_first(bits: &AtomicU64) -> Option<usize> {
+    let mut now = bits.load(Ordering::SeqCst);
+    while now != 0 {
+        match bits.compare_exchange(now, now & (now - 1), Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return Some(now.trailing_zeros() as usize),
+            Err(other) => now = other,
+        }
+    }
+    None
+}
+
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use prepage_core::{PageIndex, PageRange};
     use prepage_sys::region::is_present;
+    use prepage_testing::{Need, has};
 
     use super::*;
+    use crate::{Advice, MapOptions, Vm, VmOptions};
+
+    /// Whether its first page takes memory.
+    fn present(buffer: &Buffer) -> bool {
+        let Memory::Own(region) = &buffer.memory else { return true };
+        is_present(region.start()).unwrap()
+    }
 
     #[test]
     fn who_finds_no_buffer_gets_one_that_comes_back() {
@@ -182,14 +259,14 @@ mod tests {
                 scope.spawn(|| (0..2_000).for_each(|_| buffers.give(buffers.take())));
             }
         });
-        let free = buffers.warm.len() + buffers.cold.len();
+        let free = std::iter::from_fn(|| buffers.pop()).count();
         assert_eq!((free, buffers.waiting.load(Ordering::SeqCst)), (2, 0));
     }
 
     #[test]
     fn when_many_reads_end_few_buffers_keep_their_memory() {
         let buffers = Buffers::new(256, 0).unwrap();
-        let count = buffers.warm.capacity() + 30;
+        let count = buffers.warm.len() + 30;
         let read = |pages: u64| {
             let taken: Vec<Buffer> = (0..count)
                 .map(|_| {
@@ -200,13 +277,12 @@ mod tests {
                 .collect();
             taken.into_iter().for_each(|buffer| buffers.give(buffer));
         };
-        let present = |buffer: &Buffer| is_present(buffer.region.start()).unwrap();
         read(BUFFER_PAGES);
-        assert!(buffers.warm.is_full());
+        assert!(buffers.warm.iter().all(ArrayQueue::is_full));
         let cold: Vec<Buffer> = std::iter::from_fn(|| buffers.cold.pop()).collect();
         assert_eq!(cold.len(), 30);
         assert!(!cold.iter().any(present), "memory of buffers that nobody uses");
-        let warm: Vec<Buffer> = std::iter::from_fn(|| buffers.warm.pop()).collect();
+        let warm: Vec<Buffer> = std::iter::from_fn(|| buffers.pop()).collect();
         assert!(warm.iter().all(present));
         // Small reads leave it where it is.
         cold.into_iter().chain(warm).for_each(|buffer| buffers.give(buffer));
@@ -217,23 +293,63 @@ mod tests {
         // Neither do reads for which they are too small.
         for pages in [BUFFER_PAGES + 1, REGION_ALIGN / PAGE_SIZE + 1] {
             read(pages);
-            assert!(buffers.warm.len() + buffers.cold.len() >= count);
+            let all: Vec<Buffer> = std::iter::from_fn(|| buffers.pop()).collect();
+            assert!(all.len() >= count);
+            all.into_iter().for_each(|buffer| buffers.give(buffer));
         }
     }
 
     #[test]
-    fn a_buffer_that_was_a_huge_page_takes_no_more_than_it_needs_once_it_was_cold() {
-        let mut buffer = Buffer::new(1).unwrap();
-        buffer.pages(1).fill(1);
-        buffer.make_huge();
-        let second = |buffer: &Buffer| is_present(buffer.region.start() + PAGE_SIZE).unwrap();
-        buffer.pages(BUFFER_PAGES).fill(1);
-        assert!(second(&buffer));
-        buffer.cool();
-        assert!(!second(&buffer));
-        buffer.pages(1).fill(1);
-        assert!(!second(&buffer), "a page was written to, and has made 2 MiB");
-        buffer.make_huge();
-        assert!(buffer.pages(BUFFER_PAGES).iter().all(|&byte| byte == 0));
+    fn one_read_after_the_other_uses_one_buffer() {
+        let buffers = Buffers::new(8, 8).unwrap();
+        for _ in 0..8 {
+            let mut buffer = buffers.take();
+            buffer.pages(BUFFER_PAGES).fill(1);
+            buffers.give(buffer);
+        }
+        let all: Vec<Buffer> = std::iter::from_fn(|| buffers.pop()).collect();
+        assert_eq!(all.iter().filter(|buffer| present(buffer)).count(), 1);
+    }
+
+    /// Whoever reads.
+    #[test]
+    fn parts_of_the_huge_page_come_back() {
+        const READS: u64 = 8;
+        let home = std::env::temp_dir();
+        if !has(Need::DirectReads(home.clone())) {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new_in(home).unwrap();
+        file.as_file().set_len(READS * BUFFER_PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().frame_limit_bytes(64 << 20)).unwrap();
+        let object = vm.file_direct(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        for read in 0..READS {
+            let of_read = |at| PageRange::new(PageIndex(at), PageIndex(at + BUFFER_PAGES / 2));
+            let first = read * BUFFER_PAGES;
+            map.advise(Advice::WillNeed(of_read(first))).unwrap();
+            map.populate(of_read(first)).unwrap();
+            map.populate(of_read(first + BUFFER_PAGES / 2)).unwrap();
+        }
+        let began = Instant::now();
+        while vm.core.buffers.long.len() < 4 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} are left", vm.core.buffers.long.len());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn long_reads_ahead_share_a_huge_page() {
+        let [buffers, of_ahead] = Buffers::of_reads(8).unwrap();
+        let mut taken: Vec<Buffer> = (0..5).map(|_| buffers.take_long()).collect();
+        let parts = [LONG_PAGES, LONG_PAGES, LONG_PAGES, LONG_PAGES, PART_PAGES];
+        assert_eq!(taken.iter().map(Buffer::part_pages).collect::<Vec<_>>(), parts);
+        for buffer in &mut taken {
+            buffer.pages(buffer.part_pages()).fill(1);
+        }
+        // A part finds its place again, whoever had it.
+        taken.into_iter().for_each(|buffer| of_ahead.give(buffer));
+        assert_eq!(buffers.long.len(), parts.len() - 1);
+        assert_eq!((buffers.take().part_pages(), buffers.take_long().part_pages()), (PART_PAGES, LONG_PAGES));
     }
 }

@@ -27,6 +27,8 @@ fn faults_make_the_read_modify_writes_that_they_tell_of() {
     let object = vm.file(file.path()).unwrap();
     let options = MapOptions::private().policy("none".parse().unwrap()).neighbours(Neighbours::Block(1));
     let [first, second] = [0, 1].map(|_| vm.map(&object, &options).unwrap());
+    // One is warm.
+    vm.core.buffers.give(vm.core.buffers.take());
     let (made, told) = touched(&vm, &first);
     assert_eq!(vm.statistics().counted.hard, PAGES);
     // The queue of buffers has words of its own.

@@ -14,6 +14,7 @@
 //! that still holds the same when it is to be written back was not written to, and does not go to the file, where others may have written.
 
 use std::io;
+use std::sync::Arc;
 
 use prepage_core::{PageIndex, PageRange};
 
@@ -34,6 +35,8 @@ pub(crate) struct Dirty {
     blocks: Words,
     /// (a) Of all blocks, and those being written back.
     pages: AtomicU64,
+    /// (a) The same of all objects of the pool.
+    of_pool: Arc<AtomicU64>,
     /// (c)
     pub(crate) home: Box<dyn Home>,
     /// Held by who writes back.
@@ -43,11 +46,12 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// Of an object of `pages` pages.
-    pub(crate) fn new(pages: u64, home: Box<dyn Home>) -> io::Result<Self> {
+    /// Of an object of `pages` pages, in a pool that counts its dirty ones in `of_pool`.
+    pub(crate) fn new(pages: u64, home: Box<dyn Home>, of_pool: Arc<AtomicU64>) -> io::Result<Self> {
         Ok(Self {
             blocks: words(pages.div_ceil(BLOCK_PAGES))?,
             pages: AtomicU64::new(0),
+            of_pool,
             home,
             written: Mutex::new(Written::default()),
             syncing: Mutex::new(()),
@@ -140,7 +144,7 @@ impl Dirty {
         if is_written {
             // Nobody opens it ahead while it is Writing.
             word.fetch_and(!(WRITING | AHEAD), Ordering::SeqCst);
-            self.pages.fetch_sub(1, Ordering::SeqCst);
+            self.count_away(1);
             return;
         }
         self.block(page).fetch_add(1, Ordering::SeqCst);
@@ -171,15 +175,28 @@ impl Dirty {
 
     fn count(&self, page: PageIndex) {
         self.pages.fetch_add(1, Ordering::SeqCst);
+        self.of_pool.fetch_add(1, Ordering::SeqCst);
         self.block(page).fetch_add(1, Ordering::SeqCst);
     }
 
     fn uncount(&self, page: PageIndex) {
         self.block(page).fetch_sub(1, Ordering::SeqCst);
-        self.pages.fetch_sub(1, Ordering::SeqCst);
+        self.count_away(1);
+    }
+
+    fn count_away(&self, pages: u64) {
+        self.pages.fetch_sub(pages, Ordering::SeqCst);
+        self.of_pool.fetch_sub(pages, Ordering::SeqCst);
     }
 
     fn block(&self, page: PageIndex) -> &AtomicU32 {
         &self.blocks[(page.0 / BLOCK_PAGES) as usize]
+    }
+}
+
+impl Drop for Dirty {
+    /// What could not be written goes with its object.
+    fn drop(&mut self) {
+        self.count_away(self.pages());
     }
 }

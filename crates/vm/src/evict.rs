@@ -6,8 +6,9 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 
 use crate::blocks::BLOCK_PAGES;
-use crate::buffers::{BUFFER_PAGES, Buffer};
+use crate::buffers::Buffer;
 use crate::error::AccessError;
+use crate::fill::PART_PAGES;
 use crate::install::block;
 use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::{Claim, Stamp};
@@ -176,7 +177,7 @@ fn remember(frames: &Frames, run: PageRange, sums: &Sums, buffer: &mut Buffer) -
     }
     let mut start = run.start();
     while start < run.end() {
-        let pages = (run.end().0 - start.0).min(BUFFER_PAGES);
+        let pages = (run.end().0 - start.0).min(PART_PAGES);
         let bytes = buffer.pages(pages);
         frames.memfd.read_at(bytes, start.offset_bytes())?;
         sums.keep(start, bytes);

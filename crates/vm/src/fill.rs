@@ -16,6 +16,7 @@ use crate::request::Priority;
 use crate::segment::Place;
 use crate::source::LocalFile;
 use crate::statistics::Account;
+use crate::whole;
 
 /// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
 /// to copy a page: that is free only while nothing is to be done but to wait for the device. Direct reads, which copy
@@ -28,6 +29,9 @@ pub(crate) const PART_PAGES: u64 = 32;
 
 /// Reads of so many pages ahead of touches go into a huge page. Of a shorter one most of it would be for nobody.
 const HUGE_FROM: u64 = BUFFER_PAGES / 2;
+
+/// Direct reads of so many pages share a huge page, which takes 2 MiB from the first of them on. Touches in no order ask for shorter ones.
+const LONG_FROM: u64 = BUFFER_PAGES / 4;
 
 /// A longer read ahead takes no fewer frames: what is left of it is worth a read.
 const LEAST_AHEAD: u64 = 16;
@@ -181,13 +185,14 @@ pub(crate) fn commit_first(
     pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
     account.tally.pages_read += pages;
     // The words of the pages, the limit of frames, their count here and in the pool, twice that of those which are not published, and the buffer taken
-    // and given back.
-    account.tally.shared_atomics += pages + 7;
+    // and given back, by two of its place and one of what is there.
+    account.tally.shared_atomics += pages + 5 + 2 * 3;
     // Before others can see the pages: figures are never behind what a thread knows.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
     pool.frames.may_go();
     pool.frames.let_go(pages);
+    whole::may_be_whole(object, account);
     waiters
 }
 
@@ -239,21 +244,19 @@ pub(crate) fn fill_local(
     if let Err(code) = reserve(object, &mut claim, wanted, &mut waiters, account) {
         return give_up(object, claim, wanted, code, waiters, account);
     }
-    // What no touch waits for leaves the buffers of touches alone, of which there are as many as reads may be under way.
-    let (buffers, taken) = match wanted.priority {
-        Priority::Demand => (&object.vm.buffers, Ok(object.vm.buffers.take())),
-        _ => (&object.vm.request_buffers, object.vm.request_buffers.take_or_make(BUFFER_PAGES)),
-    };
-    let mut buffer = match taken {
-        Ok(buffer) => buffer,
-        Err(error) => {
-            object.vm.release_frames(claim.range().len());
-            return give_up(object, claim, wanted, reason::of_errno(error.raw_os_error()), waiters, account);
-        }
-    };
     // A panic on the way leaves the claim failed for this reason.
     claim.will_fail(reason::PANICKED);
-    if blocks::is_block(object, claim.range()) {
+    // Of direct ones what no touches in order asked for goes straight into frames.
+    let in_parts = wanted.priority == Priority::Ahead && (!file.direct || wanted.in_order_for.is_some());
+    let is_block = blocks::is_block(object, claim.range());
+    let has_buffer = in_parts || object.vm.pool.core().reclaims();
+    let is_long = file.direct && has_buffer && !is_block && claim.range().len() >= LONG_FROM;
+    // What no touch waits for leaves the buffers of touches alone, of which there are as many as reads may be under way. None is made here: a signal handler that
+    // touches what is claimed may have interrupted the allocator.
+    let buffers =
+        if wanted.priority == Priority::Demand { &object.vm.buffers } else { &object.vm.ahead_buffers };
+    let mut buffer = if is_long { buffers.take_long() } else { buffers.take() };
+    if is_block {
         let block = claim.range();
         match blocks::fill(object, frames, file, claim, wanted, &mut buffer, account) {
             Ok(listed) => {
@@ -280,16 +283,13 @@ pub(crate) fn fill_local(
             }
         }
     }
-    if claim.range().len() > BUFFER_PAGES {
-        let keep = wanted.some_of(claim.range(), BUFFER_PAGES);
+    let most = if is_long && !in_parts { buffer.part_pages() } else { BUFFER_PAGES };
+    if claim.range().len() > most {
+        let keep = wanted.some_of(claim.range(), most);
         object.vm.release_frames(claim.range().len() - keep.len());
         waiters.listed |= claim.narrow(keep).listed;
     }
-    // Of direct ones what no touches in order asked for goes straight into frames.
-    if wanted.priority == Priority::Ahead
-        && claim.range().len() > PART_PAGES
-        && (!file.direct || wanted.in_order_for.is_some())
-    {
+    if in_parts && claim.range().len() > PART_PAGES {
         let mut filled = fill_in_parts(object, frames, file, claim, wanted, &mut buffer, account);
         filled.waiters.listed |= waiters.listed;
         buffers.give(buffer);
@@ -322,18 +322,15 @@ fn fill_in_parts(
     account: &mut Account,
 ) -> Filled {
     let whole = claim.range();
-    // A direct read is one request.
-    let part_pages = if file.direct { BUFFER_PAGES } else { PART_PAGES };
+    // A direct read into a part of the huge page is one request, and so is one that is too short for that.
+    let part_pages = if file.direct && whole.len() < LONG_FROM { whole.len() } else { buffer.part_pages() };
     let mut waiters = Waiters::default();
-    let is_long = whole.len() >= HUGE_FROM;
-    if file.direct {
-        if is_long {
-            buffer.make_huge();
+    if !file.direct {
+        if whole.len() >= HUGE_FROM && wanted.in_order_for.is_some() {
+            file.begin_huge(whole);
+        } else {
+            file.begin(whole.start().offset_bytes(), whole.bytes());
         }
-    } else if is_long && wanted.in_order_for.is_some() {
-        file.begin_huge(whole);
-    } else {
-        file.begin(whole.start().offset_bytes(), whole.bytes());
     }
     while !claim.range().is_empty() {
         let start = claim.range().start();

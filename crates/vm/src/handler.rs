@@ -46,7 +46,11 @@ impl Handlers {
         let allowed = sched_getaffinity(None)?;
         // A model serves messages itself: its threads may not sleep in the kernel.
         let most = if cfg!(any(feature = "shuttle", feature = "loom")) { 0 } else { CpuSet::MAX_CPU };
-        let cpus: Box<[usize]> = (0..most).filter(|&cpu| allowed.is_set(cpu)).collect();
+        Self::start_on(space, (0..most).filter(|&cpu| allowed.is_set(cpu)).collect())
+    }
+
+    /// One thread for each of `cpus`.
+    fn start_on(space: &Arc<Space>, cpus: Box<[usize]>) -> io::Result<Self> {
         let (stop_pages, stop) = StopPages::new(space, cpus.len())?;
         let shared = Arc::new(Shared { stop, watch: Watch::new(cpus) });
         space.uffd.sleep_in_reads()?;
@@ -149,15 +153,59 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use std::os::fd::AsFd;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use prepage_core::PageIndex;
+    use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
     use prepage_testing::{Doctor, Need, has, unless_refused};
 
     use super::*;
+    use crate::addresses::Addresses;
     use crate::error::MapError;
     use crate::pages::Seen;
     use crate::{MapOptions, Mode, Vm, VmOptions};
+
+    /// As on a machine with more CPUs than have all their threads wait: one waits at first, and calls others.
+    #[test]
+    fn threads_of_more_cpus_than_wait_serve_all_touches_and_end() {
+        const THREADS: usize = 8;
+        const PAGES: u64 = 512;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let allowed = sched_getaffinity(None).unwrap();
+        let here: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(2).collect();
+        let cpus: Box<[usize]> = here.iter().copied().cycle().take(THREADS).collect();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted);
+        let uffd = Userfaultfd::open(Delivery::Message);
+        let Some(uffd) = unless_refused(uffd, need, refused) else { return };
+        let space = Space::new(uffd, Mode::Handler, Addresses::of_descriptor());
+        *vm.core.handlers.lock().unwrap() = Some(Handlers::start_on(&space, cpus).unwrap());
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::private().mode(Mode::Handler).every_fault().policy("none".parse().unwrap());
+        let options = options.neighbours(prepage_core::policy::Neighbours::Block(1));
+        for _ in 0..8 {
+            let map = vm.map(&object, &options).unwrap();
+            std::thread::scope(|scope| {
+                for first in 0..THREADS as u64 {
+                    let map = &map;
+                    scope.spawn(move || {
+                        for page in (first..PAGES).step_by(THREADS) {
+                            assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 7);
+                        }
+                    });
+                }
+            });
+        }
+        let stopped = Arc::downgrade(&space);
+        drop((object, vm, space));
+        let began = Instant::now();
+        while stopped.strong_count() > 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "threads are left");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 
     #[test]
     fn a_page_that_is_not_in_the_page_cache_is_left_to_others() {

@@ -20,7 +20,7 @@ use crate::options::Mode;
 use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
-use crate::sync::sleep;
+use crate::sync::{Ordering, sleep};
 use crate::whole;
 
 /// What came of mapping a page.
@@ -201,8 +201,7 @@ impl MapCore {
         object: &ObjectCore,
         range: PageRange,
     ) -> Option<Place<'a>> {
-        let sees_all = self.every_fault || self.vm.records.is_some();
-        if sees_all || self.around() != Around::Near(NEAR_IN_ORDER) {
+        if self.sees_all() || self.around() != Around::Near(NEAR_IN_ORDER) {
             return None;
         }
         let holds = |segment: &&Segment| {
@@ -291,6 +290,10 @@ impl MapCore {
                 block(place.page, pages, place.window)
             }
         };
+        if frames.whole.is_owed() {
+            account.tally.shared_atomics += 1;
+            whole::may_be_whole(place.object, account);
+        }
         self.show_and_remember(place, frames, around, account)
     }
 
@@ -322,14 +325,9 @@ impl MapCore {
         account.tally.shared_atomics += 2;
         let section = self.mapping.begin(&frames.sections, account.cpu);
         // In the section: who unwires it again waits for this before it is unmapped.
-        let rewired = frames.pages.rewire(place.page);
-        if rewired {
-            place.object.rewires(frames, 1);
-            account.tally.pages_rewired += 1;
-        }
-        let alone = PageRange::new(place.page, PageIndex(place.page.0 + 1));
+        let rewired = self.rewire(place, frames, around, exactly, account);
         // Neighbours that are wired are mapped as a rule.
-        let around = if rewired && !exactly { alone } else { around };
+        let around = if rewired.is_empty() || exactly { around } else { rewired };
         let Some(run) = frames.pages.resident_run(place.page, around) else { return Ok(Shown::Away) };
         let shown = match place.install {
             Install::Copy => self.copy_run(place, frames, run, account),
@@ -337,6 +335,40 @@ impl MapCore {
         };
         drop(section);
         shown
+    }
+
+    /// Says that the page of `place` is wired again if it was unwired, and what follows it in `around` too where touches come in order; gives which pages were.
+    fn rewire(
+        &self,
+        place: &Place<'_>,
+        frames: &Frames,
+        around: PageRange,
+        exactly: bool,
+        account: &mut Account,
+    ) -> PageRange {
+        let page = place.page;
+        if !frames.pages.rewire(page) {
+            return PageRange::new(page, page);
+        }
+        // What is touched in no order tells of each page by itself whether it is used.
+        let is_next = self.rewired_to.load(Ordering::Relaxed) == page.0;
+        let most = if is_next && !exactly && !self.sees_all() { NEAR } else { 1 };
+        let most = block(page, most, around).end();
+        let mut end = PageIndex(page.0 + 1);
+        while end < most && frames.pages.rewire(end) {
+            end.0 += 1;
+        }
+        self.rewired_to.store(end.0, Ordering::Relaxed);
+        let rewired = PageRange::new(page, end);
+        place.object.rewires(frames, rewired.len());
+        account.tally.pages_rewired += rewired.len();
+        whole::may_be_whole(place.object, account);
+        rewired
+    }
+
+    /// Whether the program or the VM asked for every touch to be seen.
+    fn sees_all(&self) -> bool {
+        self.every_fault || self.vm.records.is_some()
     }
 
     /// Maps `run`, of which the frames are there, from the touched page on and then what lies before it.

@@ -35,6 +35,7 @@ use crate::statistics::Account;
 use crate::sync::{
     Anyway, AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
 };
+use crate::whole::Became;
 use crate::work::{Step, Then, read_claim};
 
 /// Threads that sleep in a signal handler until their work is queued.
@@ -61,6 +62,8 @@ pub(crate) enum Job {
     Step(Step),
     /// Serve the listed faults.
     Listed,
+    /// Leave the maps of an object to the kernel.
+    Whole(Became),
     /// Let go of what nobody else holds: sources may go with it.
     Drop(Going),
 }
@@ -240,7 +243,16 @@ impl Jobs {
 
     /// Has work done that nobody waits for; false where there is no room for it. From any context.
     pub(crate) fn push_ahead(&self, step: Step) -> bool {
-        let has_room = self.ahead.push(Job::Step(step)).is_ok();
+        self.push_background(Job::Step(step))
+    }
+
+    /// Has the maps of an object that became whole left to the kernel; false where there is no room for that. From any context.
+    pub(crate) fn push_whole(&self, became: Became) -> bool {
+        self.push_background(Job::Whole(became))
+    }
+
+    fn push_background(&self, job: Job) -> bool {
+        let has_room = self.ahead.push(job).is_ok();
         if has_room {
             self.background.call_one();
         }
@@ -362,6 +374,7 @@ impl Jobs {
             Job::Again(reading) => reading.try_again(),
             Job::Step(step) => step.run(account),
             Job::Listed => serve_listed(self, account),
+            Job::Whole(became) => became.give(),
             Job::Drop(going) => drop(going),
         }
     }

@@ -30,6 +30,7 @@
 //! | `fill`, `direct_fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
 //! | `blocks`      | 2 MiB of a file read in order, into frames that are one huge page        |
 //! | `source`, `buffers`, `spin` | where bytes come from, buffers that they pass through, threads that wait for them awake |
+//! | `frame`       | the pages of an object that are in memory, one by one                     |
 //! | `evict`, `refill` | frames are removed, and come back with the same bytes                |
 //! | `write_through`, `dirty`  | writes to maps that go to their object, and the pages that hold them       |
 //! | `swap`         | the swap file of memory that has no file                                  |
@@ -101,6 +102,7 @@ mod evict;
 mod failure;
 mod fault;
 mod fill;
+mod frame;
 mod frame_count;
 mod give_back;
 mod going;
@@ -166,6 +168,7 @@ mod zero;
 pub use backing::Backing;
 pub use error::{AccessError, FlushError, MakeError, MapError, OpenError, Reason, SavedError, SnapshotError};
 pub use failure::Failure;
+pub use frame::Frame;
 pub use manifest::Manifest;
 pub use map::Map;
 pub use object::Object;

@@ -26,7 +26,7 @@ use crate::request::Priority;
 use crate::segment::{Install, Segment, Segments, places};
 use crate::space::Space;
 use crate::statistics::{Account, Tally};
-use crate::sync::{Anyway, AtomicU32, Mutex, Ordering};
+use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
@@ -69,6 +69,8 @@ pub(crate) struct MapCore {
     pub(crate) writes: WriteTracking,
     /// (a) Whether its pages can be protected for a moment, see `unwire`.
     pub(crate) protects: AtomicU32,
+    /// (a) Whether it is left to the kernel. Changed by who holds the lock of its object's [`Whole`](crate::whole::Whole).
+    pub(crate) is_kernels: AtomicU32,
     /// (c) Its pages: those of the object, or from 0 on where it is of several pieces.
     pub(crate) window: PageRange,
     /// (c) Whether what is written to it stays in it.
@@ -84,6 +86,8 @@ pub(crate) struct MapCore {
     advice: AtomicU32,
     /// What the policy of [`Advice::Sequential`] remembers, and that of [`Advice::Random`].
     advised: [PolicyMemory; 2],
+    /// (a) The page behind the last that a fault wired again. A hint.
+    pub(crate) rewired_to: AtomicU64,
     /// (c) Which neighbours to map, where the program says so.
     pub(crate) neighbours: Option<Neighbours>,
     /// (c) Whether they are those of the policy.
@@ -166,6 +170,7 @@ impl Map {
             chain: Mutex::new(behind.chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window,
             private: options.private,
             writes_through: options.writable,
@@ -174,11 +179,13 @@ impl Map {
             advised: [&vm.sequential, &vm.random].map(entry),
             policy,
             advice: AtomicU32::new(OWN),
+            rewired_to: AtomicU64::new(u64::MAX),
             neighbours: options.neighbours,
             neighbours_of_policy: options.neighbours_of_policy,
             every_fault: options.every_fault
                 || options.writable
                 || options.neighbours.is_some()
+                || options.neighbours_of_policy
                 || vm.records.is_some()
                 || options.inherit,
             executable: options.executable,
@@ -200,7 +207,7 @@ impl Map {
         map.enter_backings();
         // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
         let registered = match &map.core.laid[..] {
-            [only] if is_one => whole::register(&only.object, &map.core),
+            [only] if is_one => whole::register(&only.object, &map.core, map.at),
             _ => map.core.register(Served::MissingAndUnmapped),
         };
         registered.and_then(|()| map.region.show(options.executable)).map_err(failed)?;
@@ -441,6 +448,7 @@ impl MapCore {
             chain: Mutex::new(chain),
             writes: WriteTracking::default(),
             protects: AtomicU32::new(0),
+            is_kernels: AtomicU32::new(0),
             window: self.window,
             private: self.private,
             writes_through: self.writes_through,
@@ -449,6 +457,7 @@ impl MapCore {
             advised: [&self.vm.sequential, &self.vm.random].map(entry),
             policy: self.policy.clone(),
             advice: AtomicU32::new(self.advice.load(Ordering::Relaxed)),
+            rewired_to: AtomicU64::new(u64::MAX),
             neighbours: self.neighbours,
             neighbours_of_policy: self.neighbours_of_policy,
             every_fault: self.every_fault,

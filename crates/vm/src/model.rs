@@ -318,7 +318,8 @@ mod whole_path {
             let [source, home] = [(); 2].map(|()| Kept(std::sync::Arc::clone(&bytes)));
             let object = vm.object("kept".to_owned(), PAGES * PAGE_SIZE, None, |len| {
                 let source = crate::object::Bytes::Custom(Box::new(source));
-                let frames = crate::object::Frames::written(len, source, Box::new(home))?;
+                let frames =
+                    crate::object::Frames::written(len, source, Box::new(home), vm.core.pool.core())?;
                 Ok(crate::object::Contents::Frames(Box::new(frames)))
             });
             let object = object.unwrap();
@@ -379,10 +380,11 @@ mod whole_path {
             first.populate(all()).unwrap();
             let model = Arc::new((object, first));
             let evicting = Arc::clone(&model);
-            let evictor = thread::spawn(move || _ = evicting.0.evict(all()).unwrap());
+            // Twice: by then touches may have made it whole again.
+            let evictor = thread::spawn(move || (0..2).for_each(|_| _ = evicting.0.evict(all()).unwrap()));
             let map = vm.map(&model.0, &MapOptions::private()).unwrap();
             // What the kernel shows by itself is right at every moment.
-            for page in [0, 3, 1] {
+            for page in [0, 3, 1, 2, 0] {
                 let mut bytes = [0; PAGE_SIZE as usize];
                 let address = map.address() + page * PAGE_SIZE;
                 if try_copy(address, &mut bytes).unwrap() == 0 {

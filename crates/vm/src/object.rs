@@ -22,6 +22,7 @@ use crate::going::let_go;
 use crate::home::Home;
 use crate::pages::{Idleness, Pages, Seen};
 use crate::pin::Pins;
+use crate::pool::PoolCore;
 use crate::reason::Reason;
 use crate::refill::Sums;
 use crate::saved::SavedPages;
@@ -396,10 +397,15 @@ impl Frames {
         })
     }
 
-    /// As [`Self::new`], of pages that are written to, and go to `home` then.
-    pub(crate) fn written(len_bytes: u64, bytes: Bytes, home: Box<dyn Home>) -> io::Result<Self> {
+    /// As [`Self::new`], of pages that are written to, and go to `home` then; of an object in `pool`.
+    pub(crate) fn written(
+        len_bytes: u64,
+        bytes: Bytes,
+        home: Box<dyn Home>,
+        pool: &PoolCore,
+    ) -> io::Result<Self> {
         let pages = PageRange::covering(0, len_bytes).len();
-        let dirty = Some(Dirty::new(pages, home)?);
+        let dirty = Some(Dirty::new(pages, home, Arc::clone(&pool.dirty_pages))?);
         // Faults keep sums, and may not allocate.
         let sums = OnceLock::from(Sums::new(pages)?);
         Ok(Self { dirty, sums, ..Self::new(len_bytes, bytes)? })
@@ -437,6 +443,16 @@ impl Frames {
                 })
             },
         )
+    }
+
+    /// The runs of pages that the memfd holds, as far as it can be looked through: those in memory, and some that are being filled.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = PageRange> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (start, end) = self.memfd.next_data(at).ok().flatten()?;
+            at = end;
+            Some(PageRange::new(PageIndex(start / PAGE_SIZE), PageIndex(end.div_ceil(PAGE_SIZE))))
+        })
     }
 
     /// Takes the frames of `range` away.

@@ -242,7 +242,8 @@ impl MapOptions {
     }
 
     /// The VM sees every fault. Without this, and if the VM does not record faults, maps of an object that is wholly in
-    /// memory are left to the kernel. The kernel maps 16 pages a fault faster than any handler, and notifies nobody.
+    /// memory are left to the kernel, soon after its last page came, unless the pool is three quarters full or they were taken back a short time ago. The kernel maps 16 pages a fault faster than
+    /// any handler, and notifies nobody.
     pub fn every_fault(self) -> Self {
         Self { every_fault: true, ..self }
     }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use prepage_core::policy::Residency;
 use prepage_core::{PageIndex, PageRange};
 
+use crate::frame::Frame;
 use crate::order::MOST_COUNT;
 use crate::reason;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
@@ -336,6 +337,18 @@ impl Pages {
     /// Whether `page` is in memory and pinned there.
     pub(crate) fn is_pinned(&self, page: PageIndex) -> bool {
         self.word(page).load(Ordering::Acquire) & (STATE | PINNED) == RESIDENT | PINNED
+    }
+
+    /// What is told of `page` where it is in memory.
+    pub(crate) fn frame(&self, page: PageIndex) -> Option<Frame> {
+        let word = self.word(page).load(Ordering::Acquire);
+        let is_pinned = word & PINNED != 0;
+        (word & STATE == RESIDENT).then_some(Frame {
+            page,
+            is_wired: is_pinned || word & UNWIRED == 0,
+            is_pinned,
+            is_dirty: word & (DIRTY | WRITING) != 0,
+        })
     }
 
     pub(crate) fn idleness(&self, page: PageIndex) -> Idleness {

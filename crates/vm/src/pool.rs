@@ -17,6 +17,7 @@ use prepage_sys::fork;
 use prepage_sys::signals::Masked;
 
 use crate::allowance::Allowance;
+use crate::dirty::Dirty;
 use crate::error::MakeError;
 use crate::frame_count::{FrameCount, PATIENCE};
 use crate::give_back::{self, Machine, Memory};
@@ -66,6 +67,8 @@ pub struct PoolFigures {
     pub unwired_pages: u64,
     /// Pinned pages. Each is resident, or will be.
     pub pinned_pages: u64,
+    /// Pages that may hold written bytes that are in no file or swap file yet.
+    pub dirty_pages: u64,
     /// Pages that have a place in swap files, whether they are in memory or not.
     pub swap_pages: u64,
     /// Frames promised to reads under way.
@@ -82,12 +85,13 @@ pub struct PoolFigures {
 
 impl PoolFigures {
     /// All of them, with their names.
-    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 10] {
+    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 11] {
         [
             ("resident_pages", &mut self.resident_pages),
             ("wired_pages", &mut self.wired_pages),
             ("unwired_pages", &mut self.unwired_pages),
             ("pinned_pages", &mut self.pinned_pages),
+            ("dirty_pages", &mut self.dirty_pages),
             ("swap_pages", &mut self.swap_pages),
             ("promised_pages", &mut self.promised_pages),
             ("reserved_pages", &mut self.reserved_pages),
@@ -110,6 +114,8 @@ pub struct PoolObject {
     pub resident_pages: u64,
     /// Of these, frames that no map shows.
     pub unwired_pages: u64,
+    /// Pages that may hold written bytes which were not written back yet, as [`Object::dirty_pages`](crate::Object::dirty_pages).
+    pub dirty_pages: u64,
 }
 
 /// Lets the thread end.
@@ -140,6 +146,8 @@ pub(crate) struct PoolCore {
     pub(crate) refaulted: AtomicU64,
     /// Where memory goes that has no file.
     pub(crate) swap: Arc<Swap>,
+    /// (a) Dirty pages of all objects.
+    pub(crate) dirty_pages: Arc<AtomicU64>,
     /// (a)
     stop: AtomicU32,
     /// (c) The process that it was made in.
@@ -192,6 +200,7 @@ impl Pool {
             frames,
             refaulted: AtomicU64::new(0),
             swap: Arc::new(Swap::new(directory, most_bytes)),
+            dirty_pages: Arc::new(AtomicU64::new(0)),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
         });
@@ -209,6 +218,7 @@ impl Pool {
         if fork::generation() != core.generation {
             return PoolFigures::default();
         }
+        let _masked = Masked::asynchronous();
         core.figures()
     }
 
@@ -220,10 +230,11 @@ impl Pool {
         let _masked = Masked::asynchronous();
         let described = |object: Arc<ObjectCore>| {
             let (resident_pages, unwired_pages) = object.frames().map_or((0, 0), |frames| frames.held());
+            let dirty_pages = object.dirty().map_or(0, Dirty::pages);
             let (name, pages) = (object.name.clone(), object.pages().len());
             // Nobody else may hold it by now, and others wait for the thread that shows the pool.
             object.let_go();
-            PoolObject { name, pages, resident_pages, unwired_pages }
+            PoolObject { name, pages, resident_pages, unwired_pages, dirty_pages }
         };
         self.core().alive().into_iter().map(described).collect()
     }
@@ -333,6 +344,7 @@ impl PoolCore {
             wired_pages: resident_pages.saturating_sub(unwired_pages),
             unwired_pages,
             pinned_pages: self.frames.pinned(),
+            dirty_pages: self.dirty_pages.load(Ordering::SeqCst),
             swap_pages: self.swap.used_pages(),
             promised_pages: self.frames.reserved().saturating_sub(resident_pages),
             reserved_pages: self.reserved_pages.load(Ordering::SeqCst),
@@ -354,12 +366,13 @@ mod tests {
     use crate::{MapOptions, Vm, VmOptions};
 
     /// A machine that has what it is told to have, look by look.
-    struct Told(Receiver<Left>, Option<Left>);
+    struct Told(Receiver<(Left, bool)>, Option<Left>);
 
     impl Memory for Told {
         fn wait(&mut self) -> bool {
-            self.1 = self.0.recv().ok().or(self.1);
-            false
+            let (left, stalled) = self.0.recv().ok().unzip();
+            self.1 = left.or(self.1);
+            stalled.unwrap_or(false)
         }
 
         fn left(&mut self) -> Vec<Left> {
@@ -367,7 +380,8 @@ mod tests {
         }
     }
 
-    fn told() -> (Sender<Left>, Told) {
+    /// What there is by the next look, and whether tasks wait.
+    fn told() -> (Sender<(Left, bool)>, Told) {
         let (tell, told) = channel();
         (tell, Told(told, None))
     }
@@ -387,7 +401,7 @@ mod tests {
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
         // Of 64 MiB two are to stay free: 256 pages are missing.
-        let left = |available_bytes| Left { limit_bytes: 64 << 20, available_bytes };
+        let left = |available_bytes| (Left { limit_bytes: 64 << 20, available_bytes }, false);
         tell.send(left(1 << 20)).unwrap();
         let until = |what: &str, is_so: &dyn Fn() -> bool| {
             let began = std::time::Instant::now();
@@ -413,6 +427,40 @@ mod tests {
         until("it grows", &|| pool.figures().limit_pages > PAGES);
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
+    }
+
+    /// As is told of by PSI before memory is short.
+    #[test]
+    fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
+        const PAGES: u64 = 1024;
+        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+        let (tell, machine) = told();
+        core.give_back(machine, 64 * PAGE_SIZE).unwrap();
+        let pool = Pool { handle: Arc::new(Handle { core }) };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        map.populate(map.window()).unwrap();
+        // Of 64 MiB two are to stay free, and are.
+        let left = Left { limit_bytes: 64 << 20, available_bytes: 2 << 20 };
+        let stall = |before| {
+            tell.send((left, true)).unwrap();
+            let began = std::time::Instant::now();
+            let is_less = || pool.figures().limit_pages < before;
+            while !is_less() || pool.figures().resident_pages > pool.figures().limit_pages {
+                assert!(began.elapsed() < Duration::from_secs(120), "{:?}", pool.figures());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            pool.figures().limit_pages
+        };
+        let first = stall(pool.figures().limit_pages);
+        assert_eq!(first, PAGES - PAGES / 8);
+        // Nothing that went has come back; some more than the limit asks for may have gone.
+        let second = stall(first);
+        assert!((first * 3 / 4..=first * 7 / 8).contains(&second), "{second}");
+        assert!(vm.statistics().counted.pages_reclaimed >= PAGES - second);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Map {
             }
         });
         if range == self.core.window {
-            let _ = whole::give(&self.core);
+            let _ = whole::give(&self.core, self.at);
         }
         let shown =
             shown.map_err(|(object, page, error)| (object, page, reason::of_errno(error.raw_os_error())));

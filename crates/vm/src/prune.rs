@@ -121,7 +121,10 @@ impl MapCore {
         }
         // A snapshot would change what is shown; it takes maps back from the kernel with this lock held.
         let _chain = self.chain.lock().anyway();
-        let whole = self.laid[0].object.frames().map(|frames| frames.whole.keep_from_kernel(self));
+        let whole = {
+            let object = &self.laid[0].object;
+            object.frames().map(|frames| frames.whole.keep_from_kernel(self))
+        };
         if matches!(whole, Some(None)) {
             return Ok(());
         }

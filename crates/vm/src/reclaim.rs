@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{PageIndex, PageRange};
 
 use crate::evict::Claimed;
 use crate::object::ObjectCore;
@@ -32,6 +32,8 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
+/// Frames of the first class that could give some are unwired so many times, and looked at, before one of another class goes.
+const UNWIRINGS_OF_FIRST: u32 = 2;
 /// A page that is used again before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
 /// parts of that.
 const MEMORY_PARTS: u16 = 64;
@@ -67,6 +69,8 @@ struct Search {
     objects: HashMap<u32, Option<Arc<ObjectCore>>>,
     /// Frames that could not be written: they are not tried once more, and others go instead.
     refused: HashSet<Entry>,
+    /// The class that the last frames were taken from.
+    class: Option<usize>,
     /// When its last batch began, if it rests between batches: the one that somebody waits for does not.
     began: Option<Instant>,
 }
@@ -106,7 +110,9 @@ impl Search {
             let mut reclaim = pool.reclaim.lock().anyway();
             let taken = reclaim.take(pool, wanted, &mut self);
             if pool.frames.fills_up() {
-                let class = first_class(reclaim.orders.each_ref().map(Order::len));
+                let first = || first_class(reclaim.orders.each_ref().map(Order::len));
+                // What goes first may hold nothing that can go.
+                let class = self.class.unwrap_or_else(first);
                 // Not while somebody waits.
                 if reclaim.orders[class].lacks_idle() && !pool.frames.is_waited_for() {
                     reclaim.unwire_some(pool, &mut self, class, UNWIRE_MOST);
@@ -247,13 +253,7 @@ impl Reclaim {
         for object in pool.alive() {
             // What was frozen is nowhere else.
             let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
-            let mut at = 0;
-            // A memfd that cannot be looked through is left alone.
-            while let Ok(Some((start, end))) = frames.memfd.next_data(at) {
-                let found = PageRange::new(PageIndex(start / PAGE_SIZE), PageIndex(end.div_ceil(PAGE_SIZE)));
-                self.queue(&object, found);
-                at = end;
-            }
+            frames.runs().for_each(|found| self.queue(&object, found));
             search.objects.insert(object.pool_key, Some(object));
         }
     }
@@ -271,25 +271,33 @@ impl Reclaim {
     fn choose(&mut self, pool: &PoolCore, search: &mut Search, most: u64, forced: bool) -> Vec<Victim> {
         let mut victims = Vec::new();
         let mut lens = self.orders.each_ref().map(Order::len);
+        let mut is_first = true;
         while lens != [0; 3] {
             // One that gives nothing makes room for no other.
             let class = first_class(lens);
             lens[class] = 0;
-            // Once more where nothing that was unwired is idle.
-            for last in [false, true] {
-                self.choose_of(pool, search, class, most, forced, &mut victims);
+            let (mut is_touched, mut unwirings) = (false, 0);
+            loop {
+                is_touched |= self.choose_of(pool, search, class, most, forced, &mut victims);
                 if !victims.is_empty() {
+                    search.class = Some(class);
                     return victims;
                 }
-                if !last {
-                    let most = if pool.frames.is_waited_for() { UNWIRE_BATCH } else { UNWIRE_MOST };
-                    self.unwire_some(pool, search, class, most);
+                // Once more where nothing that was unwired is idle, and again of the first that could give some: threads that touch all that is
+                // unwired of it at once are no reason to take from another.
+                if unwirings == (if is_first && is_touched { UNWIRINGS_OF_FIRST } else { 1 }) {
+                    break;
                 }
+                let most = if pool.frames.is_waited_for() { UNWIRE_BATCH } else { UNWIRE_MOST };
+                self.unwire_some(pool, search, class, most);
+                unwirings += 1;
             }
+            is_first &= !is_touched;
         }
         victims
     }
 
+    /// As [`Self::choose`], of one class and of what is idle; gives whether one was met that was touched.
     fn choose_of(
         &mut self,
         pool: &PoolCore,
@@ -298,12 +306,15 @@ impl Reclaim {
         most: u64,
         forced: bool,
         victims: &mut Vec<Victim>,
-    ) {
+    ) -> bool {
         let now = self.now();
+        let is_touched = std::cell::Cell::new(false);
         while (victims.len() as u64) < most {
             let search_now = std::cell::RefCell::new(&mut *search);
             let next = self.orders[class].next(forced, now, |entry, watched| {
-                search_now.borrow_mut().look(pool, entry, watched && !forced)
+                let look = search_now.borrow_mut().look(pool, entry, watched && !forced);
+                is_touched.set(is_touched.get() || look == Look::Touched);
+                look
             });
             match next {
                 Next::Reclaim(queued) => {
@@ -311,9 +322,10 @@ impl Reclaim {
                     victims.push(Victim { queued, class });
                 }
                 Next::Forget(entry) => unqueue(search.object(pool, entry.object), entry),
-                Next::Unwire | Next::Nothing => return,
+                Next::Unwire | Next::Nothing => break,
             }
         }
+        is_touched.get()
     }
 
     /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame.
@@ -522,6 +534,8 @@ fn unqueue(object: Option<&Arc<ObjectCore>>, entry: Entry) {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use prepage_core::PAGE_SIZE;
+
     use super::*;
     use crate::{MapOptions, Pool, Vm, VmOptions};
 

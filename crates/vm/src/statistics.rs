@@ -97,7 +97,7 @@ counters! {
     pages_refaulted,
     /// Frames that were taken out of all maps, and kept.
     pages_unwired,
-    /// Of these, those that were touched again: faults that read nothing.
+    /// Of these, those that were touched again, or followed where touches came in order: by faults that read nothing.
     pages_rewired,
     /// Bytes of empty page tables that were given back to the kernel.
     table_bytes_pruned,

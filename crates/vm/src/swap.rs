@@ -162,7 +162,7 @@ impl Vm {
             let home = SwapFile { file: file.try_clone()?, swap, places, used: AtomicU64::new(0) };
             let facts = file.metadata()?;
             let bytes = Bytes::Local(LocalFile::of_swap(file, &facts, of_file));
-            let frames = Frames::written(len, bytes, Box::new(home))?;
+            let frames = Frames::written(len, bytes, Box::new(home), self.core.pool.core())?;
             Ok(Contents::Frames(Box::new(frames)))
         })
     }

@@ -4,7 +4,7 @@
 //! prepage-vm 1
 //! process pid=4242 command=qemu
 //! pool limit_pages=4096 resident_pages=4000 … vms=1 maps=2 hard=81234 …     one for each pool
-//! object pages=65536 resident_pages=4000 unwired_pages=800 name=/a%20file    of the pool above it
+//! object pages=65536 resident_pages=4000 unwired_pages=800 dirty_pages=3 name=/a%20file    of the pool above it
 //! end
 //! ```
 //!
@@ -98,6 +98,7 @@ impl View {
                 put(&mut text, "pages", object.pages);
                 put(&mut text, "resident_pages", object.resident_pages);
                 put(&mut text, "unwired_pages", object.unwired_pages);
+                put(&mut text, "dirty_pages", object.dirty_pages);
                 text.push_str(" name=");
                 escape(&object.name, &mut text);
                 text.push('\n');
@@ -145,6 +146,7 @@ impl View {
                         pages: number("pages")?,
                         resident_pages: number("resident_pages")?,
                         unwired_pages: number("unwired_pages")?,
+                        dirty_pages: number("dirty_pages")?,
                     };
                     view.pools.last_mut().ok_or_else(malformed)?.largest.push(object);
                 }
@@ -204,6 +206,7 @@ mod tests {
             pages,
             resident_pages: pages / 2,
             unwired_pages: 1,
+            dirty_pages: pages / 3,
         };
         let mut pool = PoolView {
             largest: vec![object("/a file\n100%", 40), object("", 0), object("größe", 1 << 40)],

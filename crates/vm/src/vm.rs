@@ -39,8 +39,8 @@ use crate::writer::Writer;
 use crate::writes::OwnPageMap;
 use crate::zero::Zeros;
 
-/// Buffers for the reads that faults do themselves: as many can be under way at once.
-const FAULT_BUFFERS: usize = 64;
+/// Buffers for the reads that faults do themselves, and for other reads of local files: as many of each can be under way at once.
+const READ_BUFFERS: usize = 64;
 /// Buffers that are kept for other reads.
 const REQUEST_BUFFERS: usize = 128;
 
@@ -64,12 +64,14 @@ pub(crate) struct VmCore {
     pub(crate) random: Policy,
     /// Opened when the first map of its mode is made.
     inline: Mutex<Option<Arc<Space>>>,
-    handlers: Mutex<Option<Handlers>>,
+    pub(crate) handlers: Mutex<Option<Handlers>>,
     /// Opened when the first map is made that children inherit.
     pub(crate) heirs: Mutex<Option<Heirs>>,
     pub(crate) jobs: Arc<Jobs>,
     /// For faults, which allocate nothing.
     pub(crate) buffers: Buffers,
+    /// For the reads of local files that no touch waits for, which allocate nothing either: a touch may come to wait for what they have claimed.
+    pub(crate) ahead_buffers: Buffers,
     /// For everything else.
     pub(crate) request_buffers: Buffers,
     pub(crate) zeros: Zeros,
@@ -120,6 +122,7 @@ impl Vm {
             0 => None,
             faults => Some(Records::new(faults).map_err(system("memory for records of faults"))?),
         };
+        let [buffers, ahead_buffers] = Buffers::of_reads(READ_BUFFERS).map_err(system("memory for reads"))?;
         let vm = Self {
             core: Arc::new(VmCore {
                 sequential: "linux-data:ra=2048".parse().expect("a policy"),
@@ -127,7 +130,8 @@ impl Vm {
                 inline: Mutex::default(),
                 handlers: Mutex::default(),
                 heirs: Mutex::default(),
-                buffers: Buffers::new(FAULT_BUFFERS, FAULT_BUFFERS).map_err(system("memory for reads"))?,
+                buffers,
+                ahead_buffers,
                 request_buffers: Buffers::new(REQUEST_BUFFERS, 0).map_err(system("memory for reads"))?,
                 zeros: Zeros::new().map_err(system("memory for zeros"))?,
                 figures: Figures::new(),
@@ -209,7 +213,7 @@ impl Vm {
         let local = LocalFile::open_writable(path.as_ref()).map_err(failed)?;
         let home = local.file().try_clone().map_err(failed)?;
         let object = self.of_file(path.as_ref(), local, |len, local| {
-            Frames::written(len, Bytes::Local(local), Box::new(home))
+            Frames::written(len, Bytes::Local(local), Box::new(home), self.core.pool.core())
         })?;
         let after = self.core.options.write_back_after;
         let entered = self.core.writer.enter(&object.core, after);

@@ -124,7 +124,7 @@ impl Watch {
 
     /// Has all threads wait for messages.
     pub(crate) fn call_all(&self) {
-        self.cpus.iter().for_each(|&cpu| self.call(cpu));
+        (0..self.threads()).for_each(|index| self.call_thread(index));
     }
 
     /// Thread `index` has read a message, of a fault of thread `tid`. Says whether it is to step aside once that is answered.
@@ -148,6 +148,8 @@ impl Watch {
             CpuMatch::Alone => return true,
             CpuMatch::Busy if self.threads() <= ALL_WAIT => self.call_all(),
             CpuMatch::Other if !was_asked => self.call(cpu),
+            // Any other may be free first.
+            CpuMatch::Busy if cpu == self.cpus[index] => self.call_thread((index + 1) % self.threads()),
             CpuMatch::Busy => self.call(cpu),
             CpuMatch::Other | CpuMatch::Wrong => {
                 self.call(cpu);
@@ -165,7 +167,7 @@ impl Watch {
         };
         if others.filter(|(_, does)| ask(does)).count() > 0 && self.rest(index) {
             wait_for(&self.does[index], RESTS, ASIDE);
-            self.call(self.cpus[index]);
+            self.call_thread(index);
         }
     }
 
@@ -182,7 +184,12 @@ impl Watch {
 
     /// Has the thread of `cpu` wait for messages too.
     fn call(&self, cpu: usize) {
-        let Some(index) = self.cpus.iter().position(|&other| other == cpu) else { return };
+        if let Some(index) = self.cpus.iter().position(|&other| other == cpu) {
+            self.call_thread(index);
+        }
+    }
+
+    fn call_thread(&self, index: usize) {
         if self.does[index].swap(WAITS, Ordering::SeqCst) == RESTS {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             wake(&self.does[index], 1);
@@ -242,6 +249,8 @@ impl Looks {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use prepage_core::random::SplitMix;
+
     use super::*;
 
     /// Two threads, on CPUs 3 and 5.
@@ -303,6 +312,86 @@ mod tests {
         watch.does[1].store(ASKED, Ordering::SeqCst);
         assert_eq!(reads(&watch, 1, &mut looks[1], 5, 1), 0);
         assert_eq!(watch.does[1].load(Ordering::SeqCst), WAITS);
+    }
+
+    /// More CPUs than have all their threads wait from the beginning.
+    const MANY: [usize; 3] = [5, 8, 64];
+
+    /// The threads of many CPUs, and what each saw.
+    struct Threads {
+        watch: Watch,
+        looks: Vec<Looks>,
+        random: SplitMix,
+    }
+
+    impl Threads {
+        fn of(cpus: usize) -> Self {
+            let looks = (0..cpus).map(|_| Looks::default()).collect();
+            Self { watch: Watch::new((0..cpus).collect()), looks, random: SplitMix::new(7) }
+        }
+
+        /// A fault on `cpu`: its thread has the message where it waits, but for one in `strays`, which any that waits may have. Says which had it.
+        fn fault(&mut self, cpu: usize, strays: u64) -> usize {
+            let waiting = waiting(&self.watch);
+            let first: Vec<usize> = (0..waiting.len()).filter(|&index| waiting[index]).collect();
+            assert!(!first.is_empty(), "nobody waits for messages");
+            let is_own = waiting[cpu] && self.random.below(strays) != 0;
+            let any = first[self.random.below(first.len() as u64) as usize];
+            let index = if is_own { cpu } else { any };
+            if reads(&self.watch, index, &mut self.looks[index], cpu, 1) == 1 {
+                self.watch.step_aside(index);
+            }
+            index
+        }
+    }
+
+    #[test]
+    fn of_many_threads_that_of_the_cpu_with_the_faults_waits_alone() {
+        for cpus in MANY {
+            let mut threads = Threads::of(cpus);
+            assert_eq!(waiting(&threads.watch).iter().filter(|&&waits| waits).count(), 1);
+            for cpu in (0..cpus).rev().chain([cpus / 2]) {
+                // Who is sure looks seldom.
+                (0..=LOOK_SURE).for_each(|_| _ = threads.fault(cpu, 4));
+                assert!(waiting(&threads.watch)[cpu], "{cpus}: {cpu} is not called");
+                (0..40 * LOOK_SURE).for_each(|_| _ = threads.fault(cpu, 4));
+                let only: Vec<bool> = (0..cpus).map(|index| index == cpu).collect();
+                assert_eq!(waiting(&threads.watch), only, "{cpus}: {cpu}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_threads_all_wait_where_there_are_faults_on_all_cpus() {
+        for cpus in MANY {
+            let mut threads = Threads::of(cpus);
+            // With messages that others got, and then without.
+            for strays in [8, u64::MAX] {
+                for _ in 0..400 * cpus {
+                    let cpu = threads.random.below(cpus as u64) as usize;
+                    threads.fault(cpu, strays);
+                }
+            }
+            assert_eq!(waiting(&threads.watch), vec![true; cpus]);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_its_own_cpu_has_others_wait_too() {
+        for cpus in [2].into_iter().chain(MANY) {
+            for fault in [0, cpus - 1] {
+                let mut threads = Threads::of(cpus);
+                let file = tempfile::NamedTempFile::new().unwrap();
+                threads.looks[0].delay = Some(file.reopen().unwrap());
+                let mut by_others = 0;
+                for nth in 0..64 * u64::from(LOOK_SURE) {
+                    // 10 ms for each message.
+                    std::fs::write(file.path(), format!("1 {} 1\n", nth * 10_000_000)).unwrap();
+                    by_others += u32::from(threads.fault(fault, 2) != 0);
+                }
+                assert!(by_others > 8 * LOOK_SURE, "{cpus}, {fault}: {by_others}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! ```
 
 use std::io;
+use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
@@ -19,6 +20,7 @@ use crate::failure::say;
 use crate::fill::{Wanted, fill_local};
 use crate::object::{Bytes, Frames, Object, ObjectCore, clip};
 use crate::pages::Seen;
+use crate::pool::Pool;
 use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
@@ -142,15 +144,34 @@ impl Vm {
         let _masked = Masked::asynchronous();
         let mut alive = self.core.names.alive();
         alive.sort_unstable_by_key(|object| object.id);
-        let mut outcome = Ok(());
-        for object in alive {
-            let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
-            if !dirty.home.is_swap() {
-                outcome = outcome.and(object.flush(frames, dirty, object.pages()));
-            }
-        }
-        outcome
+        flush_all(alive)
     }
+}
+
+impl Pool {
+    /// As [`Vm::flush`], of the objects of all VMs that use the pool.
+    ///
+    /// # Errors
+    /// As [`Vm::flush`].
+    pub fn flush(&self) -> Result<(), FlushError> {
+        if self.core().is_forked() {
+            return Err(FlushError::Forked);
+        }
+        let _masked = Masked::asynchronous();
+        flush_all(self.core().alive())
+    }
+}
+
+/// Tries all `objects`; gives the first error.
+fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
+    let mut outcome = Ok(());
+    for object in objects {
+        let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
+        if !dirty.home.is_swap() {
+            outcome = outcome.and(object.flush(frames, dirty, object.pages()));
+        }
+    }
+    outcome
 }
 
 impl ObjectCore {
@@ -520,7 +541,7 @@ mod tests {
         let local = LocalFile::open_writable(file.path()).unwrap();
         let taken = Box::new(Arc::clone(&home));
         let object = vm.object("failing".to_owned(), PAGES * PAGE_SIZE, None, |len| {
-            let frames = Frames::written(len, Bytes::Local(local), taken)?;
+            let frames = Frames::written(len, Bytes::Local(local), taken, vm.core.pool.core())?;
             Ok(Contents::Frames(Box::new(frames)))
         });
         let object = object.unwrap();

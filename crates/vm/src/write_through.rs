@@ -16,6 +16,7 @@ use crate::reason;
 use crate::refill::Sums;
 use crate::segment::Place;
 use crate::statistics::Account;
+use crate::whole;
 
 /// Pages of bytes that [`Map::write_at`] copies and writes at once: a processor's cache holds them in between.
 const WRITE_PAGES: u64 = 64;
@@ -128,6 +129,7 @@ impl ObjectCore {
         if frames.pages.rewire(page) {
             self.rewires(frames, 1);
             account.tally.pages_rewired += 1;
+            whole::may_be_whole(self, account);
         }
         let marked = dirty.mark(&frames.pages, page);
         account.tally.pages_dirtied += u64::from(marked == Some(true));

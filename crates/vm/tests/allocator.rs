@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use prepage_vm::{MapOptions, Mode, Pool, Vm, VmOptions};
+use prepage_core::{PageIndex, PageRange};
+use prepage_vm::{Advice, MapOptions, Mode, Pool, Vm, VmOptions};
 use support::{file, modes, read, shared_word, touch, word, write};
 
 /// The thread that holds the allocator's lock, and whether somebody waited for it in vain.
@@ -177,5 +178,39 @@ fn touches_of_who_holds_the_allocators_lock_wait_for_no_snapshot_and_no_page_tab
         });
         assert!(right);
         assert!(!IN_VAIN.load(Ordering::SeqCst), "{mode:?}");
+    }
+}
+
+/// A thread of the VM has claimed the pages, and is about to read them.
+#[test]
+fn what_is_read_ahead_comes_to_who_holds_the_allocators_lock() {
+    const PAGES: u64 = 2048;
+    const ROUNDS: u64 = 40;
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let local = file(PAGES * 4096);
+    // Threads that end give back what they hold, and are none of those that are waited for.
+    let mut kept = Vec::new();
+    for mode in [Mode::Inline, Mode::Handler] {
+        for round in 0..ROUNDS {
+            // One that has no buffers yet.
+            let vm = Vm::new(VmOptions::default()).unwrap();
+            let object = vm.file(local.path()).unwrap();
+            if !modes(&vm, &object).contains(&mode) {
+                break;
+            }
+            let map =
+                vm.map(&object, &MapOptions::shared().mode(mode).policy("none".parse().unwrap())).unwrap();
+            // Its threads have begun.
+            assert_eq!(touch(&map, 0), word(0));
+            let began = Instant::now();
+            map.advise(Advice::WillNeed(PageRange::new(PageIndex(1), PageIndex(PAGES)))).unwrap();
+            // It is interrupted anywhere.
+            while began.elapsed() < Duration::from_micros(10 * round) {}
+            HOLDER.store(own_tid(), Ordering::SeqCst);
+            let right = (0..PAGES).step_by(16).all(|page| touch(&map, page) == word(page * 4096));
+            HOLDER.store(0, Ordering::SeqCst);
+            assert_eq!((right, IN_VAIN.load(Ordering::SeqCst)), (true, false), "{mode:?}, {round}");
+            kept.push((vm, object, map));
+        }
     }
 }

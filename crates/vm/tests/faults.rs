@@ -76,7 +76,7 @@ fn what_is_read_for_a_shared_map_is_mapped_as_its_frame_is_made() {
     // Where frames are reclaimed no read goes straight into them.
     let vm = Vm::new(VmOptions::default().explain(false).frame_limit_bytes(256 * 4096)).unwrap();
     let object = vm.file_direct(file.path()).unwrap();
-    let options = MapOptions::shared().mode(Mode::Inline).policy("none".parse().unwrap());
+    let options = MapOptions::shared().mode(Mode::Inline).policy("none".parse().unwrap()).every_fault();
     let other = vm.map(&object, &options).unwrap();
     other.populate(other.window()).unwrap();
     for round in 1..4 {

@@ -3,11 +3,14 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
+use prepage_core::random::SplitMix;
+use prepage_sys::psi::Trigger;
 use prepage_testing::{Need, has, unless_refused};
 use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
 use support::{Words, child_command, is_child, touch, word};
@@ -46,10 +49,10 @@ impl Drop for Group {
 
 impl Group {
     /// `None`, and a skip, where this user or this machine has none that limits memory.
-    fn new() -> Option<Self> {
+    fn new(name: &str) -> Option<Self> {
         let has_first = Path::new(VERSION_1.parent).join(VERSION_1.limit).exists();
         let of = if has_first { VERSION_1 } else { VERSION_2 };
-        let directory = Path::new(of.parent).join(format!("prepage-give-back-{}", std::process::id()));
+        let directory = Path::new(of.parent).join(format!("prepage-{name}-{}", std::process::id()));
         let need = Need::Path(directory.join(of.limit));
         let refused = |error: &std::io::Error| {
             use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
@@ -64,6 +67,12 @@ impl Group {
         std::fs::write(self.directory.join(self.of.limit), bytes.to_string())
     }
 
+    /// One of this program's tests in a process of its own, which is in the group.
+    fn command(&self, child: &str) -> Command {
+        let processes = self.directory.join("cgroup.procs");
+        child_command(child, &["sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", processes.to_str().unwrap()])
+    }
+
     fn usage(&self) -> u64 {
         std::fs::read_to_string(self.directory.join(self.of.usage)).unwrap().trim().parse().unwrap()
     }
@@ -71,12 +80,10 @@ impl Group {
 
 #[test]
 fn a_limit_that_shrinks_is_followed() {
-    let Some(group) = Group::new() else { return };
+    let Some(group) = Group::new("give-back") else { return };
     group.set_limit(256 << 20).unwrap();
-    let processes = group.directory.join("cgroup.procs");
-    let before = ["sh", "-c", "echo $$ > \"$0\" && exec \"$@\"", processes.to_str().unwrap()];
     let mut child =
-        child_command("child_holds", &before).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        group.command("child_holds").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     while !line.ends_with("holds all\n") {
@@ -123,4 +130,71 @@ fn child_holds() {
     }
     assert!(given > 0);
     println!("gave back {given} pages");
+}
+
+/// A process, which ends with this.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// More than the page cache of its group may hold, read again and again.
+const READ_BYTES: u64 = 96 << 20;
+const THRASHES: Duration = Duration::from_secs(120);
+
+#[test]
+fn tasks_that_wait_for_memory_are_told_of() {
+    // Elsewhere (tmpfs) nothing of what is read goes, and nobody waits.
+    if !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into())) {
+        return;
+    }
+    let Some(group) = Group::new("thrash") else { return };
+    // The machine's where groups tell nothing of themselves (version 1).
+    let own = group.directory.join("memory.pressure");
+    let pressure = if own.exists() { own } else { PathBuf::from("/proc/pressure/memory") };
+    let trigger = Trigger::open(&pressure, Duration::from_millis(100));
+    let refused = |error: &std::io::Error| {
+        const OLD_OR_OFF: [i32; 4] = [libc::ENOENT, libc::EOPNOTSUPP, libc::EACCES, libc::EINVAL];
+        error.raw_os_error().is_some_and(|code| OLD_OR_OFF.contains(&code))
+    };
+    let Some(trigger) = unless_refused(trigger, Need::Pressure, refused) else { return };
+    group.set_limit(24 << 20).unwrap();
+    let _thrashes = Ends(group.command("child_thrashes").spawn().unwrap());
+    let began = Instant::now();
+    let mut is_told = false;
+    while !is_told && began.elapsed() < THRASHES {
+        is_told = Trigger::wait(std::slice::from_ref(&trigger), Duration::from_secs(1)).unwrap();
+    }
+    assert!(is_told, "{}", std::fs::read_to_string(&pressure).unwrap());
+}
+
+#[test]
+fn child_thrashes() {
+    if !is_child("child_thrashes") {
+        return;
+    }
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bytes = vec![7; 1 << 20];
+    for at in (0..READ_BYTES).step_by(bytes.len()) {
+        file.write_all_at(&bytes, at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let file = &file;
+            scope.spawn(move || {
+                let mut random = SplitMix::new(seed);
+                while began.elapsed() < THRASHES {
+                    // Some of it more often than the rest.
+                    let most = if random.below(2) == 0 { READ_BYTES / 3 } else { READ_BYTES };
+                    file.read_exact_at(&mut [0], random.below(most)).unwrap();
+                }
+            });
+        }
+    });
 }

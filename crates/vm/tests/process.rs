@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use prepage_core::PageIndex;
 use prepage_sys::forked::Forked;
+use prepage_sys::region::is_present;
+use prepage_testing::{Need, Swap, has};
 use prepage_vm::{
     AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Request, Source, SourceError, Vm,
     VmOptions,
@@ -622,9 +624,13 @@ fn what_is_written_over_poison_stays() {
     other.populate(other.window()).unwrap();
     assert_eq!(touch(&map, 4), word(4 * 4096));
     map.as_mut_slice()[5 * 4096..][..8].copy_from_slice(&7_u64.to_le_bytes());
-    let at = (map.address() + 5 * 4096) as *mut libc::c_void;
-    // SAFETY: writes the page out where there is swap; its contents stay the same.
-    unsafe { libc::madvise(at, 4096, libc::MADV_PAGEOUT) };
+    let swap = has(Need::Swap).then(|| Swap::on(16 << 20));
+    let at = map.address() + 5 * 4096;
+    until(|| {
+        // SAFETY: writes the page out where there is swap; its contents stay the same.
+        unsafe { libc::madvise(at as *mut libc::c_void, 4096, libc::MADV_PAGEOUT) };
+        swap.is_none() || !is_present(at).unwrap()
+    });
     map.populate(map.window()).unwrap();
     assert_eq!(touch(&map, 5), 7, "what was written is lost");
     assert_eq!(object.resident_pages(), 16);

@@ -315,20 +315,33 @@ fn a_file_that_was_truncated_keeps_what_was_written_dirty() {
 /// What one file refuses does not keep what the others take.
 #[test]
 fn a_vm_flushes_all_its_objects_and_tells_of_the_first_that_refuses() {
-    let files = [0; 3].map(|_| file(16 * PAGE_SIZE));
     let vm = Vm::new(by_hand()).unwrap();
-    let objects = files.each_ref().map(|file| vm.file_writable(file.path()).unwrap());
-    let maps = objects.each_ref().map(|object| vm.map(object, &MapOptions::writable()).unwrap());
+    flushes_all(&[&vm; 3], || vm.flush());
+}
+
+#[test]
+fn a_pool_flushes_the_objects_of_all_its_vms() {
+    let pool = Pool::new(u64::MAX).unwrap();
+    let vms = [0; 2].map(|_| Vm::new(by_hand().pool(&pool)).unwrap());
+    flushes_all(&[&vms[0], &vms[1], &vms[0]], || pool.flush());
+}
+
+/// Objects of these VMs, by what `flush` does.
+fn flushes_all(vms: &[&Vm; 3], flush: impl Fn() -> Result<(), FlushError>) {
+    let vm = vms[0];
+    let files = [0; 3].map(|_| file(16 * PAGE_SIZE));
+    let objects = [0, 1, 2].map(|at| vms[at].file_writable(files[at].path()).unwrap());
+    let maps = [0, 1, 2].map(|at| vms[at].map(&objects[at], &MapOptions::writable()).unwrap());
     let memory = vm.memory(16 * PAGE_SIZE).unwrap();
     let of_memory = vm.map(&memory, &MapOptions::writable()).unwrap();
     let _read_only = vm.file(files[0].path()).unwrap();
     let write = |value| maps.iter().chain([&of_memory]).for_each(|map| store(map, 9 * PAGE, value));
     write(1);
-    vm.flush().unwrap();
+    flush().unwrap();
     assert!(files.iter().all(|file| in_file(file, 9 * PAGE) == 1));
     write(2);
     files[1].as_file().set_len(4 * PAGE_SIZE).unwrap();
-    let error = vm.flush().unwrap_err();
+    let error = flush().unwrap_err();
     assert!(
         matches!(&error, FlushError::Truncated { object, page, .. } if object == objects[1].name() && page.0 == 9),
         "{error}"
@@ -340,7 +353,7 @@ fn a_vm_flushes_all_its_objects_and_tells_of_the_first_that_refuses() {
     drop((first, third));
     files[1].as_file().set_len(16 * PAGE_SIZE).unwrap();
     write(3);
-    vm.flush().unwrap();
+    flush().unwrap();
     assert!(files.iter().all(|file| in_file(file, 9 * PAGE) == 3) && second.dirty_pages() == 0);
 }
 

@@ -52,6 +52,7 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
     let shown = text(&shown.stdout);
     let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
     assert_eq!(&lines[0][..4], ["pid", "program", "limit", "resident"]);
+    assert!(lines[0].contains(&"dirty"), "{shown}");
     assert_eq!((lines[1][0], lines[1][2], lines[1][3]), (&*pid, "64M", "0"), "{shown}");
     assert!(shown.contains(program.file_name().unwrap().to_str().unwrap()), "the object's name: {shown}");
     let json = sandbox.output(&["vm", "top", "--pid", &pid, "--json"]);
@@ -62,7 +63,7 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
         (process["pid"].to_string(), &process["pools"][0]["limit_pages"]),
         (pid.clone(), &16384.into())
     );
-    assert_eq!(process["pools"][0]["hard"], 0);
+    assert_eq!((&process["pools"][0]["hard"], &process["pools"][0]["dirty_pages"]), (&0.into(), &0.into()));
     drop((object, vm));
     let shown = sandbox.output(&["vm", "top", "--once", "--pid", &pid]);
     assert!(text(&shown.stdout).contains("no process of yours uses prepage-vm"), "{shown:?}");

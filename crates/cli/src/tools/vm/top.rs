@@ -175,12 +175,12 @@ impl Look {
         let seconds = last.map(|last| (self.when - last.when).as_secs_f64());
         let counts = ["faults", "reads", "waits", "reclaimed", "again", "swapped"];
         let counts = counts.map(|name| if seconds.is_some() { format!("{name}/s") } else { name.to_owned() });
-        let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "swap"];
+        let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "dirty", "swap"];
         let headings: Vec<String> = memory.map(String::from).into_iter().chain(counts).collect();
         let mut largest = table(&["pid", "program", "resident", "of", "object"], &[0, 2, 3]);
         // Of the counts, faults and what is reclaimed say most; of the sizes, those that pools always have.
-        let mut table =
-            table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]).spare(&[13, 12, 10, 9, 7, 6]);
+        let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
+            .spare(&[14, 13, 11, 10, 8, 6, 7]);
         for (view, nth, pool) in self.pools() {
             let old = before.get(&(view.pid, nth)).map(|old| counts_of(old));
             let counts = counts_of(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
@@ -195,6 +195,7 @@ impl Look {
                 figures.wired_pages,
                 figures.unwired_pages,
                 figures.pinned_pages,
+                figures.dirty_pages,
                 figures.swap_pages,
             ];
             let row = [view.pid.to_string(), view.command.clone(), limit].into_iter();
@@ -235,6 +236,7 @@ impl Look {
                     "pages": object.pages,
                     "resident_pages": object.resident_pages,
                     "unwired_pages": object.unwired_pages,
+                    "dirty_pages": object.dirty_pages,
                 })
             };
             let largest: Vec<Value> = pool.largest.iter().take(objects).map(object).collect();
