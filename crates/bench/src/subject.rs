@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_residency::evict::EvictedFile;
+use prepage_residency::warm::WarmedFile;
 use prepage_residency::{Spot, evict, warm};
 use prepage_sys::device_number;
 
@@ -184,9 +185,12 @@ impl Subject {
             },
             // Read anew, piece by piece: how the last run had it read (in folios of many pages or of one) would decide how
             // many pages a fault maps.
-            Cache::Warm => match (evict(&spots), warm(&spots, None)).1.files.first().map(|file| file.after) {
-                Some(Some(after)) if after == pages => Ok(()),
-                Some(Some(after)) => Err(SubjectError::NotWarm { absent: pages - after, pages }),
+            Cache::Warm => match (evict(&spots), warm(&spots, None)).1.files.first() {
+                // Holes have no pages to bring in.
+                Some(&WarmedFile { after: Some(after), pages, .. }) if after == pages => Ok(()),
+                Some(&WarmedFile { after: Some(after), pages, .. }) => {
+                    Err(SubjectError::NotWarm { absent: pages - after, pages })
+                }
                 _ => Err(SubjectError::Unknown),
             },
         }
@@ -206,6 +210,15 @@ mod tests {
         for pattern in Pattern::STUDY {
             assert_eq!(access(subject.path(), pattern, 7).unwrap(), subject.byte_sum(), "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_file_with_holes_can_be_made_warm() {
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&[7; PAGE_SIZE as usize]).unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let subject = Subject::open(file.path()).unwrap();
+        subject.prepare(Cache::Warm).unwrap();
     }
 
     #[test]

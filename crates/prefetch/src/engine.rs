@@ -33,6 +33,7 @@ use prepage_profiles::identity::Skipped;
 use prepage_sys::sync::Anyway;
 
 use crate::calibrate::cache::Cache;
+use crate::calibrate::device;
 use crate::memory::Budget;
 use crate::resident::is_resident;
 use files::Files;
@@ -96,20 +97,24 @@ pub fn device_of(profile: &Profile) -> DeviceFigures {
         }
     }
     let most = pages.iter().max_by_key(|(_, count)| count);
-    most.and_then(|&(device, _)| Cache::of_user()?.figures(number_now(profile, device))).unwrap_or_default()
+    most.and_then(|&(device, _)| figures_of(profile, device)).unwrap_or_default()
 }
 
-/// The number of the device that had the number `learned` when `profile` was: after a boot disks may have others. One file tells, the program's
-/// own if it lies there, for that is looked up in any case; where memory does not know it, the number is taken for the same.
-fn number_now(profile: &Profile, learned: u64) -> u64 {
+/// What was measured of the device that had the number `learned` when `profile` was: after a boot disks may have others. One file tells, the
+/// program's own if it lies there, for that is looked up in any case. Where memory does not know it, or what was measured under the device's
+/// number now was another device, the number is taken for the same.
+fn figures_of(profile: &Profile, learned: u64) -> Option<DeviceFigures> {
+    let cache = Cache::of_user()?;
     let lies_there = |file: &&ProfiledFile| file.identity.device == learned;
     let own = profile.files.iter().find(|file| file.path == profile.program).filter(lies_there);
     let file = own.or_else(|| profile.files.iter().find(lies_there));
     let now = file.and_then(|file| {
-        let now = at_hand(Path::new(&file.path)).ok()?.identity();
-        now.is_same(&file.identity).then_some(now.device)
+        let path = Path::new(&file.path);
+        let now = at_hand(path).ok()?.identity();
+        let is_renumbered = now.device != learned && now.is_same(&file.identity);
+        is_renumbered.then(|| cache.load(&device::Device::under(path).ok()?))?
     });
-    now.unwrap_or(learned)
+    now.map(|now| now.figures).or_else(|| cache.figures(learned))
 }
 
 /// What one thread does of a prefetch.

@@ -175,24 +175,29 @@ fn pages_of(ranges: &[PageRange]) -> u64 {
     ranges.iter().map(|range| range.len()).sum()
 }
 
-/// The parts of `ranges` in which `file` has data, each page whole. Where its file system does not tell, all of them.
+/// The parts of `ranges`, which ascend, in which `file` has data, each page whole. Where its file system does not tell, all of them.
 fn with_data(file: &File, ranges: &[PageRange]) -> Vec<PageRange> {
     let mut with_data = Vec::new();
+    // The data found last: many ranges may lie in it, and a file system takes its time to find its end.
+    let (mut start, mut end) = (PageIndex(0), PageIndex(0));
     for range in ranges {
         let mut at = range.start();
         while at < range.end() {
-            let data = rustix::fs::seek(file, SeekFrom::Data(at.offset_bytes()));
-            let (start, end) =
-                match data.and_then(|data| Ok((data, rustix::fs::seek(file, SeekFrom::Hole(data))?))) {
+            if at >= end {
+                let data = rustix::fs::seek(file, SeekFrom::Data(at.offset_bytes()));
+                (start, end) = match data
+                    .and_then(|data| Ok((data, rustix::fs::seek(file, SeekFrom::Hole(data))?)))
+                {
                     Ok((data, hole)) => (PageIndex(data / PAGE_SIZE), PageIndex(hole.div_ceil(PAGE_SIZE))),
                     // Only a hole follows.
-                    Err(Errno::NXIO) => break,
+                    Err(Errno::NXIO) => return with_data,
                     Err(_) => (at, range.end()),
                 };
+            }
             if start >= range.end() {
                 break;
             }
-            with_data.push(PageRange::new(start, end.min(range.end())));
+            with_data.push(PageRange::new(start.max(at), end.min(range.end())));
             at = end;
         }
     }

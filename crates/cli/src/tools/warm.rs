@@ -64,7 +64,7 @@ fn print(warmed: &Warmed<'_>, out: &mut impl Write) -> Result<()> {
     if pages == 0 && !known.is_empty() {
         writeln!(
             out,
-            "nothing to read: no bytes, or none in the range, in {}",
+            "nothing to read: no bytes, or none in the range, or only holes, in {}",
             counted(known.len(), "file")
         )?;
     } else if !known.is_empty() {

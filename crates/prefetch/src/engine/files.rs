@@ -2,7 +2,7 @@
 //! unmounted, and the space of a file that was deleted in use.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -24,6 +24,10 @@ pub(super) struct Files {
     kept: AtomicU64,
     /// (a) And at most. Others are opened to be looked at, which has the kernel know them, and once more to be read.
     kept_max: AtomicU64,
+    /// (a) How many were opened so far.
+    opened: AtomicU64,
+    /// (a) The value of `opened` while a reader waited in vain although nothing was kept.
+    in_vain_at: AtomicU64,
 }
 
 /// One file.
@@ -49,6 +53,8 @@ impl Files {
             slots: profile.files.iter().map(|_| Slot::default()).collect(),
             kept: AtomicU64::new(0),
             kept_max: AtomicU64::new(open_files::for_prefetches()),
+            opened: AtomicU64::new(0),
+            in_vain_at: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -96,29 +102,42 @@ impl Files {
         // Our reads name exactly what is wanted: no read-ahead of the kernel's on top.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         let _ = slot.was_opened.set(());
+        self.opened.fetch_add(1, Ordering::Relaxed);
         if slot.reads_left.load(Ordering::Relaxed) > 0 && self.may_keep() {
             *open = Some(file.clone());
         }
         Ok(file)
     }
 
-    /// The same for whoever reads of it now. Where no more files may be open, those that are kept for reads to come make room.
+    /// The same for whoever reads of it now, unless `cancelled`. Where no more files may be open, those that are kept for reads to come make room.
+    /// Once somebody has waited in vain although nothing is kept, nobody else waits until one can be opened again.
     ///
     /// # Errors
     /// As [`Self::open`], for good.
-    pub(super) fn open_to_read(&self, at: usize, known: &ProfiledFile) -> Result<Arc<File>, Skipped> {
+    pub(super) fn open_to_read(
+        &self,
+        at: usize,
+        known: &ProfiledFile,
+        cancelled: &AtomicBool,
+    ) -> Result<Arc<File>, Skipped> {
+        let before = self.opened.load(Ordering::Relaxed);
         let mut opened = self.open(at, known);
         for _ in 0..TRIES {
-            if !matches!(opened, Err(Skipped::TooMany)) {
+            if !matches!(opened, Err(Skipped::TooMany)) || cancelled.load(Ordering::Relaxed) {
                 return opened;
             }
             let kept = self.kept.load(Ordering::Relaxed);
             if kept > 0 {
                 self.kept_max.store(kept / 2, Ordering::Relaxed);
                 self.close();
+            } else if self.in_vain_at.load(Ordering::Relaxed) == self.opened.load(Ordering::Relaxed) {
+                break;
             }
             std::thread::sleep(TRY_AGAIN);
             opened = self.open(at, known);
+        }
+        if matches!(opened, Err(Skipped::TooMany)) && self.kept.load(Ordering::Relaxed) == 0 {
+            self.in_vain_at.store(before, Ordering::Relaxed);
         }
         opened.inspect_err(|skipped| _ = self.slots[at].skipped.set(*skipped))
     }

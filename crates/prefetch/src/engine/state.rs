@@ -379,7 +379,7 @@ impl State {
     }
 
     fn file_to_read(&self, at: usize) -> Result<Arc<File>, Skipped> {
-        self.files.open_to_read(at, &self.profile.files[at])
+        self.files.open_to_read(at, &self.profile.files[at], &self.cancelled)
     }
 }
 

@@ -359,7 +359,16 @@ fn figures_are_those_of_the_number_that_a_device_has_now() {
         Cache::of_user().unwrap().store(device, &calibration).unwrap();
         figures
     };
-    let figures = measured(&Device::under(&path).unwrap(), 7_000_000);
+    let device = Device::under(&path).unwrap();
+    let learned = rustix::fs::makedev(4000, 2);
+    profile.files[0].identity.device = learned;
+    let figures = measured(&Device { number: learned, ..device.clone() }, 5_000_000);
+    assert_eq!(device_of(&profile), figures, "not measured since it has another number");
+    measured(&Device { number, identity: "another".into() }, 6_000_000);
+    assert_eq!(device_of(&profile), figures, "another disk had its number");
+    let figures = measured(&device, 7_000_000);
+    assert_eq!(device_of(&profile), figures, "measured since");
+    profile.files[0].identity.device = number;
     assert_eq!(device_of(&profile), figures);
     profile.files[0].identity.device += 1;
     assert_eq!(device_of(&profile), figures);
@@ -389,6 +398,24 @@ fn more_files_than_may_be_open_are_all_read() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let outcome = Engine::with(profile, PlanOptions::EXACT, 16).run();
     assert_eq!((outcome.skipped, outcome.requested_bytes), (vec![], 200 * PAGE_SIZE));
+}
+
+/// Others of the machine may have them all.
+#[test]
+fn where_no_file_can_be_opened_one_wait_is_enough() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    const FILES: usize = 50;
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mut profile = self::profile(&file_of_pages(dir.path()), &[0]);
+    profile.files = vec![profile.files[0].clone(); FILES];
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: Some(3) }).unwrap();
+    let began = Instant::now();
+    let outcome = Engine::with(profile, PlanOptions::EXACT, 1).run();
+    assert!(outcome.skipped.iter().all(|(_, why)| *why == Skipped::TooMany), "{outcome:?}");
+    assert_eq!(outcome.skipped.len(), FILES);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]
