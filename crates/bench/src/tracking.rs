@@ -209,7 +209,9 @@ mod tests {
         assert_eq!((few.found, many.found), (20, 20));
         assert_eq!((few.list_operations, many.list_operations), (40, 40));
         assert_eq!(many.record_operations, 2 * 20 * 1024);
-        assert_eq!(many.fault_atomics, 4 * many.faults, "to enter and leave the map and the object");
+        // To enter and leave the map and the object. One that meets the thread of the VM which looks whether maps can be the kernel's takes two more.
+        let more = many.fault_atomics - 4 * many.faults;
+        assert!(more <= 4, "{more} more for {} faults", many.faults);
         assert_eq!(many.record_bytes(), 20 * 1024 * 80);
         assert!(many.tracking_bytes < many.record_bytes() / 4, "{}", many.tracking_bytes);
     }

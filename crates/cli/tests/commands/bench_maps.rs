@@ -30,7 +30,9 @@ fn a_map_costs_one_record_and_none_a_page() {
         assert_eq!(number("list_operations"), 2 * maps);
         assert_eq!(number("record_operations"), 2 * maps * pages);
         assert_eq!(number("record_bytes"), maps * pages * 80);
-        assert_eq!(number("fault_atomics"), 4 * number("faults"));
+        // A fault that meets the thread of the VM which looks whether maps can be the kernel's takes two more.
+        let more = number("fault_atomics") - 4 * number("faults");
+        assert!(more <= 4, "{row}");
     }
     let output = maps(&["--json", "--maps", "3", "--pages", "64", "--threads", "4,2"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
