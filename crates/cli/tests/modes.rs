@@ -5,8 +5,17 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
 
+use prepage_sys::sync::Anyway;
 use support::{Sandbox, can_learn, is_root, json, make_old, text};
+
+/// Cold starts of the same small program, linked with the same libraries: one test would bring in what another has just evicted.
+static CACHES: Mutex<()> = Mutex::new(());
+
+fn caches() -> MutexGuard<'static, ()> {
+    CACHES.lock().anyway()
+}
 
 /// Builds `crates/bench/preload` into the sandbox.
 fn library(sandbox: &Sandbox) -> PathBuf {
@@ -42,6 +51,7 @@ fn compiled(sandbox: &Sandbox, name: &str, source: &str) -> PathBuf {
 
 #[test]
 fn the_program_starts_in_every_mode_and_what_is_mapped_ahead_is_no_fault_any_more() {
+    let _caches = caches();
     let sandbox = Sandbox::new();
     if !can_learn(&sandbox) {
         return;
@@ -106,6 +116,7 @@ fn the_program_starts_in_every_mode_and_what_is_mapped_ahead_is_no_fault_any_mor
 
 #[test]
 fn a_sweep_tries_every_combination() {
+    let _caches = caches();
     let sandbox = Sandbox::new();
     if !can_learn(&sandbox) {
         return;
@@ -181,6 +192,7 @@ fn advised_program(sandbox: &Sandbox) -> PathBuf {
 
 #[test]
 fn a_sweep_has_the_program_read_without_read_ahead_where_that_is_asked_for() {
+    let _caches = caches();
     let sandbox = Sandbox::new();
     if !can_learn(&sandbox) {
         return;
@@ -223,6 +235,7 @@ fn a_program_that_fails_or_is_missing_is_told_and_not_measured() {
 
 #[test]
 fn the_yardstick_writes_a_profile_and_passes_the_exit_code_on() {
+    let _caches = caches();
     let sandbox = Sandbox::new();
     if !can_learn(&sandbox) {
         return;

@@ -335,7 +335,7 @@ impl Armer {
         by == Some(By::Observer)
     }
 
-    /// Arms what processes have mapped by now without its being told: the kernel had no room for that.
+    /// The kernel has dropped reports: looks for mappings of known processes that are not armed, and arms them.
     pub fn arm_untold(&mut self) {
         for pid in self.spaces.keys().copied().collect::<Vec<u32>>() {
             let Ok(map) = PageMap::of(pid) else { continue };
@@ -356,7 +356,7 @@ impl Armer {
         }
     }
 
-    /// Whether the address space in which process `pid` was armed is gone, though its end or the next exec was not told.
+    /// Whether process `pid` has another address space than the one that was armed: it has ended, or its next exec was not reported.
     fn is_replaced(&self, pid: u32) -> bool {
         self.spaces.get(&pid).and_then(|space| space.touches.first()).is_some_and(FirstTouches::is_gone)
     }

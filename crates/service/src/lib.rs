@@ -46,6 +46,7 @@
 //! | `fair_crew`   | the same of which no user takes all                                      |
 //! | `gains`       | what fetching gains: starts that are followed, and some of them held out |
 //! | `learner`     | observe and persist, within a share of the processor                     |
+//! | `for_all`     | what of that all users may be told                                       |
 //! | `allowance`   | that share                                                               |
 //! | `accounts`    | whose accounts were removed                                              |
 //! | `tree`        | whose start a process belongs to                                         |
@@ -100,6 +101,7 @@ mod ext4;
 mod fair_crew;
 mod fetches;
 mod files;
+mod for_all;
 mod gains;
 mod holdings;
 mod homes;

@@ -5,16 +5,22 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
 
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_profiles::{Layer, Stores};
+use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, has};
 
 use support::*;
 
+/// A service sees the containers of all tests, and counts them: one test at a time.
+static CONTAINERS: Mutex<()> = Mutex::new(());
+
 /// An image, and the directories that its containers are mounted at.
 struct Image {
     place: Place,
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// A program in a container, which ends with it.
@@ -23,6 +29,7 @@ type Container = Running;
 impl Image {
     /// With a program of its own, a copy of sleep(1), and what loads it. `None`, and a skip, where this machine does not allow the tests.
     fn new() -> Option<Self> {
+        let _alone = CONTAINERS.lock().anyway();
         let place = Place::new()?;
         if !has(Need::Mounts) || !has(Need::Tool("pivot_root".into())) {
             return None;
@@ -32,7 +39,7 @@ impl Image {
             prepage_testing::skip(Need::Path("/sys/module/overlay".into()), "no overlays");
             return None;
         }
-        let image = Self { place };
+        let image = Self { place, _alone };
         fs::create_dir_all(image.below(&image.place.path(""))).unwrap();
         for name in ["merged", "upper", "old", "proc"] {
             fs::create_dir_all(image.below(Path::new(name))).unwrap();

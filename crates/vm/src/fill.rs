@@ -230,7 +230,7 @@ pub(crate) fn after_failure(
 }
 
 /// Brings in the pages of `claim` of a local file, or of what is left of it after failures, for a fault of `by` if there is one.
-/// Nothing here allocates, but for address space where nobody touches the pages yet, or waits for a lock that others hold.
+/// Nothing here allocates, or waits for a lock that others hold.
 pub(crate) fn fill_local(
     object: &ObjectCore,
     frames: &Frames,
@@ -251,8 +251,8 @@ pub(crate) fn fill_local(
     let is_block = blocks::is_block(object, claim.range());
     let has_buffer = in_parts || object.vm.pool.core().reclaims();
     let is_long = file.direct && has_buffer && !is_block && claim.range().len() >= LONG_FROM;
-    // What no touch waits for leaves the buffers of touches alone, of which there are as many as reads may be under way. None is made here: a signal handler that
-    // touches what is claimed may have interrupted the allocator.
+    // What no touch waits for leaves the buffers of touches alone. None is made here: a signal handler that touches what is claimed may have interrupted the
+    // allocator. Of either kind there are as many as reads may be under way.
     let buffers =
         if wanted.priority == Priority::Demand { &object.vm.buffers } else { &object.vm.ahead_buffers };
     let mut buffer = if is_long { buffers.take_long() } else { buffers.take() };

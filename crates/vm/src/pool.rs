@@ -363,7 +363,7 @@ mod tests {
     use prepage_sys::memory_left::Left;
 
     use super::*;
-    use crate::{MapOptions, Vm, VmOptions};
+    use crate::{Map, MapOptions, Vm, VmOptions};
 
     /// A machine that has what it is told to have, look by look.
     struct Told(Receiver<(Left, bool)>, Option<Left>);
@@ -386,19 +386,24 @@ mod tests {
         (tell, Told(told, None))
     }
 
-    #[test]
-    fn what_is_missing_is_given_back_and_taken_again_later() {
-        const PAGES: u64 = 1024;
+    /// A pool that gives back by what it is told, and a map of `pages` pages of a file that are all in memory.
+    fn populated(pages: u64) -> (Pool, Vm, Map, Sender<(Left, bool)>) {
         let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
         let (tell, machine) = told();
         core.give_back(machine, 64 * PAGE_SIZE).unwrap();
         let pool = Pool { handle: Arc::new(Handle { core }) };
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
-        let object = vm.file(file.path()).unwrap();
-        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
         map.populate(map.window()).unwrap();
+        (pool, vm, map, tell)
+    }
+
+    #[test]
+    fn what_is_missing_is_given_back_and_taken_again_later() {
+        const PAGES: u64 = 1024;
+        let (pool, _vm, map, tell) = populated(PAGES);
         assert_eq!(pool.figures().resident_pages, PAGES);
         // Of 64 MiB two are to stay free: 256 pages are missing.
         let left = |available_bytes| (Left { limit_bytes: 64 << 20, available_bytes }, false);
@@ -433,16 +438,7 @@ mod tests {
     #[test]
     fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
         const PAGES: u64 = 1024;
-        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
-        let (tell, machine) = told();
-        core.give_back(machine, 64 * PAGE_SIZE).unwrap();
-        let pool = Pool { handle: Arc::new(Handle { core }) };
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
-        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
-        let object = vm.file(file.path()).unwrap();
-        let map = vm.map(&object, &MapOptions::shared()).unwrap();
-        map.populate(map.window()).unwrap();
+        let (pool, vm, _map, tell) = populated(PAGES);
         // Of 64 MiB two are to stay free, and are.
         let left = Left { limit_bytes: 64 << 20, available_bytes: 2 << 20 };
         let stall = |before| {
