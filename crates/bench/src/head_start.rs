@@ -190,7 +190,7 @@ mod tests {
             made.system_calls.unwrap()
         };
         let (none, all) = (made(1), made(1 + READS));
-        // Threads wait for one another more or less often.
-        assert!((3 * READS - 30..=3 * READS + 30).contains(&(all - none)), "{none}, {all}");
+        // A thread more takes thirty calls, and threads wait for one another more or less often.
+        assert!((all - none).abs_diff(3 * READS) < READS / 10, "{none}, {all}");
     }
 }
