@@ -21,6 +21,11 @@ impl PageIndex {
     pub const fn offset_bytes(self) -> u64 {
         self.0 * PAGE_SIZE
     }
+
+    /// The run of this page alone.
+    pub const fn alone(self) -> PageRange {
+        PageRange { start: self, end: Self(self.0 + 1) }
+    }
 }
 
 impl fmt::Display for PageIndex {
@@ -84,6 +89,11 @@ impl PageRange {
     /// Whether `page` lies in the range.
     pub const fn contains(self, page: PageIndex) -> bool {
         self.start.0 <= page.0 && page.0 < self.end.0
+    }
+
+    /// Whether a page lies in both ranges.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start.0 < other.end.0 && other.start.0 < self.end.0
     }
 
     /// The pages in ascending order.

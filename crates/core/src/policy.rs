@@ -65,7 +65,7 @@ pub trait Residency {
 
     /// The pages that share the mark of `page`, if it carries one ([`Cluster::mark_pages`]).
     fn marked_folio(&self, page: PageIndex) -> Option<PageRange> {
-        self.is_marked(page).then(|| PageRange::new(page, PageIndex(page.0 + 1)))
+        self.is_marked(page).then(|| page.alone())
     }
 
     /// How many pages of `range` are resident.

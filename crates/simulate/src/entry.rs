@@ -59,16 +59,18 @@ impl Entry {
         page: PageIndex,
         done: &Done,
         memory: &Resident,
-        arrived: impl Fn(PageIndex) -> bool,
+        arrived: &impl Fn(PageRange) -> bool,
     ) -> u64 {
         match (self.policy.neighbours(), done.read) {
             (Neighbours::Spiral(_), Some(read)) => self.map(read),
-            (Neighbours::Spiral(reach), None) => self.map_spiral(page, reach, memory),
+            (Neighbours::Spiral(reach), None) => {
+                self.map_spiral(page, reach, |at| memory.is_resident(at) && arrived(at.alone()))
+            }
             (Neighbours::Block(pages), _) => {
                 // Fault-around passes marked folios over; a fault in one maps it whole.
                 let marked = |at| memory.is_marked(at) || done.folio.is_some_and(|folio| folio.contains(at));
                 let mapped =
-                    self.map_block(page, pages, |at| memory.is_resident(at) && !marked(at) && arrived(at));
+                    self.map_block(page, pages, |at| memory.is_resident(at) && !marked(at) && arrived(at.alone()));
                 if let Some(folio) = done.folio.filter(|_| pages > 1) {
                     let start = folio.start().max(self.window.start());
                     self.map(PageRange::new(start, folio.end().min(self.window.end()).max(start)));
@@ -89,11 +91,11 @@ impl Entry {
     }
 
     fn map_one(&mut self, page: PageIndex) -> u64 {
-        self.map(PageRange::new(page, PageIndex(page.0 + 1)))
+        self.map(page.alone())
     }
 
-    /// Maps `page` and neighbours up to `reach` away, nearest first, until one is missing.
-    fn map_spiral(&mut self, page: PageIndex, reach: u64, memory: &Resident) -> u64 {
+    /// Maps `page` and neighbours up to `reach` away, nearest first, until one is not `there`.
+    fn map_spiral(&mut self, page: PageIndex, reach: u64, there: impl Fn(PageIndex) -> bool) -> u64 {
         let mut mapped = self.map_one(page);
         for distance in 1..=reach.min(self.window.len()) {
             let below = page.0.checked_sub(distance);
@@ -101,7 +103,7 @@ impl Entry {
                 if !self.window.contains(neighbour) {
                     continue;
                 }
-                if !memory.is_resident(neighbour) {
+                if !there(neighbour) {
                     return mapped;
                 }
                 mapped += self.map_one(neighbour);
@@ -126,7 +128,13 @@ impl Entry {
     /// Maps the 512-page block around `page` by one superpage and returns `true`, if FreeBSD would: the block is wholly
     /// resident, wholly in the window, not mapped so already, and either a soft fault asked for it or all its pages are
     /// mapped one by one.
-    pub fn map_superpage(&mut self, page: PageIndex, memory: &Resident, soft: bool) -> bool {
+    pub fn map_superpage(
+        &mut self,
+        page: PageIndex,
+        memory: &Resident,
+        arrived: &impl Fn(PageRange) -> bool,
+        soft: bool,
+    ) -> bool {
         let block = page.0 / SUPERPAGE_PAGES;
         let start = PageIndex(block * SUPERPAGE_PAGES);
         let range = PageRange::new(start, PageIndex(start.0 + SUPERPAGE_PAGES));
@@ -135,6 +143,7 @@ impl Entry {
             || range.end() > self.window.end()
             || self.superpages.contains(&block)
             || memory.resident_in(range) < SUPERPAGE_PAGES
+            || !arrived(range)
         {
             return false;
         }

@@ -202,10 +202,10 @@ impl Replay {
             }
         }
         let (memory, timeline, object) = (&reader.object.memory, reader.timeline.as_deref(), entry.object);
-        let arrived = |page| timeline.is_none_or(|timeline| timeline.has_arrived(object, page));
-        let mapped = entry.map_after(page, &done, memory, arrived);
+        let arrived = |range| timeline.is_none_or(|timeline| timeline.has_arrived(object, range));
+        let mapped = entry.map_after(page, &done, memory, &arrived);
         entry.policy.mapped(&mut entry.state, mapped);
-        if self.superpages && entry.map_superpage(page, memory, !hard) {
+        if self.superpages && entry.map_superpage(page, memory, &arrived, !hard) {
             self.outcome.superpages += 1;
         }
         // Linux lets go of its locks to wait for a read and begins again: the page is mapped by a second, short fault.
@@ -292,7 +292,12 @@ impl Reader<'_> {
         }
         self.mark(&cluster, run);
         entry.policy.read(&mut entry.state, run);
-        Done { read: Some(run), folio: None, waited: self.wait() }
+        // Such a fault maps all that it read, Linux's maps what has arrived with its page.
+        let waits_for = match entry.policy.neighbours() {
+            Neighbours::Spiral(_) => run,
+            Neighbours::Block(_) => self.at.page.alone(),
+        };
+        Done { read: Some(run), folio: None, waited: self.wait(waits_for) }
     }
 
     /// Reads on in the background where the policy wants it at a resident page.
@@ -309,7 +314,7 @@ impl Reader<'_> {
         if let Some(cluster) = cluster {
             self.background(&cluster);
         }
-        let waited = self.wait();
+        let waited = self.wait(self.at.page.alone());
         self.outcome.late += u64::from(waited);
         Done { read: None, folio, waited }
     }
@@ -345,10 +350,10 @@ impl Reader<'_> {
         }
     }
 
-    /// Waits until the touched page has arrived; whether there was something to wait for.
-    fn wait(&mut self) -> bool {
+    /// Waits until `range` has arrived; whether there was something to wait for.
+    fn wait(&mut self, range: PageRange) -> bool {
         let Some(timeline) = &mut self.timeline else { return false };
-        let waited_ns = timeline.wait(self.index, self.at.page);
+        let waited_ns = timeline.wait(self.index, range);
         self.outcome.stall_ns += waited_ns;
         waited_ns > 0
     }

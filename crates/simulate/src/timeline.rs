@@ -120,23 +120,23 @@ impl Timeline {
         }
     }
 
-    /// Lets the program wait until `page` has arrived; returns for how long.
-    pub fn wait(&mut self, object: ObjectIndex, page: PageIndex) -> u64 {
-        let waited_ns = self.arrival(object, page).map_or(0, |arrival_ns| arrival_ns - self.now_ns);
+    /// Lets the program wait until all of `range` that is under way has arrived; returns for how long.
+    pub fn wait(&mut self, object: ObjectIndex, range: PageRange) -> u64 {
+        let waited_ns = self.arrival(object, range).map_or(0, |arrival_ns| arrival_ns - self.now_ns);
         self.spend(waited_ns);
         waited_ns
     }
 
-    /// Whether a touch of `page` would wait for no read.
-    pub fn has_arrived(&self, object: ObjectIndex, page: PageIndex) -> bool {
-        self.arrival(object, page).is_none()
+    /// Whether touches of `range` would wait for no read.
+    pub fn has_arrived(&self, object: ObjectIndex, range: PageRange) -> bool {
+        self.arrival(object, range).is_none()
     }
 
-    /// When `page` arrives, if it is still under way.
-    fn arrival(&self, object: ObjectIndex, page: PageIndex) -> Option<u64> {
-        let mut under_way = self.under_way.iter().rev();
-        let found = under_way.find(|(of, range, _)| *of == object && range.contains(page))?;
-        (found.2 > self.now_ns).then_some(found.2)
+    /// When the last of `range` arrives that is still under way.
+    fn arrival(&self, object: ObjectIndex, range: PageRange) -> Option<u64> {
+        let of_range = |read: &&(ObjectIndex, PageRange, u64)| read.0 == object && read.1.overlaps(range);
+        let arrivals = self.under_way.iter().filter(of_range).map(|read| read.2);
+        arrivals.max().filter(|&arrival_ns| arrival_ns > self.now_ns)
     }
 
     /// When a request made now is served.
@@ -238,7 +238,7 @@ mod tests {
         for read in 0..100_u64 {
             let place = read * 7919 % 100 * 1_000_000;
             time.read(OBJECT, run(place, pages));
-            time.wait(OBJECT, PageIndex(place + pages - 1));
+            time.wait(OBJECT, run(place + pages - 1, 1));
         }
         (100 * pages * 4096) as f64 / (time.now_ns() as f64 / 1e9)
     }
@@ -247,7 +247,7 @@ mod tests {
     fn a_hard_disk_reads_80_mb_a_second_in_sequence_and_under_10_scattered() {
         let mut sequential = time("hdd");
         sequential.read(OBJECT, run(0, 25_600));
-        sequential.wait(OBJECT, PageIndex(25_599));
+        sequential.wait(OBJECT, run(25_599, 1));
         let rate = 25_600.0 * 4096.0 / (sequential.now_ns() as f64 / 1e9);
         assert!((75e6..=80e6).contains(&rate), "{rate}");
         assert!(seeky("hdd", 1) < 1e6 && seeky("hdd", 32) < 10e6);
@@ -272,12 +272,12 @@ mod tests {
     fn the_rest_of_a_track_is_free() {
         let mut time = time("hdd");
         time.read(OBJECT, run(1000, 4));
-        time.wait(OBJECT, PageIndex(1003));
+        time.wait(OBJECT, run(1003, 1));
         time.think(20_000_000);
         time.read(OBJECT, run(1100, 4));
-        assert!(time.wait(OBJECT, PageIndex(1103)) < 300_000);
+        assert!(time.wait(OBJECT, run(1103, 1)) < 300_000);
         time.read(OBJECT, run(900_000, 4));
-        assert!(time.wait(OBJECT, PageIndex(900_003)) > 5_000_000);
+        assert!(time.wait(OBJECT, run(900_003, 1)) > 5_000_000);
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
         for _ in 0..2 {
             time.read(OBJECT, run(0, 4));
             // A device that does not remember the track seeks back to it.
-            assert!(time.wait(OBJECT, PageIndex(3)) > 0);
+            assert!(time.wait(OBJECT, run(3, 1)) > 0);
         }
         assert!(time.now_ns() > 5_000_000, "{}", time.now_ns());
     }
@@ -298,11 +298,11 @@ mod tests {
     fn requests_overlap_up_to_the_depth_and_the_caps_hold() {
         let mut network = time("network");
         (0..64).for_each(|read| network.read(OBJECT, run(read * 100, 1)));
-        network.wait(OBJECT, PageIndex(6300));
+        network.wait(OBJECT, run(6300, 1));
         assert!(network.now_ns() < 1_400_000, "{}", network.now_ns());
         let mut capped = time("capped");
         (0..300).for_each(|read| capped.read(OBJECT, run(read * 100, 1)));
-        capped.wait(OBJECT, PageIndex(29_900));
+        capped.wait(OBJECT, run(29_900, 1));
         assert!((99_000_000..102_000_000).contains(&capped.now_ns()), "{}", capped.now_ns());
     }
 }

@@ -119,14 +119,14 @@ pub struct Touches {
 impl Touches {
     /// Notes that `page` was used as the `rank`-th of its start.
     pub fn touch(&mut self, page: PageIndex, rank: u32) {
-        let range = PageRange::new(page, PageIndex(page.0 + 1));
+        let range = page.alone();
         self.add(UsedPages { range, rank, by_read: false, is_sure: true });
     }
 
     /// Notes all of `pages`. The first use stays, and what is sure.
     pub fn add(&mut self, pages: UsedPages) {
         for page in pages.range.iter() {
-            let one = UsedPages { range: PageRange::new(page, PageIndex(page.0 + 1)), ..pages };
+            let one = UsedPages { range: page.alone(), ..pages };
             let known = self.pages.entry(page).or_insert(one);
             known.rank = known.rank.min(one.rank);
             known.by_read |= one.by_read;

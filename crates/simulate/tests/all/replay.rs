@@ -2,7 +2,8 @@
 
 use prepage_core::policy::Policy;
 use prepage_core::policy::cluster::ClusterCount;
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_simulate::device::DeviceModel;
 use prepage_simulate::model::code_section;
 use prepage_simulate::{Input, Outcome, Replay, Timeline, Touch};
 
@@ -76,6 +77,22 @@ fn a_timeline_may_come_after_the_objects() {
     let other = replay.add_entry(second, 0, 32, policy("none"));
     replay.replay(&[Touch::new(entry, 3), Touch::new(other, 3)]);
     assert!(replay.outcome().stall_ns >= 160_000);
+}
+
+/// A fault of such a policy maps all of its cluster, so it waits for all of it, however many requests that takes.
+#[test]
+fn nothing_is_mapped_before_the_device_can_have_read_it() {
+    const PAGES: u64 = 4096;
+    let device: DeviceModel = "flash".parse().expect("a device");
+    let transfer_ns = PAGES * PAGE_SIZE * 1_000_000_000 / device.bytes_per_s;
+    for name in ["slurp", "aligned:512", "sequential:511", "context", "predicted"] {
+        let mut replay = Replay::new().with_timeline(Timeline::new(device.clone(), 0, 0));
+        let object = replay.add_object(PAGES);
+        let entry = replay.add_entry(object, 0, PAGES, policy(name));
+        (0..PAGES).for_each(|page| replay.touch(Touch::new(entry, page)));
+        let outcome = replay.outcome();
+        assert!(outcome.time_ns >= transfer_ns, "{name}: {} ns", outcome.time_ns);
+    }
 }
 
 #[test]

@@ -130,15 +130,19 @@ impl TraceWriter {
         if self.full {
             return Ok(());
         }
-        self.waiting.extend_from_slice(faults);
-        while self.waiting.len() >= BATCH_ROWS {
-            self.encode(tables, BATCH_ROWS)?;
+        let mut left = faults;
+        while self.waiting.len() + left.len() >= BATCH_ROWS {
+            let batch;
+            (batch, left) = left.split_at(BATCH_ROWS - self.waiting.len());
+            self.waiting.extend_from_slice(batch);
+            self.encode(tables)?;
             // After each row group: the next batch begins another, in which no footer may lie.
             self.write_footer(tables, &facts)?;
         }
+        self.waiting.extend_from_slice(left);
         let due = GROUP_SECONDS_MIN.max(self.began.elapsed() / 10);
         if self.grouped.elapsed() >= due && self.taken > self.saved {
-            self.encode(tables, self.waiting.len())?;
+            self.encode(tables)?;
             self.close_group(RESERVE_BYTES)?;
         }
         self.write_footer(tables, &facts)
@@ -146,7 +150,7 @@ impl TraceWriter {
 
     /// Encodes all faults that were handed over, so that what their numbers point into is no longer needed.
     pub(crate) fn settle(&mut self, tables: Tables<'_>) -> Result<(), TraceFileError> {
-        if self.full { Ok(()) } else { self.encode(tables, self.waiting.len()) }
+        if self.full { Ok(()) } else { self.encode(tables) }
     }
 
     /// Between two row groups: puts a footer after those until now, so that they can be read if no more comes; at most an eighth of
@@ -198,7 +202,7 @@ impl TraceWriter {
         if !self.full {
             let text_bytes = (files.len() + json(facts).len()) as u64;
             let footer_bytes = FOOTER_GROUP_BYTES * (self.next_group as u64 + 2) + text_bytes;
-            let last = self.encode(tables, self.waiting.len());
+            let last = self.encode(tables);
             match last.and_then(|()| self.close_group(footer_bytes)) {
                 Ok(()) | Err(TraceFileError::Full(..)) => {}
                 Err(error) => return Err(error),
@@ -214,14 +218,16 @@ impl TraceWriter {
         self.file.inner_mut().complete().map(|()| unsaved)
     }
 
-    fn encode(&mut self, tables: Tables<'_>, rows: usize) -> Result<(), TraceFileError> {
-        if rows == 0 {
+    /// Encodes what waits, a batch at most.
+    fn encode(&mut self, tables: Tables<'_>) -> Result<(), TraceFileError> {
+        if self.waiting.is_empty() {
             return Ok(());
         }
-        let mut batch: Vec<Fault> = self.waiting.drain(..rows).collect();
         // They come in the order they ended. Over the whole file the order by start is only nearly kept.
-        batch.sort_by_key(|fault| fault.start_ns);
-        self.add(&arrays(&batch, tables)).map_err(|error| self.failure(error))?;
+        self.waiting.sort_by_key(|fault| fault.start_ns);
+        let columns = arrays(&self.waiting, tables);
+        self.waiting.clear();
+        self.add(&columns).map_err(|error| self.failure(error))?;
         // The footer has an entry for each row group: the more there are, the longer they get.
         let group_rows = GROUP_ROWS << (self.next_group / GROUPS_OF_A_SIZE).min(LARGER_GROUPS);
         if self.group.as_ref().is_some_and(|group| group.rows >= group_rows) {
