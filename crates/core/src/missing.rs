@@ -64,6 +64,12 @@ pub enum Missing {
         /// How many faults the file had no room for.
         faults: u64,
     },
+    /// The record of a VM in user space was full.
+    #[error("{} for which the VM's record had no room", counted(*faults as usize, "fault"))]
+    Unrecorded {
+        /// How many faults.
+        faults: u64,
+    },
     /// Faults that system calls took on the program's memory were hidden from the user.
     #[error("faults taken in system calls were hidden from this user")]
     SystemCalls,
@@ -146,7 +152,8 @@ impl Missing {
                 | Self::Lost { .. }
                 | Self::LostMappings { .. }
                 | Self::Overwritten
-                | Self::Unsaved { .. },
+                | Self::Unsaved { .. }
+                | Self::Unrecorded { .. },
                 _,
             ) => false,
             (Self::Filtered { filters, .. }, Self::Filtered { filters: others, .. }) => filters == others,
@@ -180,6 +187,9 @@ impl Missing {
             }
             Self::LostMappings { .. } => Some("record while the machine has less to do"),
             Self::Unsaved { .. } => Some("free some space, or write to another disk with -o"),
+            Self::Unrecorded { .. } => {
+                Some("more room with VmOptions::record_faults, or take the trace more often")
+            }
             Self::CutShort => Some("take another copy, if this is one"),
             Self::SystemCalls => Some("sudo sysctl kernel.perf_event_paranoid=1, or record as root"),
             Self::UnobservedPrograms { .. } => Some("sudo prepage record --all, which sees every program"),
@@ -228,6 +238,7 @@ impl TraceFacts {
             imported.filter(|from| from.overwritten).map(|_| Missing::Overwritten),
             some(self.unwatched_cpus, Missing::Processors { unwatched: self.unwatched_cpus }),
             some(self.unsaved, Missing::Unsaved { faults: self.unsaved }),
+            some(self.unrecorded, Missing::Unrecorded { faults: self.unrecorded }),
             self.system_calls_hidden.then_some(Missing::SystemCalls),
             imported.filter(|from| from.program_hidden).map(|_| Missing::OutsideSystemCalls),
             imported.filter(|from| from.descendants_hidden).map(|_| Missing::Descendants),
@@ -316,6 +327,7 @@ mod tests {
                 ..TraceFacts::default()
             },
             TraceFacts { unsaved: 1, ..TraceFacts::default() },
+            TraceFacts { unrecorded: 1, ..TraceFacts::default() },
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
             TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
             TraceFacts { outside_faults: 1, ..TraceFacts::default() },
@@ -356,7 +368,7 @@ mod tests {
     fn equal_rules_can_be_compared_and_losses_cannot() {
         for facts in incomplete() {
             let is_overwritten = facts.imported.as_ref().is_some_and(|from| from.overwritten);
-            let by_chance = facts.lost + facts.unsaved > 0
+            let by_chance = facts.lost + facts.unsaved + facts.unrecorded > 0
                 || facts.cut_short
                 || is_overwritten
                 || facts.exact.as_ref().is_some_and(|exact| exact.lost_records > 0);

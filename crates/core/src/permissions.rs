@@ -30,6 +30,16 @@ impl Permissions {
         letters.with(if flags & MAP_SHARED == 0 { Self::PRIVATE } else { Self::SHARED })
     }
 
+    /// As a number, in five bits.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From what [`Self::bits`] gave.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & 31)
+    }
+
     /// Whether there is no mapping.
     pub const fn is_empty(self) -> bool {
         self.0 == 0

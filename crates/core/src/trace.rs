@@ -83,6 +83,8 @@ pub struct TraceFacts {
     pub system_calls_hidden: bool,
     /// Faults recorded that the trace file had no room for.
     pub unsaved: u64,
+    /// Faults of a VM in user space for which its own record had no room.
+    pub unrecorded: u64,
     /// Processes that were running already and were recorded by their id.
     pub pids: Vec<u32>,
     /// Of these, those whose mappings could not be read: what was mapped before the recording is unknown.

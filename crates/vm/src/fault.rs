@@ -371,7 +371,7 @@ impl<'a> Fault<'a> {
                     object: place.object.id,
                     tid: touch.tid,
                     class,
-                    private: map.private,
+                    permissions: map.permissions(),
                     cluster_pages: u32::try_from(cluster_pages).unwrap_or(u32::MAX),
                 },
             );

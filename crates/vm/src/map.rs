@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prepage_core::policy::{EntryState, Neighbours, Policy};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{PAGE_SIZE, PageIndex, PageRange, Permissions};
 use prepage_sys::huge_blocks::HugeBlocks;
 use prepage_sys::region::{Contents as Shown, Region, Span};
 use prepage_sys::signals::Masked;
@@ -430,6 +430,19 @@ const SEQUENTIAL: u32 = 1;
 const RANDOM: u32 = 2;
 
 impl MapCore {
+    /// What the program may do with it, as recorded faults have it.
+    pub(crate) fn permissions(&self) -> Permissions {
+        let (writable, sharing) = match self.private {
+            true => (true, Permissions::PRIVATE),
+            false => (self.writes_through, Permissions::SHARED),
+        };
+        let only = |is: bool, permission| if is { permission } else { Permissions::NONE };
+        Permissions::READ
+            .with(only(writable, Permissions::WRITE))
+            .with(only(self.executable, Permissions::EXECUTE))
+            .with(sharing)
+    }
+
     /// The same map in a child of fork(2), where `space` serves it.
     pub(crate) fn heir(&self, space: &Arc<Space>) -> Arc<Self> {
         let chain = self.chain.lock().anyway();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
-use prepage_core::{Fault, ObjectId, PageIndex, Permissions, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_core::{Fault, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
 use prepage_sys::signals::Masked;
 
 use crate::failure::{Failure, KEPT};
@@ -123,7 +123,7 @@ impl Vm {
     }
 
     /// The faults since the last call, as a trace like that of `prepage record`. Empty without
-    /// [`VmOptions::record_faults`](crate::VmOptions::record_faults). Faults for which there was no room are counted in `facts.lost`.
+    /// [`VmOptions::record_faults`](crate::VmOptions::record_faults). Faults for which there was no room are counted in `facts.unrecorded`.
     pub fn take_trace(&self) -> Trace {
         let mut trace = Trace {
             facts: TraceFacts {
@@ -139,7 +139,7 @@ impl Vm {
         let _masked = Masked::asynchronous();
         let mut names = self.core.names.named.lock().anyway();
         let Taken { faults, lost, all } = records.take();
-        trace.facts.lost = lost;
+        trace.facts.unrecorded = lost;
         let mut objects: HashMap<u32, (ObjectId, bool)> = HashMap::new();
         let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
         for fault in faults {
@@ -159,11 +159,7 @@ impl Vm {
                 code_offset: fault.ip,
                 object: Some(object),
                 page: has_pages.then_some(PageIndex(fault.page)),
-                permissions: Permissions::READ.with(if fault.private {
-                    Permissions::WRITE.with(Permissions::PRIVATE)
-                } else {
-                    Permissions::SHARED
-                }),
+                permissions: fault.permissions,
                 cluster_pages: NonZeroU32::new(fault.cluster_pages),
                 ..Fault::new(start_ns, thread, fault.address, fault.class)
             });

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
-use prepage_core::FaultClass;
+use prepage_core::{FaultClass, Permissions};
 
 use crate::sync::Anyway;
 
@@ -21,8 +21,8 @@ pub(crate) struct Recorded {
     pub(crate) object: u32,
     pub(crate) tid: u32,
     pub(crate) class: FaultClass,
-    /// Whether the map is private, and so writable.
-    pub(crate) private: bool,
+    /// Of the map.
+    pub(crate) permissions: Permissions,
     /// Pages resolved together; 0 where the fault failed.
     pub(crate) cluster_pages: u32,
 }
@@ -107,7 +107,7 @@ impl Records {
             }
         }
         let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
-        let kind = fault.class as u64 | u64::from(fault.private) << 8 | u64::from(fault.cluster_pages) << 32;
+        let kind = fault.class as u64 | u64::from(fault.permissions.bits()) << 8 | u64::from(fault.cluster_pages) << 32;
         let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
         let words = [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, kind];
         for (to, word) in slot.words.iter().zip(words) {
@@ -156,7 +156,7 @@ impl Records {
                     object: (word(5) >> 32) as u32,
                     tid: word(5) as u32,
                     class: FaultClass::ALL[(word(6) & 0xff) as usize],
-                    private: word(6) >> 8 & 1 != 0,
+                    permissions: Permissions::from_bits((word(6) >> 8) as u8),
                     cluster_pages: (word(6) >> 32) as u32,
                 });
                 at += 1;
@@ -183,7 +183,7 @@ mod tests {
             object: u32::MAX,
             tid: 5,
             class: FaultClass::Failed,
-            private: true,
+            permissions: Permissions::READ.with(Permissions::PRIVATE),
             cluster_pages: u32::MAX,
         }
     }

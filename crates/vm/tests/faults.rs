@@ -430,6 +430,13 @@ fn faults_are_recorded_like_those_of_the_kernel() {
     touch(&vm.map(&words, &MapOptions::shared().window(pages(16, 64))).unwrap(), 5);
     let of_words = vm.take_trace();
     assert_eq!((of_words.objects[0].path.as_str(), of_words.faults[0].page), ("words", Some(PageIndex(21))));
+    let code = vm.map(&object, &MapOptions::shared().executable()).unwrap();
+    touch(&code, 40);
+    let object = vm.file_writable(file.path()).unwrap();
+    let writable = vm.map(&object, &MapOptions::writable()).unwrap();
+    writable.as_atomics()[50 * 4096].load(std::sync::atomic::Ordering::Relaxed);
+    let permissions: Vec<_> = vm.take_trace().faults.iter().map(|fault| fault.permissions.text()).collect();
+    assert_eq!(permissions, ["r-xs", "rw-s"]);
 }
 
 #[test]

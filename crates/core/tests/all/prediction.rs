@@ -104,11 +104,27 @@ fn starts(runs: &[Pages]) -> Vec<Round> {
     runs.iter().map(start).collect()
 }
 
+/// By a simpler rule: what the last `keep` runs used is prefetched.
+fn kept(runs: &[Pages], keep: usize) -> Vec<Round> {
+    let known =
+        |at: usize| runs[at.saturating_sub(keep)..at].iter().fold(Pages::new(), |all, run| &all | run);
+    (0..runs.len()).map(|at| Round::new(&known(at), &runs[at])).collect()
+}
+
 #[test]
 fn the_worked_example_of_ageing() {
     let with = |more: &[u64]| (0..5).chain(more.iter().copied()).collect::<Pages>();
     let last = with(&[20]);
     let mut runs = vec![(0..10).collect(), last.clone(), last.clone(), with(&[20, 21]), last.clone()];
+    for (keep, expected) in [
+        (usize::MAX, [(0, 0), (10, 5), (11, 5), (11, 5), (12, 6)]),
+        (1, [(0, 0), (10, 5), (6, 0), (6, 0), (7, 1)]),
+        (2, [(0, 0), (10, 5), (11, 5), (6, 0), (7, 1)]),
+    ] {
+        let rounds = kept(&runs, keep);
+        let rounds: Vec<_> = rounds.iter().map(|round| (round.prefetched, round.wasted)).collect();
+        assert_eq!(rounds, expected, "{keep}");
+    }
     runs.extend(vec![last; 5]);
     let rounds = starts(&runs);
     let shape: Vec<_> = rounds.iter().map(|round| (round.prefetched, round.wasted)).collect();
@@ -171,11 +187,6 @@ fn costs_beside_simpler_ways() {
     let price = PAGE_SIZE as f64 * 1e9 / figures.bytes_per_second as f64 / miss_ns(&figures) + 0.1;
     let cost = |rounds: &[Round]| -> f64 {
         rounds[1..].iter().map(|round| round.missed as f64 + round.wasted as f64 * price).sum()
-    };
-    let kept = |runs: &[Pages], keep: usize| -> Vec<Round> {
-        let known =
-            |at: usize| runs[at.saturating_sub(keep)..at].iter().fold(Pages::new(), |all, run| &all | run);
-        (0..runs.len()).map(|at| Round::new(&known(at), &runs[at])).collect()
     };
     let mut sums = [0.0; 3];
     for name in [

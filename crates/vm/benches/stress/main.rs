@@ -680,7 +680,7 @@ fn main() {
     let _masked = Masked::asynchronous();
     while lived.tick(TICK) < Duration::from_secs(seconds) {
         let trace = stress.vm.take_trace();
-        recorded += trace.faults.len() as u64 + trace.facts.lost;
+        recorded += trace.faults.len() as u64 + trace.facts.unrecorded;
         for (number, (steps, (last, when))) in stress.steps.iter().zip(&mut moved).enumerate() {
             let now = steps.load(Ordering::Relaxed);
             if now != *last {
@@ -715,7 +715,7 @@ fn main() {
     of_ordered.check();
     wait_for_objects(&vm);
     let trace = vm.take_trace();
-    recorded += trace.faults.len() as u64 + trace.facts.lost;
+    recorded += trace.faults.len() as u64 + trace.facts.unrecorded;
     let statistics = vm.statistics();
     let counted = statistics.counted;
     // A copy out of a map of handler mode is a touch, too.

@@ -23,7 +23,7 @@ pub fn measure() -> Option<Aim> {
         let map = vm.map(object, &options).unwrap();
         let rate = touch_all(map.as_slice(), 1);
         let trace = vm.take_trace();
-        assert_eq!((trace.faults.len() as u64, trace.facts.lost), (PAGES * index as u64, 0));
+        assert_eq!((trace.faults.len() as u64, trace.facts.unrecorded), (PAGES * index as u64, 0));
         rate
     };
     let ways = vec![way("not recorded", || run(0)), way("recorded", || run(1))];
