@@ -69,8 +69,9 @@ impl Entry {
             (Neighbours::Block(pages), _) => {
                 // Fault-around passes marked folios over; a fault in one maps it whole.
                 let marked = |at| memory.is_marked(at) || done.folio.is_some_and(|folio| folio.contains(at));
-                let mapped =
-                    self.map_block(page, pages, |at| memory.is_resident(at) && !marked(at) && arrived(at.alone()));
+                let mapped = self.map_block(page, pages, |at| {
+                    memory.is_resident(at) && !marked(at) && arrived(at.alone())
+                });
                 if let Some(folio) = done.folio.filter(|_| pages > 1) {
                     let start = folio.start().max(self.window.start());
                     self.map(PageRange::new(start, folio.end().min(self.window.end()).max(start)));

@@ -24,6 +24,7 @@ mod need;
 mod pinned;
 mod program;
 mod skipped;
+mod small_disk;
 mod swap;
 mod unsteady;
 
@@ -38,6 +39,7 @@ pub use need::{Doctor, Need, memory_groups, python, task_groups};
 pub use pinned::write_pinned;
 pub use program::Program;
 pub use skipped::{Skipped, log_path};
+pub use small_disk::SmallDisk;
 pub use swap::Swap;
 pub use unsteady::{Failed, Failures};
 

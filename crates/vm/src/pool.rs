@@ -75,7 +75,8 @@ pub struct PoolFigures {
     pub promised_pages: u64,
     /// The lengths of all objects together: as many pages could be resident.
     pub reserved_pages: u64,
-    /// The most frames there may be now. While the pool gives memory back, this is less than the limit it was made with.
+    /// The most frames there may be now; `u64::MAX` where nothing limits them. While the pool gives memory back, this is less than the limit it
+    /// was made with.
     pub limit_pages: u64,
     /// The low watermark: reclaim begins when fewer frames are free. Reads ahead leave this many free.
     pub low_pages: u64,
@@ -130,6 +131,8 @@ struct Handle {
 /// never by faults, and before any other lock.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
+    /// (c) The how manieth pool of this process it is.
+    pub(crate) number: u64,
     pub(crate) frames: FrameCount,
     /// Runs of pages that came; `None` where no frame is ever reclaimed.
     arrivals: Option<ArrayQueue<Arrival>>,
@@ -189,7 +192,9 @@ impl Pool {
         let frames = FrameCount::new(options.limit_bytes / PAGE_SIZE);
         let is_limited = options.limit_bytes != u64::MAX || options.least_bytes.is_some();
         let arrivals = frames.limit().clamp(64, MOST_ARRIVALS) as usize;
+        static POOLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let core = Arc::new(PoolCore {
+            number: POOLS.fetch_add(1, Ordering::Relaxed),
             arrivals: is_limited.then(|| ArrayQueue::new(arrivals)),
             lost: AtomicU32::new(0),
             objects: Mutex::new(BTreeMap::new()),
@@ -348,7 +353,9 @@ impl PoolCore {
             swap_pages: self.swap.used_pages(),
             promised_pages: self.frames.reserved().saturating_sub(resident_pages),
             reserved_pages: self.reserved_pages.load(Ordering::SeqCst),
-            limit_pages: self.frames.limit(),
+            limit_pages: Some(self.frames.limit())
+                .filter(|&limit| limit < u32::MAX.into())
+                .unwrap_or(u64::MAX),
             low_pages,
             high_pages,
         }

@@ -107,7 +107,9 @@ impl Records {
             }
         }
         let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
-        let kind = fault.class as u64 | u64::from(fault.permissions.bits()) << 8 | u64::from(fault.cluster_pages) << 32;
+        let kind = fault.class as u64
+            | u64::from(fault.permissions.bits()) << 8
+            | u64::from(fault.cluster_pages) << 32;
         let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
         let words = [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, kind];
         for (to, word) in slot.words.iter().zip(words) {

@@ -3,7 +3,7 @@
 //! Nobody has to know beforehand that a process will be looked at, so every process with a VM has the socket; a name without a file goes
 //! with the process, however that ends. What cannot be had (no descriptor, no thread) is gone without: the process is not shown then.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -109,14 +109,20 @@ fn now() -> View {
         let shown = SHOWN.lock().anyway();
         shown.vms.iter().filter_map(Weak::upgrade).collect()
     };
-    let mut pools: HashMap<usize, PoolView> = HashMap::new();
+    let mut pools: BTreeMap<u64, PoolView> = BTreeMap::new();
     for vm in vms {
-        let pool = pools.entry(Arc::as_ptr(vm.pool.core()) as usize).or_insert_with(|| {
+        let pool = pools.entry(vm.pool.core().number).or_insert_with(|| {
             let mut largest = vm.pool.objects();
             let objects = largest.len() as u64;
             largest.sort_by_key(|object| std::cmp::Reverse(object.resident_pages));
             largest.truncate(PoolView::LARGEST);
-            PoolView { figures: vm.pool.figures(), objects, largest, ..PoolView::default() }
+            PoolView {
+                number: vm.pool.core().number,
+                figures: vm.pool.figures(),
+                objects,
+                largest,
+                ..PoolView::default()
+            }
         });
         pool.vms += 1;
         pool.maps += vm.maps.load(Ordering::Acquire);

@@ -5,12 +5,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::memfd;
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::MakeError;
+use crate::fault::now_ns;
 use crate::home::Home;
 use crate::object::{Bytes, Contents, Frames, Object};
 use crate::pages::{Words, words};
@@ -29,7 +31,12 @@ pub(crate) struct Swap {
     most_pages: u64,
     /// (a) Pages that have a place in swap files.
     used: AtomicU64,
+    /// (a) Until then (CLOCK_MONOTONIC) the disk is taken to be full.
+    full_until_ns: AtomicU64,
 }
+
+/// So long a disk that was found full is not asked again for more.
+const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// The swap file of one object: sparse, without a name, as long as the object. A page lies where it lies in the object, and
 /// what was never written there reads as zeros.
@@ -46,7 +53,7 @@ struct SwapFile {
 impl Swap {
     pub(crate) fn new(directory: Option<PathBuf>, most_bytes: u64) -> Self {
         let most_pages = if directory.is_some() { most_bytes / PAGE_SIZE } else { 0 };
-        Self { directory, most_pages, used: AtomicU64::new(0) }
+        Self { directory, most_pages, used: AtomicU64::new(0), full_until_ns: AtomicU64::new(0) }
     }
 
     pub(crate) fn used_pages(&self) -> u64 {
@@ -64,9 +71,15 @@ impl Swap {
         Ok(made?.into())
     }
 
+    /// Whether it may have room for a page more.
+    fn has_room(&self) -> bool {
+        self.used_pages() < self.most_pages && now_ns() >= self.full_until_ns.load(Ordering::Relaxed)
+    }
+
     fn take(&self, pages: u64) -> bool {
         let more = |used: u64| Some(used + pages).filter(|&used| used <= self.most_pages);
-        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+        pages == 0
+            || self.has_room() && self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 
     fn give(&self, pages: u64) {
@@ -92,7 +105,15 @@ impl Home for SwapFile {
         if !self.swap.take(fresh) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.file.write_all_at(bytes, offset_bytes).inspect_err(|_| self.swap.give(fresh))?;
+        self.file.write_all_at(bytes, offset_bytes).inspect_err(|error| {
+            self.swap.give(fresh);
+            // Of several pages some may have room.
+            let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+            if is_full && range.len() == 1 {
+                let until = now_ns() + FULL_FOR.as_nanos() as u64;
+                self.swap.full_until_ns.store(until, Ordering::Relaxed);
+            }
+        })?;
         self.fresh(range).for_each(|page| self.places[page.0 as usize].store(1, Ordering::Relaxed));
         self.used.fetch_add(fresh, Ordering::Relaxed);
         Ok(())
@@ -107,7 +128,7 @@ impl Home for SwapFile {
     }
 
     fn takes(&self, page: PageIndex) -> bool {
-        self.swap.used_pages() < self.swap.most_pages || self.has_place(page)
+        self.swap.has_room() || self.has_place(page)
     }
 
     fn is_swap(&self) -> bool {
@@ -178,9 +199,37 @@ mod tests {
     use std::path::Path;
 
     use prepage_sys::cachestat;
+    use prepage_testing::{Need, SmallDisk, has};
 
     use super::*;
     use crate::{MapOptions, Pool, PoolOptions, VmOptions};
+
+    /// Who searches for frames would else try all that has no place there, again and again.
+    #[test]
+    fn a_disk_that_is_full_is_left_alone_for_a_while() {
+        const PAGES: u64 = 256;
+        if !has(Need::Root) {
+            return;
+        }
+        let disk = SmallDisk::new(PAGES / 4 * PAGE_SIZE);
+        let options = PoolOptions::default().swap(disk.path(), 1 << 30);
+        let pool = Pool::with(&options).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.memory(PAGES * PAGE_SIZE).unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        for page in 0..PAGES {
+            map.write_at(page * PAGE_SIZE, &[1]).unwrap();
+        }
+        let reclaimed: u64 = (0..10).map(|_| pool.reclaim(PAGES)).sum();
+        let failed = vm.statistics().counted.write_backs_failed;
+        assert!(
+            (1..=PAGES / 4).contains(&reclaimed) && (1..=PAGES).contains(&failed),
+            "{reclaimed}, {failed}"
+        );
+        std::thread::sleep(FULL_FOR);
+        pool.reclaim(PAGES);
+        assert!(vm.statistics().counted.write_backs_failed > failed, "it is asked again");
+    }
 
     /// Else each page would take memory twice: as a frame, and as zeros in the page cache.
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! prepage-vm 1
 //! process pid=4242 command=qemu
-//! pool limit_pages=4096 resident_pages=4000 … vms=1 maps=2 hard=81234 …     one for each pool
+//! pool number=1 limit_pages=4096 resident_pages=4000 … vms=1 maps=2 hard=81234 …     one for each pool
 //! object pages=65536 resident_pages=4000 unwired_pages=800 dirty_pages=3 name=/a%20file    of the pool above it
 //! end
 //! ```
@@ -27,7 +27,7 @@ pub struct View {
     pub pid: u32,
     /// The name of the process's program.
     pub command: String,
-    /// The pools, in no order.
+    /// The pools, in the order in which they were made.
     pub pools: Vec<PoolView>,
 }
 
@@ -35,6 +35,8 @@ pub struct View {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolView {
+    /// The how manieth pool of its process it is, from 1 on.
+    pub number: u64,
     /// What the pool holds.
     pub figures: PoolFigures,
     /// What its VMs did since they were made, together.
@@ -78,7 +80,12 @@ impl PoolView {
     }
 
     fn numbers_mut(&mut self) -> Vec<(&'static str, &mut u64)> {
-        let own = [("vms", &mut self.vms), ("maps", &mut self.maps), ("objects", &mut self.objects)];
+        let own = [
+            ("number", &mut self.number),
+            ("vms", &mut self.vms),
+            ("maps", &mut self.maps),
+            ("objects", &mut self.objects),
+        ];
         self.figures.fields_mut().into_iter().chain(own).chain(self.counted.fields_mut()).collect()
     }
 }

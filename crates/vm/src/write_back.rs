@@ -8,6 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
@@ -30,6 +31,10 @@ use crate::writes::runs_of;
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
+/// A write that takes so long to fail waited for somebody who does not answer. Others after it would wait as long.
+const SLOW: Duration = Duration::from_secs(1);
+/// After so many of them in a row the rest is refused.
+const SLOW_MAX: u32 = 2;
 /// So many pages may lie between pages that are protected by one call, see `writes`.
 const GAP_PAGES: u64 = 4;
 
@@ -47,29 +52,29 @@ pub(crate) struct Written {
 struct Came {
     written: Vec<PageRange>,
     refused: Vec<PageIndex>,
-    /// How many pages failed since one was written, but for those that a full swap file refuses.
-    failed_in_row: u32,
+    /// How many writes took [`SLOW`] to fail since one succeeded.
+    slow: u32,
     /// The first error.
     outcome: Result<(), FlushError>,
 }
 
 impl Default for Came {
     fn default() -> Self {
-        Self { written: Vec::new(), refused: Vec::new(), failed_in_row: 0, outcome: Ok(()) }
+        Self::after(0)
     }
 }
 
 impl Came {
+    fn after(slow: u32) -> Self {
+        Self { written: Vec::new(), refused: Vec::new(), slow, outcome: Ok(()) }
+    }
+
     fn written_pages(&self) -> u64 {
         self.written.iter().map(|part| part.len()).sum()
     }
 
-    fn fail(&mut self, page: PageIndex, error: FlushError, dirty: &Dirty) {
-        self.refused.push(page);
-        // Where a swap file is full pages that have no place in it are refused, which takes no time, and others are not.
-        let is_full =
-            matches!(&error, FlushError::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull);
-        self.failed_in_row += u32::from(!(dirty.home.is_swap() && is_full));
+    fn fail(&mut self, pages: PageRange, error: FlushError) {
+        self.refused.extend(pages.iter());
         if self.outcome.is_ok() {
             self.outcome = Err(error);
         }
@@ -95,7 +100,7 @@ impl Object {
     /// machine. Threads may go on writing meanwhile; whether their writes are included is decided page by page.
     ///
     /// Pages are written in ascending order. If a page cannot be written the others are still tried, and the first error is
-    /// returned. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were
+    /// returned; only after two writes in a row that took a second or more to fail, as where a server does not answer, the rest is not. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were
     /// written. A later flush writes them again, and reports what is still wrong then.
     ///
     /// # Errors
@@ -275,7 +280,7 @@ impl ObjectCore {
         range: PageRange,
     ) -> Result<u64, FlushError> {
         let mut outcome = Ok(());
-        let mut pages = 0;
+        let (mut pages, mut slow) = (0, 0);
         let mut from = range.start();
         loop {
             // For one batch: a frame that is to go waits for no more.
@@ -292,8 +297,8 @@ impl ObjectCore {
             if batch.is_empty() {
                 return outcome.map(|()| pages);
             }
-            let came = self.write_batch(frames, dirty, &batch, &mut written);
-            pages += came.written_pages();
+            let came = self.write_batch(frames, dirty, &batch, &mut written, slow);
+            (pages, slow) = (pages + came.written_pages(), came.slow);
             outcome = outcome.and(came.outcome);
         }
     }
@@ -314,26 +319,27 @@ impl ObjectCore {
             return batch;
         }
         // Nobody can be told; the next flush tells.
-        self.write_batch(frames, dirty, &batch, &mut written).refused
+        self.write_batch(frames, dirty, &batch, &mut written, 0).refused
     }
 
-    /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that.
+    /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The last `slow` writes before it took long to fail.
     fn write_batch(
         &self,
         frames: &Frames,
         dirty: &Dirty,
         batch: &[PageIndex],
         written: &mut Written,
+        slow: u32,
     ) -> Came {
         // Who let a write happen before the mark was taken has done so when this returns.
         frames.sections.wait();
         let buffer = self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1));
-        let mut all = Came::default();
+        let mut all = Came::after(slow);
         let mut buffer = buffer.map_err(|error| all.outcome = Err(FlushError::System(error))).ok();
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
-                let mut came = Came::default();
+                let mut came = Came::after(all.slow);
                 match &mut buffer {
                     Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len()), &mut came),
                     None => came.refused.extend(run.iter()),
@@ -347,7 +353,7 @@ impl ObjectCore {
                 }
                 all.written.append(&mut came.written);
                 all.refused.append(&mut came.refused);
-                all.outcome = all.outcome.and(came.outcome);
+                (all.outcome, all.slow) = (all.outcome.and(came.outcome), came.slow);
             }
         }
         if let Some(buffer) = buffer {
@@ -373,7 +379,7 @@ impl ObjectCore {
     fn write_run(&self, frames: &Frames, dirty: &Dirty, run: PageRange, bytes: &mut [u8], came: &mut Came) {
         if let Err(source) = frames.memfd.read_at(bytes, run.start().offset_bytes()) {
             let Some((first, rest)) = halves(run) else {
-                return came.fail(run.start(), self.write_error(run, source), dirty);
+                return came.fail(run, self.write_error(run, source));
             };
             let (first_bytes, rest_bytes) = bytes.split_at_mut(first.bytes() as usize);
             self.write_run(frames, dirty, first, first_bytes, came);
@@ -393,17 +399,20 @@ impl ObjectCore {
 
     /// Writes the pages `part`, whose bytes are `bytes`; where that fails, by halves.
     fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8], came: &mut Came) {
-        // It is not this page or that: the file takes nothing any more. Each try may take as long as a dead server is waited for.
-        if came.failed_in_row > 1 {
+        if came.slow >= SLOW_MAX {
             return came.refused.extend(part.iter());
         }
+        let began = Instant::now();
         match (self.write(dirty, part, bytes), halves(part)) {
             (Ok(()), _) => {
-                came.failed_in_row = 0;
+                came.slow = 0;
                 came.written.push(part);
             }
-            (Err(error), None) => came.fail(part.start(), error, dirty),
-            (Err(_), Some((first, rest))) => {
+            (Err(error), halves) => {
+                came.slow += u32::from(began.elapsed() >= SLOW);
+                let Some((first, rest)) = halves.filter(|_| came.slow < SLOW_MAX) else {
+                    return came.fail(part, error);
+                };
                 let (first_bytes, rest_bytes) = bytes.split_at(first.bytes() as usize);
                 self.write_part(dirty, first, first_bytes, came);
                 self.write_part(dirty, rest, rest_bytes, came);
@@ -472,9 +481,8 @@ pub(crate) fn with_cause(error: &FlushError) -> String {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use std::fs::File;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
     use super::*;
     use crate::home::Home;
@@ -487,8 +495,11 @@ mod tests {
     struct Failing {
         file: File,
         writes_fail: AtomicBool,
-        /// Of all pages but this one writes succeed.
-        refused: Mutex<Option<PageIndex>>,
+        /// Of all pages but these writes succeed.
+        refused: Mutex<Vec<PageIndex>>,
+        /// Whether writes take long to fail.
+        is_slow: AtomicBool,
+        tries: AtomicU64,
         /// Held, writes wait.
         writes: Mutex<()>,
         syncs_fail: AtomicBool,
@@ -497,11 +508,15 @@ mod tests {
     impl Home for Arc<Failing> {
         fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
             drop(self.writes.lock().unwrap());
+            self.tries.fetch_add(1, Ordering::SeqCst);
+            if self.is_slow.load(Ordering::SeqCst) {
+                std::thread::sleep(SLOW);
+            }
             if self.writes_fail.load(Ordering::SeqCst) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             let range = PageRange::covering(offset_bytes, bytes.len() as u64);
-            if self.refused.lock().unwrap().is_some_and(|page| range.contains(page)) {
+            if self.refused.lock().unwrap().iter().any(|&page| range.contains(page)) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             self.file.write(offset_bytes, bytes)
@@ -533,6 +548,8 @@ mod tests {
             file: file.reopen().unwrap(),
             writes_fail: AtomicBool::new(false),
             refused: Mutex::default(),
+            is_slow: AtomicBool::new(false),
+            tries: AtomicU64::new(0),
             writes: Mutex::default(),
             syncs_fail: AtomicBool::new(false),
         });
@@ -571,23 +588,40 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_a_page_that_cannot_be_written_are_written() {
+    fn neighbours_of_pages_that_cannot_be_written_are_written() {
         let (file, home, object, map) = failing();
-        *home.refused.lock().unwrap() = Some(PageIndex(3));
+        *home.refused.lock().unwrap() = vec![PageIndex(2), PageIndex(3)];
         map.write_at(0, &[1; (PAGES * PAGE_SIZE) as usize]).unwrap();
         let failed = object.flush(object.pages()).unwrap_err();
-        assert!(matches!(failed, FlushError::Write { page: PageIndex(3), .. }), "{failed}");
-        assert_eq!(object.dirty_pages(), 1);
+        assert!(matches!(failed, FlushError::Write { page: PageIndex(2), .. }), "{failed}");
+        assert_eq!(object.dirty_pages(), 2);
         let firsts = || {
             let bytes = std::fs::read(file.path()).unwrap();
             bytes.iter().copied().step_by(PAGE_SIZE as usize).collect::<Vec<_>>()
         };
-        assert_eq!(firsts(), [1, 1, 1, 0, 1, 1, 1, 1]);
+        assert_eq!(firsts(), [1, 1, 0, 0, 1, 1, 1, 1]);
         let counted = object.core.vm.figures.counted();
-        assert_eq!((counted.pages_written_back, counted.write_backs_failed), (PAGES - 1, 1));
-        *home.refused.lock().unwrap() = None;
+        assert_eq!((counted.pages_written_back, counted.write_backs_failed), (PAGES - 2, 2));
+        home.refused.lock().unwrap().clear();
         object.flush(object.pages()).unwrap();
         assert_eq!((firsts(), object.dirty_pages()), (vec![1; PAGES as usize], 0));
+    }
+
+    /// Each try may take as long as a dead server is waited for.
+    #[test]
+    fn who_does_not_answer_is_asked_no_more_than_for_two_pages() {
+        let (_file, home, object, map) = failing();
+        for page in [0, 3, 5, 7] {
+            map.write_at(page * PAGE_SIZE, &[1]).unwrap();
+        }
+        let fails =
+            |fails| [&home.writes_fail, &home.is_slow].map(|flag| flag.store(fails, Ordering::SeqCst));
+        fails(true);
+        object.flush(object.pages()).unwrap_err();
+        assert_eq!((home.tries.load(Ordering::SeqCst), object.dirty_pages()), (2, 4));
+        fails(false);
+        object.flush(object.pages()).unwrap();
+        assert_eq!(object.dirty_pages(), 0);
     }
 
     #[test]

@@ -64,7 +64,17 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
         (pid.clone(), &16384.into())
     );
     assert_eq!((&process["pools"][0]["hard"], &process["pools"][0]["dirty_pages"]), (&0.into(), &0.into()));
-    drop((object, vm));
+    // In order, or rates would be those of two pools.
+    let others: Vec<Vm> = (0..8).map(|_| Vm::new(VmOptions::default()).unwrap()).collect();
+    let json = sandbox.output(&["vm", "top", "--pid", &pid, "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let pools = json["processes"][0]["pools"].as_array().unwrap();
+    assert_eq!(pools.len(), 1 + others.len());
+    assert!(pools.is_sorted_by_key(|pool| pool["number"].as_u64().unwrap()), "{pools:?}");
+    assert_eq!(pools[1]["limit_pages"], Value::Null);
+    let shown = sandbox.output(&["vm", "top", "--pid", &pid]);
+    assert_eq!(text(&shown.stdout).matches(" none ").count(), others.len(), "{shown:?}");
+    drop((object, vm, others));
     let shown = sandbox.output(&["vm", "top", "--once", "--pid", &pid]);
     assert!(text(&shown.stdout).contains("no process of yours uses prepage-vm"), "{shown:?}");
     // Its command line knows no VM.

@@ -160,17 +160,15 @@ impl Look {
         self.views.iter().any(|view| view.pid == pid) || self.failed.iter().any(|failed| failed.0 == pid)
     }
 
-    fn pools(&self) -> impl Iterator<Item = (&View, usize, &PoolView)> {
-        self.views
-            .iter()
-            .flat_map(|view| view.pools.iter().enumerate().map(move |(nth, pool)| (view, nth, pool)))
+    fn pools(&self) -> impl Iterator<Item = (&View, &PoolView)> {
+        self.views.iter().flat_map(|view| view.pools.iter().map(move |pool| (view, pool)))
     }
 
     fn print(&self, last: Option<&Self>, objects: usize, out: &mut impl Write) -> Result<()> {
-        let before: HashMap<(u32, usize), &PoolView> = last
+        let before: HashMap<(u32, u64), &PoolView> = last
             .iter()
             .flat_map(|look| look.pools())
-            .map(|(view, nth, pool)| ((view.pid, nth), pool))
+            .map(|(view, pool)| ((view.pid, pool.number), pool))
             .collect();
         let seconds = last.map(|last| (self.when - last.when).as_secs_f64());
         let counts = ["faults", "reads", "waits", "reclaimed", "again", "swapped"];
@@ -181,8 +179,8 @@ impl Look {
         // Of the counts, faults and what is reclaimed say most; of the sizes, those that pools always have.
         let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
             .spare(&[14, 13, 11, 10, 8, 6, 7]);
-        for (view, nth, pool) in self.pools() {
-            let old = before.get(&(view.pid, nth)).map(|old| counts_of(old));
+        for (view, pool) in self.pools() {
+            let old = before.get(&(view.pid, pool.number)).map(|old| counts_of(old));
             let counts = counts_of(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
                 (Some(seconds), Some(old)) => format!("{:.0}", now.saturating_sub(old[at]) as f64 / seconds),
                 (Some(_), None) => "-".to_owned(),
@@ -273,7 +271,7 @@ fn counts_of(pool: &PoolView) -> [u64; 6] {
 /// `None` of a pool without a limit.
 fn limit_pages(pool: &PoolView) -> Option<u64> {
     let limit = pool.figures.limit_pages;
-    (limit < u64::MAX / PAGE_SIZE).then_some(limit)
+    (limit != u64::MAX).then_some(limit)
 }
 
 #[cfg(test)]
