@@ -71,9 +71,16 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
         ),
         (Pattern::Stride { pages: 1 }, Cache::Cold) => {
             let study = if is_of_study { " In the study there are 58." } else { "" };
+            // Within a sweep page numbers only rise.
+            let first_sweep =
+                1 + run.faults.windows(2).take_while(|pair| pair[0].page <= pair[1].page).count();
+            let sweeps = match run.faults.len().saturating_sub(first_sweep) {
+                0 => "Only the first of the 4096 sweeps faults.".to_owned(),
+                later => format!("{} came behind the first of the 4096 sweeps.", counted(later, "fault")),
+            };
             format!(
                 "The pages are touched in the order of the sequential run, but one at every access instead of one in 4096, so that the disk can fall behind. Touches of pages whose read had not begun are \
-                 disk faults, here {}.{study} {mapped}.{folios}{waits} Only the first of the 4096 sweeps faults.",
+                 disk faults, here {}.{study} {mapped}.{folios}{waits} {sweeps}",
                 disk.count
             )
         }
@@ -125,10 +132,15 @@ mod tests {
     use crate::experiment::{Experiment, FileFault, Run};
 
     fn said(cache: Cache, read_ahead_kib: u64, classes: &[FaultClass]) -> String {
-        let fault = |&class| FileFault { page: PageIndex(0), cost_ns: Some(1000), class };
+        let faults: Vec<_> = classes.iter().map(|&class| (0, class)).collect();
+        said_of(Pattern::Sequential, cache, read_ahead_kib, &faults)
+    }
+
+    fn said_of(pattern: Pattern, cache: Cache, read_ahead_kib: u64, faults: &[(u64, FaultClass)]) -> String {
+        let fault = |&(page, class)| FileFault { page: PageIndex(page), cost_ns: Some(1000), class };
         let run = Run {
-            experiment: Experiment { pattern: Pattern::Sequential, cache },
-            faults: classes.iter().map(fault).collect(),
+            experiment: Experiment { pattern, cache },
+            faults: faults.iter().map(fault).collect(),
             other_faults: 0,
             facts: TraceFacts::default(),
         };
@@ -152,5 +164,19 @@ mod tests {
         assert!(said(Cache::Cold, 0, &[FaultClass::Disk]).contains("Without read-ahead"));
         assert!(said(Cache::Cold, 128, &[FaultClass::Disk, FaultClass::Cached]).contains("mean of 1.0 µs"));
         assert!(!said(Cache::Cold, 128, &[FaultClass::Disk]).contains("mean of"));
+    }
+
+    #[test]
+    fn sweeps_behind_the_first_are_told_where_they_fault() {
+        let of = |pages: &[u64]| {
+            let faults: Vec<_> = pages.iter().map(|&page| (page, FaultClass::Cached)).collect();
+            said_of(Pattern::Stride { pages: 1 }, Cache::Cold, 128, &faults)
+        };
+        // A disk fault and its retry are of one page.
+        for first in [&[][..], &[0], &[0, 0, 16, 63]] {
+            assert!(of(first).ends_with("Only the first of the 4096 sweeps faults."), "{}", of(first));
+        }
+        let told = of(&[0, 16, 63, 3, 5, 1]);
+        assert!(told.ends_with("3 faults came behind the first of the 4096 sweeps."), "{told}");
     }
 }

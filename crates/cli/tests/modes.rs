@@ -252,4 +252,9 @@ fn the_yardstick_writes_a_profile_and_passes_the_exit_code_on() {
     let names = learned("/usr/bin:/bin");
     assert!(names.contains("names"), "{names}");
     assert_eq!(learned("/no/such/place:/no/other/place:/usr/bin:/bin"), names);
+    // A link in front of it is no part of the program.
+    let links = sandbox.path().join("links");
+    std::fs::create_dir(&links).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_prepage"), links.join("sh")).unwrap();
+    assert_eq!(learned(&format!("{}:/usr/bin:/bin", links.display())), names);
 }

@@ -42,6 +42,13 @@ impl Chill {
         }
     }
 
+    /// What cold starts find in memory all the same, and why; `None` where they find nothing.
+    pub fn leaves_warm(self) -> Option<&'static str> {
+        let why = "only root may drop all caches, and not in every container: only the program's own files are evicted, directories and inodes \
+                   stay warm";
+        (self == Self::OwnFiles).then_some(why)
+    }
+
     /// Makes the cache cold for the program of `profile`.
     pub fn apply(self, profile: &Profile) -> io::Result<()> {
         match self {

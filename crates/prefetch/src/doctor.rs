@@ -17,6 +17,8 @@ use serde::Serialize;
 
 use prepage_profiles::{Layer, Stores, chain};
 
+use crate::config::{Config, KEYS};
+
 /// How far something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,9 +48,11 @@ pub struct Check {
 
 /// Looks at everything.
 pub fn examine() -> Vec<Check> {
+    let config = Config::load();
     vec![
         prefetching(),
-        store(),
+        configuration(&config),
+        store(&config),
         memory(),
         processors(),
         watching(),
@@ -93,19 +97,33 @@ fn prefetching() -> Check {
     Check { essential: true, ..check(name, state, found, remedy) }
 }
 
-fn store() -> Check {
+fn configuration(config: &Config) -> Check {
+    let origin = |key: &str| {
+        let at = KEYS.iter().position(|known| *known == key)?;
+        Some(format!("{key} = no ({})", config.origins[at].as_ref()?))
+    };
+    let switches = [("enabled", config.enabled), ("learn", config.learn)];
+    let off = switches.into_iter().filter(|(_, on)| !on).filter_map(|(key, _)| origin(key));
+    let mistakes = config.mistakes.first().map(|first| match config.mistakes.len() {
+        1 => first.to_string(),
+        all => format!("{all} mistakes, the first: {first}"),
+    });
+    let found: Vec<String> = off.chain(mistakes).collect();
+    let name = "configuration";
+    match &found[..] {
+        [] => check(name, State::Ok, "nothing is switched off", None),
+        found => check(name, State::Limited, found.join("; "), Some("prepage config")),
+    }
+}
+
+fn store(config: &Config) -> Check {
     let name = "profile store";
-    let result = Stores::of_user().and_then(|stores| {
+    let result = Stores::of_user().map(|stores| stores.keeping(config.store_bytes_max)).and_then(|stores| {
         stores.room_by_trial(Layer::User).and_then(|()| stores.directory(Layer::User).map(ToOwned::to_owned))
     });
     let checked = match result {
         Ok(directory) => check(name, State::Ok, directory.display().to_string(), None),
-        Err(error) => {
-            let cause =
-                std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            let remedy = "set PREPAGE_STORE to a directory of your own (mode 0700) on a disk with room";
-            check(name, State::Missing, format!("{error}{cause}"), Some(remedy))
-        }
+        Err(error) => check(name, State::Missing, chain(&error), Some(error.remedy())),
     };
     Check { essential: true, ..checked }
 }

@@ -454,6 +454,22 @@ impl Found {
     }
 }
 
+/// Whether `config` wants starts of `command` by this process to be prefetched and learned: by the name and the path by which it is called, by its file,
+/// by what wrappers in front of it start and what runs it where it is a script, and by the control groups of this process.
+///
+/// # Errors
+/// Where the program, or what runs it, is not found.
+pub fn wants(config: &Config, command: &[OsString]) -> std::io::Result<bool> {
+    let name = &command[0];
+    let mut found = Found::of(&program::find(name)?, std::process::id(), command)?;
+    if found.is_wanted_by(config, name)
+        && let Some(call) = found.call.in_the_end()?
+    {
+        found.context.key = call.key();
+    }
+    Ok(found.is_wanted_by(config, name))
+}
+
 /// Whether `config` wants starts with this key.
 pub(crate) fn is_wanted(config: &Config, key: &ProgramKey) -> bool {
     config.wants(key.role.split(' ').next().unwrap_or_default().as_ref(), Path::new(&key.program))

@@ -38,15 +38,13 @@ impl StartContextPaths {
 
     /// As the variables of an environment say, which `variable` gives.
     fn made_absolute(variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let path = |name| {
-            let value = variable(name).filter(|value| !value.is_empty())?;
-            std::path::absolute(value).ok()
-        };
+        let store = variable("PREPAGE_STORE").filter(|value| !value.is_empty());
+        let store = store.and_then(|value| std::path::absolute(value).ok());
         let layers = variable("PREPAGE_LAYERS")
             .map(|value| std::env::split_paths(&value).filter(|path| path.is_absolute()).collect::<Vec<_>>());
         // A relative one is ignored: each directory would have a store of its own.
-        let state_home = variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        Self { store: path("PREPAGE_STORE"), state_home, home: path("HOME"), layers }
+        let home = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        Self { store, state_home: home("XDG_STATE_HOME"), home: home("HOME"), layers }
     }
 }
 
@@ -72,5 +70,8 @@ mod tests {
             assert_eq!(place(&of("XDG_STATE_HOME", relative)), PathBuf::from("/home/x/.local/state/prepage"));
         }
         assert_eq!(place(&of("PREPAGE_STORE", "store")), std::env::current_dir().unwrap().join("store"));
+        for relative in ["home", ""] {
+            assert!(crate::Stores::for_uid(7, &of("HOME", relative)).is_err(), "{relative}");
+        }
     }
 }

@@ -381,10 +381,10 @@ impl Stores {
     /// # Errors
     /// Why it is not followed.
     pub fn at_path(&self, layer: Layer, path: &Path) -> Result<Option<Profile>, StoreError> {
-        let Some(directory) = trust::open_directory(self.directory(layer)?, self.uid)? else {
-            return Ok(None);
-        };
-        let stored = self.read_file(directory.as_fd(), Layer::Vendor, path)?;
+        let is_its = |one: &(Layer, &Path)| one.0 == layer && path.parent() == Some(one.1);
+        let Some((_, directory)) = self.directories().find(is_its) else { return Ok(None) };
+        let Some(opened) = trust::open_directory(directory, self.uid)? else { return Ok(None) };
+        let stored = self.read_file(opened.as_fd(), Layer::Vendor, path)?;
         stored.map(|stored| Ok(stored.decode()?.0)).transpose()
     }
 

@@ -12,8 +12,10 @@ use crate::trust::Refused;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Neither `$PREPAGE_STORE`, `$XDG_STATE_HOME` nor `$HOME` says where.
-    #[error("no place for profiles: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set")]
+    /// Neither `$PREPAGE_STORE`, `$XDG_STATE_HOME` nor `$HOME` says where: relative paths of the latter two do not count.
+    #[error(
+        "no place for profiles: PREPAGE_STORE is not set, and neither XDG_STATE_HOME nor HOME is an absolute path"
+    )]
     Nowhere,
     /// A directory or file belongs to somebody else or is open to others.
     #[error(transparent)]

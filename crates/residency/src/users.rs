@@ -1,6 +1,6 @@
 //! The processes that keep a file's pages in memory, because they have them mapped or locked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use prepage_sys::device_number;
@@ -23,13 +23,20 @@ pub struct User {
     pub locked_bytes: u64,
 }
 
-/// Who has mapped which file, as /proc/PID/smaps shows: of all processes to root, of one's own to others.
+/// Who has mapped which file, as /proc tells: of all processes to root, of one's own to others.
+///
+/// /proc/PID/maps has the files, and costs the kernel little. How much of them is in use /proc/PID/smaps has, for which the kernel walks through
+/// the process's page tables, its anonymous memory included: it is read only of processes that have mapped a file that is asked about.
 #[derive(Debug, Default)]
 pub struct Users {
+    mapped_by: HashMap<FileKey, Vec<u32>>,
+    /// As far as it was asked about.
     by_file: HashMap<FileKey, Vec<User>>,
+    /// Processes whose /proc/PID/smaps was read.
+    read: HashSet<u32>,
 }
 
-/// A file in /proc/PID/smaps (bytes of its path that are not UTF-8 are replaced): by device and inode, and by path, for file systems in layers show another device there
+/// A file in /proc/PID/maps (bytes of its path that are not UTF-8 are replaced): by device and inode, and by path, for file systems in layers show another device there
 /// than stat(2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum FileKey {
@@ -43,24 +50,42 @@ impl Users {
         let mut users = Self::default();
         for pid in processes() {
             // A process that ended meanwhile maps nothing.
-            let Ok(smaps) = proc_file::read_text(format!("/proc/{pid}/smaps")) else { continue };
-            let comm = proc_file::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
-            users.add(pid, comm.trim_end(), &smaps);
+            let Ok(maps) = proc_file::read_text(format!("/proc/{pid}/maps")) else { continue };
+            let files: HashSet<FileKey> = maps.lines().filter_map(file_of).flatten().collect();
+            files.into_iter().for_each(|file| users.mapped_by.entry(file).or_default().push(pid));
         }
         users
     }
 
     /// Who has mapped pages of `opened`: those with most first.
-    pub fn of(&self, opened: &Opened) -> Vec<User> {
-        let by_inode = self.by_file.get(&FileKey::Inode(opened.inode.0, opened.inode.1));
-        let found = by_inode.or_else(|| {
-            let path = Path::canonicalize(&opened.path).ok()?;
-            self.by_file.get(&FileKey::Path(path.to_string_lossy().into_owned()))
-        });
-        let mut users = found.cloned().unwrap_or_default();
+    pub fn of(&mut self, opened: &Opened) -> Vec<User> {
+        let inode = FileKey::Inode(opened.inode.0, opened.inode.1);
+        let key = match self.mapped_by.contains_key(&inode) {
+            true => Some(inode),
+            false => {
+                let path = Path::canonicalize(&opened.path).ok();
+                path.map(|path| FileKey::Path(path.to_string_lossy().into_owned()))
+            }
+        };
+        let Some((key, pids)) = key.and_then(|key| self.mapped_by.get_key_value(&key)) else {
+            return Vec::new();
+        };
+        let (key, pids) = (key.clone(), pids.clone());
+        pids.into_iter().for_each(|pid| self.read(pid));
+        let mut users = self.by_file.get(&key).cloned().unwrap_or_default();
         users.retain(|user| user.mapped_bytes > 0);
         users.sort_by_key(|user| (std::cmp::Reverse(user.mapped_bytes), user.pid));
         users
+    }
+
+    /// Reads how much process `pid` uses of its files, unless that was read before.
+    fn read(&mut self, pid: u32) {
+        if self.read.insert(pid)
+            && let Ok(smaps) = proc_file::read_text(format!("/proc/{pid}/smaps"))
+        {
+            let comm = proc_file::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
+            self.add(pid, comm.trim_end(), &smaps);
+        }
     }
 
     fn add(&mut self, pid: u32, comm: &str, smaps: &str) {
@@ -124,13 +149,30 @@ mod tests {
         let path = dir.path().join(OsStr::from_bytes(b"mapped \xff file"));
         fs::write(&path, vec![1; 1 << 20]).unwrap();
         let opened = Spot::file(&path).open().unwrap();
-        let me = |users: Users| users.of(&opened).into_iter().find(|user| user.pid == std::process::id());
+        let me = |mut users: Users| users.of(&opened).into_iter().find(|user| user.pid == std::process::id());
         assert_eq!(me(Users::now()), None);
         let mapping = FileMapping::new(opened.file.as_fd(), opened.ranges[0]).unwrap();
         assert_eq!(me(Users::now()), None, "mapped, and nothing touched");
         assert_eq!(mapping.byte(0), 1);
         let user = me(Users::now()).expect("a page is in use");
         assert!(user.mapped_bytes >= 4096 && user.mapped_bytes <= 1 << 20 && user.locked_bytes == 0);
+    }
+
+    /// That of a database may take the kernel minutes.
+    #[test]
+    fn page_tables_are_walked_of_processes_that_have_mapped_the_file_alone() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (mapped, other) = (dir.path().join("mapped"), dir.path().join("other"));
+        for path in [&mapped, &other] {
+            fs::write(path, vec![1; 4096]).unwrap();
+        }
+        let [opened, other] = [&mapped, &other].map(|path| Spot::file(path).open().unwrap());
+        let _mapping = FileMapping::new(opened.file.as_fd(), opened.ranges[0]).unwrap();
+        let mut users = Users::now();
+        users.of(&other);
+        assert!(users.read.is_empty(), "{:?}", users.read);
+        users.of(&opened);
+        assert_eq!(users.read, HashSet::from([std::process::id()]));
     }
 
     #[test]

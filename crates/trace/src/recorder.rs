@@ -50,6 +50,8 @@ pub struct RecordOptions {
     pub filters: Filters,
     /// What tells which touches of a command are not recorded exactly, for [`TraceFacts::exact`].
     pub exact: Option<ExactSource>,
+    /// A command as its user called it, for [`TraceFacts::command`], where the scope's is another.
+    pub called: Option<Vec<OsString>>,
     /// Ends the recording after this time.
     pub duration: Option<Duration>,
     /// What is to be done before a command begins.
@@ -226,9 +228,10 @@ impl Recorder {
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
         pairing.origin_ns = origin_ns;
+        let called = options.called.as_deref().unwrap_or(command);
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let facts = TraceFacts {
-            command: command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+            command: called.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
             pids: if let Scope::Processes(pids) = scope { pids.clone() } else { Vec::new() },
             unread_maps,
             system_wide: matches!(scope, Scope::System),

@@ -25,6 +25,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::cold::drop_caches;
+use prepage_profiles::program::past_stand_ins;
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::readahead::ReadAhead;
@@ -82,7 +83,8 @@ pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick,
 
 /// What a run uses, the records lost, and its wait status. To be called while the process has one thread.
 pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), BenchError> {
-    let waiting = spawn_waiting(command).map_err(failed(START))?;
+    // A link would have prepage's own pages learned as the program's.
+    let waiting = spawn_waiting(&past_stand_ins(command)).map_err(failed(START))?;
     // Those that ask this process to end go to the program; the read-ahead is restored in any case.
     let signals = Signals::take_over(&endings()).map_err(failed(START))?;
     let probe = Probe { faults: FaultEvents::Ends, page_cache: PageCacheEvents::Added, ..Probe::default() };

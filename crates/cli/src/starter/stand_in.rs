@@ -25,20 +25,20 @@ const PASSED: &str = "PREPAGE_PASSED";
 
 /// The name of the program to stand in for; `None` where this was called by its own name.
 pub fn name(args: &[OsString]) -> Option<OsString> {
-    let called = Path::new(args.first()?).file_name()?;
-    // Login shells are called with a dash in front.
-    let called = called.to_str().and_then(|name| name.strip_prefix('-')).map_or(called, OsStr::new);
-    if called.is_empty() || is_own(called) {
-        return None;
-    }
-    // Callers may give any name (`exec -a`): which link was executed is the kernel's word.
+    let called = Path::new(args.first()?);
+    // Callers may give any name (`exec -a`), or none: which link was executed is the kernel's word.
     let executed = Path::new(executed());
     match executed.file_name() {
         Some(file) if is_own(file) => None,
         Some(file) if !is_descriptor(executed) && (are_deadly() || is_stand_in(executed)) => {
             Some(file.to_owned())
         }
-        _ => Some(called.to_owned()),
+        _ => {
+            let called = called.file_name()?;
+            // Login shells are called with a dash in front.
+            let called = called.to_str().and_then(|name| name.strip_prefix('-')).map_or(called, OsStr::new);
+            (!called.is_empty() && !is_own(called)).then(|| called.to_owned())
+        }
     }
 }
 

@@ -82,7 +82,9 @@ fn measure(path: &Path, device: &Device, cache: Option<&Cache>) -> Result<Calibr
             say!("prepage: not kept: {}", chain(&error));
             say!("  try: {}", error.remedy());
         }
-        None => say!("prepage: not kept: none of PREPAGE_STORE, XDG_STATE_HOME and HOME is set"),
+        None => say!(
+            "prepage: not kept: PREPAGE_STORE is not set, and neither XDG_STATE_HOME nor HOME is an absolute path"
+        ),
     }
     Ok(calibration)
 }

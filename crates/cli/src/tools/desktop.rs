@@ -1,14 +1,15 @@
 //! Programs started from menus: copies of .desktop files whose Exec lines go through prepage.
 //!
-//! The copies lie in `$XDG_DATA_HOME/applications`, which desktops prefer to the system's (XDG Base Directory, Desktop Entry
-//! Specification). A key of ours in each says that it is a copy and of what; others are never touched.
+//! The copies lie in `$XDG_DATA_HOME/applications`, root's in `/usr/local/share/applications`, which desktops prefer to those of packages (XDG Base
+//! Directory, Desktop Entry Specification). A key of ours in each says that it is a copy and of what; others are never touched.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use prepage_profiles::program::find_all;
+use prepage_profiles::trust;
 
 use crate::output;
 
@@ -37,9 +38,12 @@ pub fn enable(name: &str, starter: &Path) -> Result<()> {
             say!("prepage: {} is your own, and stays as it is", copy.display());
             continue;
         }
-        fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        // As a whole: desktops watch the directory.
-        output::replace(&copy, |out| out.write_all(text.as_bytes()))?;
+        let made_directory = match is_root() {
+            true => trust::create_directory(&own, 0o755),
+            false => fs::create_dir_all(&own),
+        };
+        made_directory.with_context(|| own.display().to_string())?;
+        write(&copy, &text)?;
         made += 1;
     }
     if made == 0 {
@@ -53,11 +57,27 @@ pub fn disable(name: &str) -> Result<bool> {
     let copies: Vec<_> = copies().filter(|(_, text)| is_for(text, name)).collect();
     for (copy, text) in &copies {
         match without(text, name) {
-            Some(text) => output::replace(copy, |out| out.write_all(text.as_bytes()))?,
+            Some(text) => write(copy, &text)?,
             None => fs::remove_file(copy).with_context(|| copy.display().to_string())?,
         }
     }
     Ok(!copies.is_empty())
+}
+
+/// As a whole: desktops watch the directory.
+fn write(copy: &Path, text: &str) -> Result<()> {
+    output::replace(copy, |out| out.write_all(text.as_bytes()))?;
+    if is_root() {
+        // One that others may not read would hide the program from their menus.
+        fs::set_permissions(copy, Permissions::from_mode(0o644))
+            .with_context(|| copy.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Whether the copies are everybody's.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// The programs that there are copies for.
@@ -173,6 +193,10 @@ fn quoted(text: &str) -> String {
 }
 
 fn own_directory() -> Result<PathBuf> {
+    // Read before /usr/share.
+    if is_root() {
+        return Ok("/usr/local/share/applications".into());
+    }
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
     Ok(data.context("HOME is not set: no place for .desktop files")?.join("applications"))

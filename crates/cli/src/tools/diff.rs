@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     match print(args, &diff, worse) {
         // The verdict is known though nobody reads on.
-        Err(error) if !crate::is_broken_pipe(&error) => Err(error),
+        Err(error) if !crate::output::is_unread(&error) => Err(error),
         _ if worse => Ok(ExitCode::from(WORSE)),
         _ => Ok(ExitCode::SUCCESS),
     }

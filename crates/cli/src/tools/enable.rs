@@ -14,7 +14,7 @@ use prepage_profiles::trust;
 
 use crate::desktop;
 use crate::remedy::{self, Remedied, Try};
-use crate::starter::starter;
+use crate::starter::{check_is_of_root, starter};
 use crate::table::table;
 
 /// Options of `prepage enable`.
@@ -49,18 +49,20 @@ pub fn enable(args: &EnableArgs) -> Result<ExitCode> {
         return links.list();
     }
     let starter = starter()?;
-    let mut failed = false;
+    // Root's links are everybody's.
+    check_is_of_root(&starter)?;
+    let (mut failed, mut linked) = (false, Vec::new());
     for name in &args.programs {
-        let done = links.add(name, &starter).and_then(|()| match args.desktop {
-            true => desktop::enable(name, &starter),
-            false => Ok(()),
+        let done = links.add(name, &starter).and_then(|()| {
+            linked.push(name.clone());
+            if args.desktop { desktop::enable(name, &starter) } else { Ok(()) }
         });
         if let Err(error) = done {
             remedy::say(&format!("{name}: "), &error);
             failed = true;
         }
     }
-    links.tell_path(&args.programs);
+    links.tell_path(&linked);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -170,8 +172,14 @@ impl Links {
             return Ok(ExitCode::SUCCESS);
         }
         let mut table = table(&["program", "starts", "menus"], &[]).whole(1);
+        let mut end = ExitCode::SUCCESS;
         for name in &names {
             let starts = match find_all(name.as_ref()).first() {
+                // What the link leads to.
+                _ if !self.0.join(name).exists() => {
+                    end = ExitCode::FAILURE;
+                    format!("nothing: prepage is not there any more (prepage enable {name})")
+                }
                 Some(program) => program.display().to_string(),
                 None => format!("nothing: not in PATH (prepage disable {name})"),
             };
@@ -180,7 +188,7 @@ impl Links {
         }
         writeln!(crate::output::text(), "{}", table.lines(crate::output::width()))?;
         self.tell_path(&names);
-        Ok(ExitCode::SUCCESS)
+        Ok(end)
     }
 
     /// Says what to add to the shell's profile where PATH does not have the links in front of the programs.

@@ -30,6 +30,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut importer = Importer::open(&args.file)?;
     let mut writer = TraceWriter::create(&args.output)?;
+    writer.rescued().into_iter().for_each(crate::record::tell_rescued);
     let summary = match copy(&mut importer, &mut writer) {
         Ok(summary) => summary,
         // The perf.data is still there: a part of it in a file of its own would be taken for a recording that was killed.

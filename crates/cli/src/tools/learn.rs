@@ -43,8 +43,9 @@ enum LayerChoice {
 impl LayerChoice {
     fn layer(self) -> Layer {
         let is_root = rustix::process::geteuid().is_root();
+        let names_store = std::env::var_os("PREPAGE_STORE").is_some_and(|store| !store.is_empty());
         match self {
-            Self::Auto if is_root && std::env::var_os("PREPAGE_STORE").is_none() => Layer::Machine,
+            Self::Auto if is_root && !names_store => Layer::Machine,
             Self::Auto | Self::User => Layer::User,
             Self::Machine => Layer::Machine,
             Self::Vendor => Layer::Vendor,

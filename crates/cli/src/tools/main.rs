@@ -112,7 +112,7 @@ enum Command {
 fn main() -> ExitCode {
     prepage_sys::exec::hear_of_children();
     run().unwrap_or_else(|error| {
-        if is_broken_pipe(&error) {
+        if output::is_unread(&error) {
             return ExitCode::SUCCESS;
         }
         remedy::say("", &error);
@@ -161,10 +161,4 @@ fn run() -> Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(&args),
     }
-}
-
-/// Whether `error` only says that nobody reads on.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let mut reasons = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-    reasons.any(|reason| reason.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -12,6 +12,7 @@ use prepage_core::quantity::counted;
 use prepage_display::number::known;
 use prepage_prefetch::cold::Chill;
 use prepage_prefetch::config::Config;
+use prepage_prefetch::launch;
 use prepage_prefetch::learn::learn;
 use prepage_prefetch::measure::{
     Comparison, Figures, MeasureError, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
@@ -69,8 +70,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn measured(args: &Args) -> Result<ExitCode> {
-    let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
-    if !Config::load().wants(&args.command[0], key.program.as_ref()) {
+    let not_started = |error| not_started(&args.command, error);
+    let key = ProgramKey::of(&args.command).map_err(not_started)?;
+    if !launch::wants(&Config::load(), &args.command).map_err(not_started)? {
         let role = &key.role;
         let what =
             format!("{role}: excluded or switched off by the configuration: nothing would be prefetched");
@@ -86,8 +88,8 @@ fn measured(args: &Args) -> Result<ExitCode> {
         None => learn_first(args, &stores, &key)?,
     };
     let chill = Chill::best();
-    if chill == Chill::OwnFiles && !args.warm {
-        say!("prepage: not root: only the program's own files are evicted, directories and inodes stay warm");
+    if let Some(warm) = chill.leaves_warm().filter(|_| !args.warm) {
+        say!("prepage: {warm}");
     }
     let measurement = Measurement {
         command: args.command.clone(),

@@ -1,6 +1,7 @@
 //! Files that commands write, and standard output. Errors of writing name what could not be written.
 
-use std::fs::File;
+use std::fmt;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, LineWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -36,8 +37,8 @@ where
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return fill(&mut Named { file: File::create(path).with_context(context)?, name: &name });
     }
-    // What a link points to is replaced, not the link.
-    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // What a link points to is replaced, not the link, and made where it is missing.
+    let path = &led_to(path);
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     // A directory may be one to put files in and not to list.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -47,6 +48,15 @@ where
     let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
     fill(&mut Named { file: new.file(), name: &name })?;
     new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
+}
+
+/// Where `path` leads, as far as links go.
+fn led_to(path: &Path) -> PathBuf {
+    /// The kernel follows no more (path_resolution(7)).
+    const LINKS_MAX: usize = 40;
+    let next = |path: &PathBuf| Some(path.parent()?.join(fs::read_link(path).ok()?));
+    let all = std::iter::successors(Some(path.to_owned()), next);
+    all.take(LINKS_MAX).last().unwrap_or_else(|| path.to_owned())
 }
 
 /// Writes a new file in the temporary directory, where others may write too, with `write`: under a name that begins with `begin`, ends with `end`,
@@ -63,7 +73,7 @@ where
     let name = path.display().to_string();
     let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
     let mut named = Named { file: file.with_context(|| cannot_be_written(&name))?, name: &name };
-    let written = fill(&mut named, write).inspect_err(|_| drop(std::fs::remove_file(&path)));
+    let written = fill(&mut named, write).inspect_err(|_| drop(fs::remove_file(&path)));
     written.map(|()| path)
 }
 
@@ -82,7 +92,7 @@ where
 /// Where both are one regular file.
 pub fn keep_input(output: &Path, input: &Path) -> Result<()> {
     let inode = |path: &Path| {
-        let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let metadata = path.metadata().ok().filter(fs::Metadata::is_file)?;
         Some((metadata.dev(), metadata.ino()))
     };
     if !is_stdout(output) && inode(output).is_some_and(|output| inode(input) == Some(output)) {
@@ -150,7 +160,26 @@ impl<W: Write> Write for Named<'_, W> {
 
 /// `error` of writing `name`.
 fn named(name: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", cannot_be_written(name)))
+    io::Error::new(error.kind(), Unwritten(format!("{}: {error}", cannot_be_written(name))))
+}
+
+/// What commands print, or a file, could not be written.
+#[derive(Debug)]
+struct Unwritten(String);
+
+impl fmt::Display for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unwritten {}
+
+/// Whether `error` only says that nobody reads on what a command prints.
+pub fn is_unread(error: &anyhow::Error) -> bool {
+    let is_of_writing = |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<Unwritten>());
+    let mut reasons = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    reasons.any(|reason| reason.kind() == io::ErrorKind::BrokenPipe && is_of_writing(reason))
 }
 
 fn cannot_be_written(name: &str) -> String {
@@ -186,5 +215,22 @@ pub fn trace() -> impl TypedValueParser<Value = PathBuf> {
 pub fn tell(path: &Path) {
     if !is_stdout(path) {
         say!("prepage: written to {}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_prefetch::learn::LearnError;
+
+    use super::*;
+
+    #[test]
+    fn only_who_writes_hears_that_nobody_reads_on() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_unread(&anyhow::Error::from(named(STDOUT, &broken())).context("the table")));
+        assert!(!is_unread(&named(STDOUT, &io::ErrorKind::StorageFull.into()).into()));
+        // Its process was killed while it waited to begin.
+        let not_begun = LearnError::Start { program: "cat".into(), source: broken() };
+        assert!(!is_unread(&not_begun.into()));
     }
 }

@@ -8,7 +8,7 @@ mod verify;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -269,9 +269,14 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
 
 /// The profiles of all layers.
 pub fn all(stores: &Stores) -> Result<Vec<StoreEntry>> {
-    let mut all = stores.list(Layer::User)?;
+    in_all_layers(|layer| stores.list(layer))
+}
+
+/// What `of` finds in each layer. Layers of others that cannot be read are passed over.
+fn in_all_layers(of: impl Fn(Layer) -> Result<Vec<StoreEntry>, StoreError>) -> Result<Vec<StoreEntry>> {
+    let mut all = of(Layer::User)?;
     for layer in [Layer::Machine, Layer::Vendor] {
-        match stores.list(layer) {
+        match of(layer) {
             Ok(more) => all.extend(more),
             Err(error) => say!("prepage: passed over: {error}"),
         }
@@ -351,12 +356,20 @@ fn rm(stores: &Stores, names: &[String], layer: Layer, out: &mut impl Write) -> 
 
 /// All profiles that `name` may mean; at least one.
 pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
-    let means = |entry: &StoreEntry| {
-        let (path, loaded) = entry;
-        let role = loaded.as_ref().map_or("", |profile| profile.role.as_str());
+    let means = |path: &Path, role: &str| {
         file_name(path) == name || role == name || short_names(path, role).iter().any(|short| short == name)
     };
-    let found: Vec<StoreEntry> = all(stores)?.into_iter().filter(means).collect();
+    // Of the others the beginnings are enough.
+    let found_in = |layer| -> Result<Vec<StoreEntry>, StoreError> {
+        let meant = stores.keys(layer)?.into_iter().filter(|(path, key)| {
+            let role = key.as_ref().map_or("", |key| key.role.as_str());
+            means(path, role)
+        });
+        let load =
+            |(path, _): (PathBuf, _)| stores.at_path(layer, &path).transpose().map(|loaded| (path, loaded));
+        Ok(meant.filter_map(load).collect())
+    };
+    let found = in_all_layers(found_in)?;
     if found.is_empty() {
         let remedy = "prepage profile list; a start is written down about a second after it ends";
         bail!(Remedied::new(format!("no profile {name} in {}", places(stores)), remedy));

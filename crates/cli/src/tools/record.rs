@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let scope = if args.all {
         Scope::System
     } else if args.pid.is_empty() {
-        Scope::Command(args.command.clone())
+        // A link would be recorded as prepage's own start, and the program as one more.
+        Scope::Command(program::past_stand_ins(&args.command))
     } else {
         Scope::Processes(args.pid.clone())
     };
@@ -134,7 +135,8 @@ fn options(args: &Args) -> Result<RecordOptions> {
     args.address.iter().try_for_each(|range| filters.address(range))?;
     args.comm.iter().for_each(|name| filters.comm(name));
     let Args { stacks, frames, page_cache, duration, .. } = *args;
-    Ok(RecordOptions { stacks, frames, page_cache, filters, duration, exact: None, prepare: None })
+    let called = Some(args.command.clone());
+    Ok(RecordOptions { stacks, frames, page_cache, filters, duration, called, exact: None, prepare: None })
 }
 
 /// The path of a file. The command may make it, or a container have it, by the path that is given if that is a whole one.
@@ -188,9 +190,7 @@ impl Progress {
         }
         self.end();
         match notice {
-            Notice::Rescued(path) => {
-                say!("prepage: a recording that was killed before its end is kept as {}", path.display());
-            }
+            Notice::Rescued(path) => tell_rescued(path),
             Notice::Unsaved { error, kept, command_runs } => {
                 let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
                 say!("prepage: {error}{cause}{}", if *command_runs { "; the command runs on" } else { "" });
@@ -209,6 +209,11 @@ impl Progress {
             crate::say::write(format_args!("\r\x1b[K"));
         }
     }
+}
+
+/// Says where what an earlier recording left is now.
+pub fn tell_rescued(path: &Path) {
+    say!("prepage: a recording that was killed before its end is kept as {}", path.display());
 }
 
 /// Names the programs and files whose touches the recording may lack.

@@ -9,8 +9,9 @@ use prepage_core::FaultClass;
 use prepage_report::{By, Column, Filter, Options, Report, html, json, text};
 
 use crate::newest;
-use crate::output::print_json;
+use crate::output::{is_stdout, print_json};
 use crate::remedy::{Remedied, Try};
+use crate::usage::conflict;
 
 /// Rows of a table, where nothing else is asked for.
 const TOP: usize = 20;
@@ -96,6 +97,9 @@ enum What {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.open || args.html.is_some() {
+        if args.open && args.html.as_deref().is_some_and(is_stdout) {
+            conflict("the argument '--open' cannot be used with '--html -': what is shown is a file");
+        }
         return page(args);
     }
     let by: Vec<By> =

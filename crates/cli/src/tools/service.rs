@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::output;
 use crate::remedy::{self, Remedied, Try};
+use crate::starter::check_is_of_root;
 
 const UNIT_NAME: &str = "prepage.service";
 const BOOT_NAME: &str = "prepage-boot.service";
@@ -158,6 +159,10 @@ pub fn run(command: &Command) -> Result<ExitCode> {
 
 fn install(args: &InstallArgs) -> Result<ExitCode> {
     let (place, prepaged) = (&args.place, prepaged()?);
+    // Units that systemd does not read, and is not told of, may be for another machine.
+    if place.is_read() || !args.no_start {
+        check_is_of_root(&prepaged)?;
+    }
     // Where `make install` puts documents for this binary.
     let documents =
         prepaged.parent().map(|bin| bin.join("../share/doc")).and_then(|path| path.canonicalize().ok());

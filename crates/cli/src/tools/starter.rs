@@ -1,8 +1,9 @@
 //! Where the `prepage` binary is, which starts programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use prepage_profiles::public;
 
 use crate::remedy::{Remedied, Try};
 
@@ -18,4 +19,17 @@ pub fn starter() -> Result<PathBuf> {
         let remedy = "install both binaries (make build && sudo make install)";
         Remedied::new(format!("no `prepage` next to {}", me.display()), remedy)
     })
+}
+
+/// Checks, for root, that nobody else can put another program in the place of `binary`, which all users or the system will start.
+///
+/// # Errors
+/// Where somebody else may write to it or to a directory on the way.
+pub fn check_is_of_root(binary: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() || public::is_of_root(binary) {
+        return Ok(());
+    }
+    let what = format!("others than root may replace {}, or a directory above it", binary.display());
+    let remedy = "sudo make install, or for it and the directories above it: chown root, chmod go-w";
+    Err(Remedied::new(what, remedy).into())
 }

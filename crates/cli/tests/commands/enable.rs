@@ -6,6 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use prepage_testing::{Need, has};
+use prepage_trace::parquet::read_trace;
+
 use crate::support::{Sandbox, json, text};
 
 /// A user's home with a directory of programs, and the link directory of `prepage enable` (made by hand where root's is
@@ -88,12 +91,15 @@ fn a_caller_may_give_a_program_another_name_than_its_own() {
         let output = command.output().unwrap();
         (text(&output.stdout), text(&output.stderr), output.status.code())
     };
-    for name in [&wrapper, Path::new("no-such-program")] {
+    // Also none, what is no name, and prepage's own.
+    let names = ["no-such-program", "/", "prepage-tools"].map(Path::new);
+    for name in names.into_iter().chain([&*wrapper]) {
         let expected = (format!("{}\n", name.display()), String::new(), Some(7));
         assert_eq!(started(&home.links.join("bash"), name, &["-c", "echo $0; exit 7"]), expected);
         let own = started(env!("CARGO_BIN_EXE_prepage").as_ref(), name, &["run", "--", "sh", "-c", "exit 7"]);
         assert_eq!(own, (String::new(), String::new(), Some(7)), "prepage is prepage, whatever it is called");
     }
+    assert_eq!(started(&home.links.join("bash"), "".as_ref(), &["-c", "exit 7"]).2, Some(7));
 }
 
 #[test]
@@ -342,7 +348,9 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     // What others put there stays.
     let foreign = link.with_file_name("sh");
     symlink("/bin/sh", &foreign).unwrap();
-    assert!(!as_user(&home, &format!("{enable} sh")).status.success());
+    let refused = as_user(&home, &format!("{enable} sh"));
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && !said.contains("in front"), "there is no link to sh: {said}");
     assert!(as_user(&home, &format!("{prepage} disable --all")).status.success());
     assert!(!link.exists() && !copy.exists() && foreign.exists());
     // Copies whose link somebody has removed are taken back as well.
@@ -376,12 +384,98 @@ fn an_enabled_program_is_learned_alone_and_measured_against_starts_without_prefe
     let measured = home.shell(&measure);
     assert!(measured.status.success(), "{}", text(&measured.stderr));
     assert_eq!(fs::read_to_string(&notes).unwrap(), "off\non\non\noff\n", "without, with; with, without");
-    home.config("exclude = tool\n");
-    for (settings, line) in [("excluded", &measure), ("off", &format!("PREPAGE=off {measure}"))] {
-        let refused = home.shell(line);
-        assert_eq!(refused.status.code(), Some(125), "{settings}");
-        assert!(text(&refused.stderr).contains("try: prepage config"), "{}", text(&refused.stderr));
+}
+
+/// As `run` leaves it alone.
+#[test]
+fn what_is_excluded_is_not_measured_however_it_is_called() {
+    let home = Home::new();
+    home.script(&home.programs, "tool", "exit");
+    symlink("tool", home.programs.join("alternative")).unwrap();
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let programs = home.programs.display();
+    let by_directory = format!("exclude = {programs}/t*");
+    for (config, command) in [
+        ("exclude = tool", "tool"),
+        ("exclude = true", "env true"),
+        (&by_directory, "./tool"),
+        (&by_directory, "alternative"),
+        ("exclude = sh", "tool"),
+        ("exclude-cgroup = *", "tool"),
+        ("enabled = no", "tool"),
+        ("", "PREPAGE=off tool"),
+    ] {
+        home.config(config);
+        let (before, command) =
+            command.split_once("off ").map_or(("", command), |(_, tool)| ("PREPAGE=off ", tool));
+        let refused =
+            home.shell(&format!("cd {programs}; {before}{prepage} measure --warm -n 1 -- {command}"));
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(125), "{config} {command}: {said}{}", text(&refused.stdout));
+        assert!(said.contains("try: prepage config"), "{config} {command}: {said}");
     }
+}
+
+#[test]
+fn an_enabled_program_is_recorded_and_prepage_is_not() {
+    let home = Home::new();
+    if !crate::support::can_learn(&home.sandbox) {
+        return;
+    }
+    home.link("cat");
+    let (prepage, trace) = (env!("CARGO_BIN_EXE_prepage"), home.sandbox.path().join("trace"));
+    for command in ["cat".to_owned(), format!("{}/cat", home.links.display())] {
+        let recorded =
+            home.shell(&format!("{prepage} record -o {} -- {command} /etc/hostname", trace.display()));
+        assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+        let trace = read_trace(&trace).unwrap();
+        assert_eq!(trace.facts.execs, 1, "{}", text(&recorded.stderr));
+        assert!(!trace.objects.iter().any(|object| object.path.ends_with("/prepage")));
+        assert_eq!(trace.facts.command, [&*command, "/etc/hostname"], "as the user called it");
+    }
+}
+
+#[test]
+fn links_to_a_prepage_that_is_gone_are_listed_as_such() {
+    let home = Home::new();
+    home.script(&home.programs, "tool", "exit");
+    let links = home.sandbox.path().join(".local/lib/prepage/bin");
+    fs::create_dir_all(&links).unwrap();
+    symlink("/no/such/place/prepage", links.join("tool")).unwrap();
+    let listed = as_user(&home, &format!("{} enable --list", env!("CARGO_BIN_EXE_prepage")));
+    let said = text(&listed.stdout);
+    assert_eq!(listed.status.code(), Some(1), "{said}");
+    assert!(said.contains("prepage is not there any more (prepage enable tool)"), "{said}");
+}
+
+/// In a mount namespace of its own, where root's links are this test's.
+#[test]
+fn what_root_enables_is_for_all_and_can_be_replaced_by_root_alone() {
+    if !has(Need::Root) || !has(Need::Mounts) {
+        return;
+    }
+    let home = Home::new();
+    home.script(&home.programs, "tool", "exit");
+    fs::create_dir(home.programs.join("applications")).unwrap();
+    fs::write(home.programs.join("applications/tool.desktop"), "[Desktop Entry]\nExec=tool\n").unwrap();
+    let script = "umask 022; mount -t tmpfs -o mode=755 none /usr/local && cd /usr/local && mkdir bin && cp \"$1\" \"$2\" bin || exit\n\
+        export HOME=\"$0\" PATH=\"$0/programs:$PATH\" XDG_DATA_DIRS=\"$0/programs\"\n\
+        for mode in 777 755; do chmod $mode bin; bin/prepage enable --desktop tool >&2; echo $?; find lib share ! -type d; done\n\
+        bin/prepage disable tool; find lib share ! -type d";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(home.sandbox.path());
+    let output = inside
+        .args([env!("CARGO_BIN_EXE_prepage"), env!("CARGO_BIN_EXE_prepage-tools")])
+        .env_remove("XDG_DATA_HOME")
+        .output()
+        .unwrap();
+    let (said, done) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(done, "125\n0\nlib/prepage/bin/tool\nshare/applications/tool.desktop\n", "{said}");
+    assert!(
+        said.contains("others than root may replace") && said.contains("try: sudo make install"),
+        "{said}"
+    );
+    assert!(!home.sandbox.path().join(".local").exists());
 }
 
 #[test]
@@ -409,4 +503,25 @@ fn measure_finds_the_starter_where_distributions_put_it() {
         text(&output.stdout)
     );
     assert!(!text(&output.stderr).contains("start 1 of"), "progress is for terminals");
+}
+
+#[test]
+fn doctor_looks_at_the_configuration() {
+    let home = Home::new();
+    let looked = |config: &str, name: &str| {
+        home.config(config);
+        let report = json(&home.shell(&format!("{} doctor --json", env!("CARGO_BIN_EXE_prepage"))));
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).expect("looked at").clone()
+    };
+    assert_eq!(looked("", "configuration")["state"], "ok");
+    let off = looked("enabled = no\nlern = no\nlearn = no\n", "configuration");
+    let found = off["found"].as_str().unwrap();
+    for part in ["enabled = no (", "learn = no (", "config:3)", "no such key: `lern`"] {
+        assert!(found.contains(part), "{found}");
+    }
+    assert_eq!((&off["state"], &off["remedy"]), (&"limited".into(), &"prepage config".into()));
+    let store = looked("store-max = 1k\n", "profile store");
+    assert_eq!(store["state"], "missing", "{store}");
+    assert!(store["remedy"].as_str().unwrap().contains("a larger store-max"), "{store}");
 }

@@ -188,6 +188,17 @@ fn every_command_in_the_help_has_a_manual_page() {
     }
 }
 
+/// The help of a subcommand is that of its variant: what the structure of its options says is lost.
+#[test]
+fn what_long_help_is_to_say_it_says() {
+    let sandbox = Sandbox::new();
+    let help = text(&sandbox.output(&["vm", "top", "--help"]).stdout);
+    assert!(help.contains("drawn again every second"), "{help}");
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tools");
+    let found = Command::new("grep").args(["-rl", "long_about", sources]).output().unwrap();
+    assert_eq!(text(&found.stdout), "", "the paragraphs above a command's variant are its long help");
+}
+
 #[test]
 fn a_wrong_command_line_ends_with_the_documented_code() {
     let sandbox = Sandbox::new();

@@ -147,3 +147,22 @@ fn a_full_disk_keeps_what_there_was_room_for_and_a_damaged_file_leaves_nothing()
     let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("damaged")).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn what_a_killed_recording_left_is_kept_and_named() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if !record(dir.path(), "page-faults") {
+        return;
+    }
+    assert!(tools(dir.path(), &["import", "-q"]).status.success());
+    // What it saved before it was killed.
+    std::fs::rename(dir.path().join("prepage.parquet"), dir.path().join("prepage.parquet.partial")).unwrap();
+    let output = tools(dir.path(), &["import", "-q"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(dir.path().join("prepage.parquet.partial.old").exists());
+    assert!(
+        text(&output.stderr).contains("is kept as prepage.parquet.partial.old"),
+        "{}",
+        text(&output.stderr)
+    );
+}

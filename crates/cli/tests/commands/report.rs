@@ -736,3 +736,26 @@ fn a_page_is_written_to_standard_output_and_dots_belong_to_a_page() {
     let refused = prepage(&["report", "--points", "5"], &path);
     assert!(text(&refused.stderr).contains("--html <FILE>|--open"), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn a_page_on_standard_output_is_not_opened() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(10, 5000));
+    let refused = prepage(&["report", "--html", "-", "--open"], &path);
+    assert_eq!((refused.status.code(), &*text(&refused.stdout)), (Some(2), ""), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn what_a_link_points_to_is_written_and_the_link_stays() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = written(dir.path(), "t.parquet", &trace(10, 5000));
+    std::fs::create_dir(dir.path().join("to")).expect("made");
+    let [link, next, target] = ["link", "to/next", "to/target"].map(|name| dir.path().join(name));
+    std::os::unix::fs::symlink("to/next", &link).expect("linked");
+    std::os::unix::fs::symlink("target", &next).expect("linked");
+    for _ in ["made", "replaced"] {
+        let output = prepage(&["report", "--html", link.to_str().expect("text")], &path);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(link.is_symlink() && next.is_symlink() && target.metadata().is_ok_and(|file| file.is_file()));
+    }
+}

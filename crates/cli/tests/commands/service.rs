@@ -335,3 +335,30 @@ fn every_counter_is_documented() {
         assert!(documented.contains(&format!("\n| `{name}` | ")), "docs/json.md lacks {name}");
     }
 }
+
+/// Who may write to a directory on the way to it may put another program there, which systemd starts as root.
+#[test]
+fn a_service_that_others_may_replace_is_not_installed() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
+    fs::write(path("prepaged"), "").unwrap();
+    fs::create_dir(path("units")).unwrap();
+    let install = |more: &[&str]| {
+        let mut command = Command::new(path("prepage-tools"));
+        command.args(["service", "install", "--units"]).arg(path("units")).args(more).output().unwrap()
+    };
+    let refused = install(&[]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("others than root may replace") && said.contains("try: sudo make install"),
+        "{said}"
+    );
+    assert_eq!(fs::read_dir(path("units")).unwrap().count(), 0);
+    // For another machine, or to be looked at.
+    assert!(install(&["--no-start"]).status.success());
+}

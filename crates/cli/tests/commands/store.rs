@@ -4,10 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, json, text, wait_for};
+use prepage_core::profile::file::encode;
 use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
+use prepage_testing::{Need, has};
 
 #[test]
 fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
@@ -332,7 +334,13 @@ fn an_import_goes_on_behind_a_profile_that_cannot_be_written() {
     fs::create_dir_all(stores.path_of(&bad, Layer::User).unwrap()).unwrap();
     let file = sandbox.path().join("bundle");
     fs::write(&file, bundle::write(&[first, second]).unwrap()).unwrap();
-    let output = sandbox.output(&["profile", "import", file.to_str().unwrap()]);
+    let import =
+        |more: &[&str]| sandbox.output(&[&["profile", "import", file.to_str().unwrap()], more].concat());
+    let told = import(&["--dry-run", "--json"]);
+    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stderr));
+    assert_eq!(json(&told)["failed"][0]["role"], "false");
+    assert_eq!(json(&told)["profiles"].as_array().unwrap().len(), 1);
+    let output = import(&[]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("false: not imported"), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("sleep: taken"), "{}", text(&output.stdout));
@@ -353,4 +361,96 @@ fn a_program_whose_name_is_no_utf8_is_found_by_it() {
         let output = sandbox.prepage(&["profile", command]).arg(name).output().unwrap();
         assert!(output.status.success(), "{command}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn an_import_that_can_take_nothing_fails() {
+    let sandbox = Sandbox::new();
+    let (_, mut profile) = profile_of(&["sleep"]);
+    profile.files[0].path = "/no/such/file".into();
+    let file = sandbox.path().join("bundle");
+    fs::write(&file, bundle::write(&[profile]).unwrap()).unwrap();
+    let output = sandbox.output(&["profile", "import", file.to_str().unwrap()]);
+    assert!(text(&output.stdout).contains("nothing of it can be taken"), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_file_whose_name_is_no_utf8_is_verified_and_embedded_from() {
+    use std::os::unix::ffi::OsStrExt;
+    let sandbox = Sandbox::new();
+    let path = sandbox.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    fs::write(&path, bundle::write(&[profile_of(&["sleep"]).1]).unwrap()).unwrap();
+    let verified = sandbox.prepage(&["profile", "verify"]).arg(&path).output().unwrap();
+    assert!(verified.status.success(), "{}", text(&verified.stderr));
+    let program = sandbox.path().join("sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut embed = sandbox.prepage(&["profile", "embed", program.to_str().unwrap(), "--from"]);
+    let embedded = embed.arg(&path).output().unwrap();
+    assert!(embedded.status.success(), "{}", text(&embedded.stderr));
+}
+
+/// Packages have two directories.
+#[test]
+fn a_profile_is_found_by_its_beginning_in_each_directory_of_a_layer() {
+    let sandbox = Sandbox::new();
+    let places = ["machine", "local", "packages"].map(|name| sandbox.path().join(name));
+    let encoded = |role: &str| {
+        let mut bytes = encode(&Profile { role: role.into(), ..profile_of(&["sleep"]).1 });
+        if role == "damaged" {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        bytes
+    };
+    let names = ["one", "two", "damaged"];
+    for (place, role) in places.iter().zip(names) {
+        fs::create_dir(place).unwrap();
+        fs::write(place.join(format!("x-{role}.profile")), encoded(role)).unwrap();
+    }
+    let layers = std::env::join_paths(&places).unwrap();
+    for (name, code) in names.into_iter().zip([0, 0, 125]) {
+        let mut show = sandbox.prepage(&["profile", "show", name]);
+        let shown = show.env("PREPAGE_LAYERS", &layers).output().unwrap();
+        let (said, reported) = (text(&shown.stdout), text(&shown.stderr));
+        assert_eq!(shown.status.code(), Some(code), "{name}: {said}{reported}");
+        let is_told = match code {
+            0 => said.starts_with(&format!("{name}\n")),
+            _ => reported.contains("x-damaged.profile") && !reported.contains("no profile"),
+        };
+        assert!(is_told, "{name}: {said}{reported}");
+    }
+}
+
+/// In a mount namespace of its own, for root's own store is that of the machine.
+#[test]
+fn root_learns_for_all_where_the_variable_names_no_store() {
+    let sandbox = Sandbox::outside_homes();
+    if !has(Need::Root) || !has(Need::Mounts) || !can_learn(&sandbox) {
+        return;
+    }
+    let machine = sandbox.path().join("machine");
+    let script =
+        "mount -t tmpfs none /var/lib && \"$0\" learn -q -- /bin/true; ls /var/lib; ls \"$PREPAGE_LAYERS\"";
+    let mut inside = sandbox.command("unshare", &["--mount", "--propagation", "private", "sh", "-c", script]);
+    inside.arg(env!("CARGO_BIN_EXE_prepage")).env("PREPAGE_STORE", "").env("PREPAGE_LAYERS", &machine);
+    let output = inside.output().unwrap();
+    let learned = text(&output.stdout);
+    assert!(
+        learned.starts_with("lock\ntrue-") || learned.starts_with("true-"),
+        "{learned}{}",
+        text(&output.stderr)
+    );
+}
+
+/// Many containers let root read /proc/sys alone.
+#[test]
+fn measure_says_what_stays_warm_and_takes_nobody_for_another() {
+    let sandbox = Sandbox::new();
+    if !has(Need::Root) || !has(Need::Mounts) || !can_learn(&sandbox) {
+        return;
+    }
+    let script = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$0\" measure -n 1 -- cat /etc/passwd";
+    let mut inside = sandbox.command("unshare", &["--mount", "--propagation", "private", "sh", "-c", script]);
+    let said = text(&inside.arg(env!("CARGO_BIN_EXE_prepage")).output().unwrap().stderr);
+    assert!(said.contains("directories and inodes stay warm") && !said.contains("not root"), "{said}");
 }

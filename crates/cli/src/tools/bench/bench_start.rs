@@ -61,11 +61,7 @@ pub fn prepare(command: &[OsString], library: Option<&Path>, maps_ahead: bool) -
         }
     };
     let chill = Chill::best();
-    if chill == Chill::OwnFiles {
-        missing.push(
-            "not root: only the program's own files are evicted, directories and inodes stay warm".into(),
-        );
-    }
+    missing.extend(chill.leaves_warm().map(str::to_owned));
     let block_reads = match BlockReads::watch() {
         Ok(watch) => Some(watch),
         Err(error) => {

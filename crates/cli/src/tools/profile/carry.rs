@@ -11,10 +11,10 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
-use prepage_profiles::Stores;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
 use prepage_profiles::public::public;
+use prepage_profiles::{Stores, chain};
 use serde_json::json;
 
 use crate::output;
@@ -131,18 +131,19 @@ pub fn merge(args: &MergeArgs, out: &mut impl Write) -> Result<ExitCode> {
 pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Result<ExitCode> {
     let profiles = bundle::merge([read_bundle(&args.file)?]);
     let places = Places::of_machine();
-    let (mut imported, mut end) = (Vec::new(), ExitCode::SUCCESS);
+    let (mut imported, mut failed) = (Vec::new(), Vec::new());
     for profile in profiles {
-        let role = profile.role.clone();
+        let (role, program) = (profile.role.clone(), profile.program.clone());
         match import_one(stores, args.layer.into(), profile, &places, args.dry_run) {
             Ok(one) => imported.push(one),
             Err(error) => {
-                let error = of_layer(args.layer.into(), error);
-                super::say_failed(&role, "not imported", &error);
-                end = ExitCode::FAILURE;
+                failed.push(json!({ "role": role, "program": program, "reason": chain(&error) }));
+                super::say_failed(&role, "not imported", &of_layer(args.layer.into(), error));
             }
         }
     }
+    let is_nothing = imported.iter().all(|one| one.profile.files.is_empty());
+    let end = if is_nothing || !failed.is_empty() { super::PARTLY.into() } else { ExitCode::SUCCESS };
     if args.json {
         let one = |imported: &Imported| {
             json!({
@@ -158,7 +159,12 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
             })
         };
         let profiles: Vec<_> = imported.iter().map(one).collect();
-        let report = json!({ "schema_version": 1, "dry_run": args.dry_run, "profiles": profiles });
+        let report = json!({
+            "schema_version": 1,
+            "dry_run": args.dry_run,
+            "profiles": profiles,
+            "failed": failed,
+        });
         output::print_json(&report)?;
         return Ok(end);
     }

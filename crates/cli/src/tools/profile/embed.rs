@@ -31,7 +31,7 @@ pub struct EmbedArgs {
     files: Vec<PathBuf>,
     /// Take the pages from these: names of `prepage profile list`, or files of `prepage profile export`
     #[arg(long, value_name = "PROFILE")]
-    from: Vec<String>,
+    from: Vec<PathBuf>,
     /// Leave the files unchanged: write sidecars below DIR
     #[arg(long, value_name = "DIR")]
     sidecar: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub fn strip(args: &StripArgs, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 /// The profiles that `names` mean, of the store or of files. Without names all of the store; those that cannot be read are put into `results`.
-fn profiles(stores: &Stores, names: &[String], results: &mut Results) -> Result<Vec<Profile>> {
+fn profiles(stores: &Stores, names: &[PathBuf], results: &mut Results) -> Result<Vec<Profile>> {
     if names.is_empty() {
         let mut loaded = Vec::new();
         for (path, profile) in super::all(stores)? {
@@ -103,11 +103,11 @@ fn profiles(stores: &Stores, names: &[String], results: &mut Results) -> Result<
     }
     let mut found = Vec::new();
     for name in names {
-        if Path::new(name).is_file() {
-            found.extend(super::carry::read_bundle(Path::new(name))?);
+        if name.is_file() {
+            found.extend(super::carry::read_bundle(name)?);
             continue;
         }
-        for (path, loaded) in super::find(stores, name)? {
+        for (path, loaded) in super::find(stores, &name.to_string_lossy())? {
             found.push(loaded.with_context(|| path.display().to_string())?);
         }
     }

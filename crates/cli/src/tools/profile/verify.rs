@@ -23,7 +23,7 @@ use crate::table::table;
 pub struct Args {
     /// Executables and libraries, sidecars or directories of them, exported files, or names of `list` [default: this user's
     /// profiles (root: all) and all sidecars]
-    what: Vec<String>,
+    what: Vec<PathBuf>,
     /// Remove sidecars whose files are gone or have another content: those of the machine, and those named
     #[arg(long)]
     prune: bool,
@@ -75,9 +75,9 @@ pub fn run(stores: &Stores, args: &Args, out: &mut impl Write) -> Result<ExitCod
 /// Whether the sidecar `holder` is the machine's, or was named, itself or by a directory: what packages bring is theirs.
 fn is_to_prune(stores: &Stores, args: &Args, holder: &Path) -> bool {
     let mut of_machine = stores.directories().filter(|(layer, _)| *layer == Layer::Machine);
-    let is_named = |name: &String| match Path::new(name) {
-        directory if directory.is_dir() => holder.starts_with(directory),
-        file => file.canonicalize().is_ok_and(|file| file == holder),
+    let is_named = |name: &PathBuf| match name.is_dir() {
+        true => holder.starts_with(name),
+        false => name.canonicalize().is_ok_and(|file| file == holder),
     };
     of_machine.any(|(_, directory)| holder.starts_with(directory)) || args.what.iter().any(is_named)
 }
@@ -108,16 +108,16 @@ fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
     }
 }
 
-fn of_name(stores: &Stores, name: &str, found: &mut Vec<Verified>) -> Result<()> {
-    let path = Path::new(name);
+fn of_name(stores: &Stores, path: &Path, found: &mut Vec<Verified>) -> Result<()> {
+    let name = || path.display().to_string();
     if path.is_dir() {
         of_directory(stores, path, found)
     } else if path.is_file() {
-        of_file(stores, &path.canonicalize().with_context(|| name.to_owned())?, found)
-    } else if name.contains('/') {
-        Err(anyhow!("{name}: no such file"))
+        of_file(stores, &path.canonicalize().with_context(name)?, found)
+    } else if path.as_os_str().as_encoded_bytes().contains(&b'/') {
+        Err(anyhow!("{}: no such file", name()))
     } else {
-        of_store(&super::find(stores, name)?, found);
+        of_store(&super::find(stores, &name())?, found);
         Ok(())
     }
 }

@@ -32,11 +32,6 @@ const CLEAR: &str = "\x1b[J";
 
 /// Options of `prepage vm top`.
 #[derive(Debug, clap::Args)]
-#[command(
-    long_about = "Shows the memory of your running processes that use prepage-vm: what their pools hold, and how many faults and reads \
-there were. On a terminal the table is drawn again every second until Ctrl-C, and its counts are per second. Elsewhere it is printed once, and \
-its counts are since the VMs were made."
-)]
 pub struct Args {
     /// Show only this process; repeatable [default: all processes of yours]
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = crate::usage::pid)]
