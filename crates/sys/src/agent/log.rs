@@ -75,7 +75,8 @@ struct PassedOver {
 pub enum Last {
     /// Nothing.
     Nothing,
-    /// It waits until an [`super::Ending`] is dropped, 20 ms at most.
+    /// It waits until an [`super::Ending`] is dropped, 20 ms at most. At its end it does not where it has other
+    /// threads: these would run on behind its destructors.
     Wait,
     /// It tells what it has touched ([`super::Event::Touched`]), libraries that are unmapped too. Before Linux 6.11, and when the log is half
     /// full, it waits.
