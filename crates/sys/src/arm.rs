@@ -637,11 +637,11 @@ mod tests {
             return;
         }
         let sleeps = || {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(1));
             7
         };
         let works = || {
-            let until = Instant::now() + Duration::from_millis(300);
+            let until = Instant::now() + Duration::from_secs(1);
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
@@ -676,7 +676,7 @@ mod tests {
         std::fs::create_dir(&group).unwrap();
         let write = |file: &str, text: &str| std::fs::write(group.join(file), text).unwrap();
         let child = Forked::new(|| {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(1));
             7
         })
         .unwrap();
