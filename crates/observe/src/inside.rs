@@ -71,6 +71,10 @@ impl Inside {
         if let Ok(file) = File::open(&library) {
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
         }
+        // ld.so would tell of the agent.
+        if std::env::var_os("LD_DEBUG").is_some_and(|what| !what.is_empty()) {
+            return Err("LD_DEBUG is set".into());
+        }
         match would_load(program, &library) {
             Carrying::Carried => {}
             Carrying::NotDynamic => return Err("a static program".into()),

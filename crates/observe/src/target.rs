@@ -22,6 +22,10 @@ const MACHINE: (u16, &str) = (62, "ld-linux-x86-64.so.2");
 #[cfg(target_arch = "aarch64")]
 const MACHINE: (u16, &str) = (183, "ld-linux-aarch64.so.1");
 
+/// A version that ld.so defines since glibc 2.35. Older ones give the agent nothing to do, and with any auditing library they resolve each call of
+/// a library's function anew.
+const VERSION: &str = "GLIBC_2.35";
+
 /// Whether `program` (a path), executed by a process with the rights of this one, will load the agent `library` without a word.
 pub(crate) fn would_load(program: &Path, library: &Path) -> Carrying {
     match look_at(program, 0) {
@@ -62,13 +66,22 @@ fn look_at(program: &Path, depth: u32) -> io::Result<Carrying> {
         Err(ElfError::Foreign) if depth == 0 && is_script(&file)? => return look_at(Path::new("/bin/sh"), 1),
         Err(_) => return Ok(Carrying::NotDynamic),
     };
-    let is_known = |loader: &str| Path::new(loader).file_name() == Some(MACHINE.1.as_ref());
     Ok(match elf.interpreter(&file) {
         _ if !elf.is_64 || elf.machine != MACHINE.0 => Carrying::OtherLoader,
         Ok(None) => Carrying::NotDynamic,
-        Ok(Some(loader)) if is_known(&loader) => Carrying::Carried,
+        Ok(Some(loader)) if audits(Path::new(&loader)) => Carrying::Carried,
         _ => Carrying::OtherLoader,
     })
+}
+
+/// Whether `loader` is an ld.so under which the agent works.
+fn audits(loader: &Path) -> bool {
+    let has_version = || {
+        let (file, _) = open_regular(CWD, loader, OFlags::RDONLY).ok()?;
+        let elf = Elf::parse(&file).ok()?;
+        elf.has_name(&elf.dynamic(&file).ok()?, VERSION, &file).ok()
+    };
+    loader.file_name() == Some(MACHINE.1.as_ref()) && has_version() == Some(true)
 }
 
 fn is_script(file: &File) -> io::Result<bool> {
@@ -82,6 +95,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    /// Has a 64-bit program loaded by `loader`.
+    fn set_interpreter(program: &mut Vec<u8>, loader: &Path) {
+        const INTERPRETER: [u8; 4] = 3u32.to_ne_bytes();
+        let headers = u64::from_ne_bytes(program[32..40].try_into().unwrap()) as usize;
+        let header = (headers..).step_by(56).find(|&at| program[at..at + 4] == INTERPRETER).unwrap();
+        let at = program.len() as u64;
+        program.extend_from_slice(loader.as_os_str().as_encoded_bytes());
+        program.push(0);
+        program[header + 8..header + 16].copy_from_slice(&at.to_ne_bytes());
+        let len = program.len() as u64 - at;
+        program[header + 32..header + 40].copy_from_slice(&len.to_ne_bytes());
+    }
 
     #[test]
     fn programs_that_do_not_take_it_get_none() {
@@ -103,6 +129,16 @@ mod tests {
             }
         };
         assert_eq!(look("dynamic", &|_| ()), Carrying::Carried);
+        // As before glibc 2.35.
+        let old = dir.path().join("ld-linux-x86-64.so.2");
+        let mut loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").unwrap();
+        let at = loader.windows(VERSION.len()).position(|part| part == VERSION.as_bytes()).unwrap();
+        loader[at + VERSION.len() - 1] = b'4';
+        std::fs::write(&old, loader).unwrap();
+        let with_old = |bytes: &mut Vec<u8>| set_interpreter(bytes, &old);
+        assert_eq!(look("old", &with_old), Carrying::OtherLoader);
+        std::fs::copy("/lib64/ld-linux-x86-64.so.2", &old).unwrap();
+        assert_eq!(look("new", &with_old), Carrying::Carried);
         assert_eq!(look("musl", &musl), Carrying::OtherLoader);
         assert_eq!(look("32 bit", &|bytes| bytes[4] = 1), Carrying::OtherLoader);
         assert_eq!(look("short", &|bytes| bytes.truncate(70)), Carrying::NotDynamic);

@@ -1371,6 +1371,23 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
     }
 }
 
+/// With LD_DEBUG, ld.so tells of all libraries.
+#[test]
+fn a_program_whose_loading_is_looked_at_gets_no_agent() {
+    if !is_child(&this_test()) {
+        for (what, agents) in [("LD_DEBUG=unused", 0), ("LD_DEBUG=", 2)] {
+            assert_passed(&child(&this_test(), &["env", what, &format!("PREPAGE_TEST_VARIABLES={agents}")]));
+        }
+        return;
+    }
+    let [options, ..] = ways("/bin/true");
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/true"], &options);
+    let variables = observer.program_arguments().len();
+    observer.follow(&until);
+    assert_eq!(end_of(child), 0);
+    assert_eq!(std::env::var("PREPAGE_TEST_VARIABLES"), Ok(variables.to_string()));
+}
+
 #[test]
 fn a_filter_on_system_calls_is_not_provoked() {
     // Any userfaultfd kills a program under this filter; the program says by its code that it lives.

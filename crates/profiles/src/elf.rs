@@ -348,6 +348,21 @@ impl Elf {
         })
     }
 
+    /// Whether `name` is one of the names of the `dynamic` table, which are those of symbols and of versions, too.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn has_name<B: Bytes + ?Sized>(
+        &self,
+        dynamic: &Dynamic,
+        name: &str,
+        bytes: &B,
+    ) -> Result<bool, ElfError> {
+        let (strings, strings_bytes) = dynamic.strings;
+        let names = read_part(bytes, strings, strings_bytes.min(TABLES_BYTES_MAX))?;
+        Ok(names.split(|&byte| byte == 0).any(|one| one == name.as_bytes()))
+    }
+
     /// Pages of the file that the loader needs to link it: symbols, names and relocations, which linkers put into a segment of their own at the
     /// beginning, and what is loaded to be written to, as data, tables of addresses and the dynamic table are.
     pub fn linked_pages(&self) -> impl Iterator<Item = PageRange> {

@@ -43,11 +43,14 @@ static int is_script(const char *path)
     return head[0] == '#' && head[1] == '!';
 }
 
+/* Without a /proc nobody can tell, and it is what was executed a moment ago. */
 static int is_running(const char *path)
 {
     struct raw_stat named, running;
-    return !raw_stat_of(RAW_AT_FDCWD, path, 0, &named) && !raw_stat_of(RAW_AT_FDCWD, "/proc/self/exe", 0, &running) &&
-           named.device == running.device && named.inode == running.inode;
+    if (raw_stat_of(RAW_AT_FDCWD, path, 0, &named))
+        return 0;
+    return raw_stat_of(RAW_AT_FDCWD, "/proc/self/exe", 0, &running) ||
+           (named.device == running.device && named.inode == running.inode);
 }
 
 void again_execute(char *const argv[], char *const environment[])

@@ -87,9 +87,9 @@ extern HIDDEN struct world world;
 HIDDEN void world_read(const uintptr_t *auxv);
 HIDDEN uint64_t world_now(void);
 HIDDEN int world_has_one_thread(void);
-/* Whether a debugger or strace looks on, and how many seccomp filters there are. */
+/* Whether a debugger or strace looks on, as may be where nobody can tell, how many seccomp filters there are, and how many threads. */
 struct onlookers {
-    int traced, filters;
+    int traced, filters, threads;
 };
 HIDDEN struct onlookers world_onlookers(void);
 /* The directory that `fd` (AT_FDCWD: the current one) names, or NULL. Release with world_release. */
@@ -136,8 +136,9 @@ HIDDEN void arm_end(void);
 HIDDEN int arm_is_wanted(void);
 /* Registers what the program itself has mapped now, and tells the observer. */
 HIDDEN void arm_one(const struct extent *extent);
-/* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. */
-HIDDEN void arm_last_look(void);
+/* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. `at_exit`: the program's destructors have
+ * run. */
+HIDDEN void arm_last_look(int at_exit);
 
 /* ---- touched.c: what was touched ---- */
 

@@ -159,27 +159,42 @@ void arm_one(const struct extent *extent)
         hand_over(fd);
 }
 
-/* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
- * is told then what it could see. Where the kernel does not tell that, it is waited for until it has looked once more and hangs up, 20 ms
- * at most. */
-void arm_last_look(void)
+/* Until the observer has looked once more and hangs up, 20 ms at most. */
+static void wait_for_look(void)
 {
     struct {
         int fd;
         short events, revents;
     } hung_up = {.events = 0};
-    long patience[2] = {0, 20 * 1000 * 1000};
-    enum last last = log_last();
-    if (world.sandboxed || !receiver[0] || last == NOTHING)
-        return;
-    if (last == TELL && touched_tell(0, UINTPTR_MAX)) {
-        log_told();
-        return;
-    }
-    long told = tell_observer(-1);
+    long patience[2] = {0, 20 * 1000 * 1000}, told = tell_observer(-1);
     if (told < 0)
         return;
     hung_up.fd = (int)told;
     RAW6(__NR_ppoll, &hung_up, 1, patience, 0, 0, 0);
     RAW1(__NR_close, told);
+}
+
+/* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
+ * is told then what it could see. Where the kernel does not tell that, it is waited for.
+ *
+ * Behind its destructors the program's code is not to run for longer than without the agent. Other threads would: nobody waits for the observer
+ * then. A signal that comes meanwhile finds nobody, as if the process had ended; 32 and 33 are libc's own. */
+void arm_last_look(int at_exit)
+{
+    static const uint64_t signals = ~((uint64_t)3 << 31);
+    const long now[2] = {0, 0};
+    uint64_t before;
+    enum last last = log_last();
+    if (world.sandboxed || !receiver[0] || last == NOTHING)
+        return;
+    int blocks = at_exit && !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &signals, &before, sizeof signals);
+    if (last == TELL && touched_tell(0, UINTPTR_MAX))
+        log_told();
+    else if (!at_exit || world_onlookers().threads == 1)
+        wait_for_look();
+    if (blocks) {
+        while (RAW4(__NR_rt_sigtimedwait, &signals, 0, now, sizeof signals) > 0) {
+        }
+        RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, &before, 0, sizeof before);
+    }
 }

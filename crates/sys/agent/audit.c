@@ -232,7 +232,7 @@ EXPORT unsigned la_objclose(uintptr_t *cookie)
 __attribute__((destructor)) static void end(void)
 {
     if (ready)
-        arm_last_look();
+        arm_last_look(1);
 }
 
 /* ---- what the compiler may call ---- */

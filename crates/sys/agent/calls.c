@@ -435,13 +435,12 @@ static int is_worth_arming(const long *args)
 static uintptr_t maps(uintptr_t at, size_t bytes, int protection, int flags, int fd, long offset)
 {
     typedef uintptr_t function(uintptr_t, size_t, int, int, int, long);
-    enum { BLOCK = 0, SET = 2 };
     uint64_t all = UINT64_MAX, before;
     uintptr_t mapped = ((function *)mmap_of_libc)(at, bytes, protection, flags, fd, offset);
-    if (mapped == (uintptr_t)-1 || RAW4(__NR_rt_sigprocmask, BLOCK, &all, &before, sizeof all))
+    if (mapped == (uintptr_t)-1 || RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &all, &before, sizeof all))
         return mapped;
     arm_one(&(struct extent){mapped, mapped + bytes});
-    RAW4(__NR_rt_sigprocmask, SET, &before, 0, sizeof before);
+    RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, &before, 0, sizeof before);
     return mapped;
 }
 
@@ -468,7 +467,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         return function;
     }
     if (call->act == ENDS) {
-        arm_last_look();
+        arm_last_look(0);
         return function;
     }
     if (call->act == UNMAPS) {

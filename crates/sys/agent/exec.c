@@ -94,15 +94,16 @@ static size_t count_strings(char *const environment[])
     return count <= SMALL && own_audit(environment) ? SMALL + 1 : count;
 }
 
-/* Fills `to`, which has room for three more strings than `from`. Always two strings more (see audit.c), the last ones. `room` is
- * needed where the user has an LD_AUDIT. */
-static int extend(char **to, char *const from[], struct room *room)
+/* Fills `to`, which has `places`, for three more strings than `from` unless another thread has changed that meanwhile. Always two strings more
+ * (see audit.c), the last ones. `room` is needed where the user has an LD_AUDIT. With LD_DEBUG, ld.so would tell of the agent. */
+static int extend(char **to, size_t places, char *const from[], struct room *room)
 {
+    char **end = to + places - 4;
     const char *audit = own_audit(from);
     if (audit && (!room || length(audit) + length(audit_variable) + 2 > sizeof room->audit))
         return 0;
     for (; from && *from; from++) {
-        if (starts(*from, "PREPAGE_AGENT="))
+        if (to == end || starts(*from, "PREPAGE_AGENT=") || (starts(*from, "LD_DEBUG=") && (*from)[9]))
             return 0;
         if (!starts(*from, "LD_AUDIT="))
             *to++ = *from;
@@ -143,7 +144,7 @@ static size_t goes_along(const char *path, int fd, enum process by, char *const 
     }
     /* What a fork has is its parent's, mostly. */
     if (by == THIS && found != NOT_FOUND && RAW1(__NR_getpid, 0) == world.pid)
-        arm_last_look();
+        arm_last_look(0);
     return found == CARRIED ? strings : 0;
 }
 
@@ -152,7 +153,7 @@ static size_t goes_along(const char *path, int fd, enum process by, char *const 
     struct room *room;                                                                       \
     size_t strings = goes_along(path, fd, by, environment, &room, 0);                        \
     char *small[strings && !room ? strings : 1], **extended = room ? room->strings : small;  \
-    char *const *passed = strings && extend(extended, environment, room) ? extended : environment
+    char *const *passed = strings && extend(extended, strings, environment, room) ? extended : environment
 
 /* ---- the search in PATH, as execvp makes it ---- */
 
@@ -324,7 +325,8 @@ static struct room *lend(void)
         return NULL;
     }
     lent.before = *program_environ;
-    if (!goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1) || !extend(room->strings, lent.before, room)) {
+    size_t strings = goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1);
+    if (!strings || !extend(room->strings, strings, lent.before, room)) {
         give_back(room);
         return NULL;
     }

@@ -75,6 +75,8 @@ enum {
     RAW_EACCES = 13,
     RAW_EBUSY = 16,
     RAW_RLIMIT_AS = 9,
+    RAW_SIG_BLOCK = 0,
+    RAW_SIG_SETMASK = 2,
 };
 
 /* struct stat, as far as it is looked at. */

@@ -14,12 +14,12 @@ static long status_number(const char *line, const char *name, long before)
     return (long)number(&at, 10);
 }
 
-/* Read in pieces, for stacks may be small. */
+/* Read in pieces, for stacks may be small. Where it cannot be read, a tracer of an unknown number looks on. */
 struct onlookers world_onlookers(void)
 {
-    struct onlookers found = {0, 0};
+    struct onlookers found = {0, 0, 0};
     char piece[128], line[48], path[64];
-    long fd = raw_open("/proc/self/status"), got = 0, filters = 0, mode = 0, tracer = 0;
+    long fd = raw_open("/proc/self/status"), got = 0, filters = 0, mode = 0, tracer = -1, threads = 0;
     size_t len = 0;
     while (fd >= 0 && (got = RAW3(__NR_read, fd, piece, sizeof piece)) > 0)
         for (long i = 0; i < got; i++) {
@@ -33,10 +33,12 @@ struct onlookers world_onlookers(void)
             tracer = status_number(line, "TracerPid:", tracer);
             mode = status_number(line, "Seccomp:", mode);
             filters = status_number(line, "Seccomp_filters:", filters);
+            threads = status_number(line, "Threads:", threads);
         }
     if (fd >= 0)
         RAW1(__NR_close, fd);
     found.filters = filters || !mode ? (int)filters : 1;
+    found.threads = (int)threads;
     if (tracer) {
         /* The observer's own visit is no debugger. */
         char *end = append_number(append(path, "/proc/"), (uint64_t)world.observer);

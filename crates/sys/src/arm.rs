@@ -8,7 +8,7 @@
 //! descriptor, no page, no tracer. This is for programs that the agent ([`crate::agent`]) cannot enter.
 //!
 //! ```text
-//!  seize ─ interrupt ─► stop ─► [signals blocked] userfaultfd ─ pidfd_getfd ─ close ─► registers, mask restored ─► detach
+//!  seize ─ interrupt ─► stop ─► [signals blocked] userfaultfd ─ pidfd_getfd ─ close ─► registers, mask restored ─► register ─► detach
 //! ```
 
 use std::cell::RefCell;
@@ -116,7 +116,7 @@ impl Visit {
     }
 
     /// Ends the visit, if the process has stopped by now: `None` if not. `arm` gets the process's userfaultfd while it
-    /// stands still. It runs on when this returns a result or panics.
+    /// stands still, as it was before the visit: it runs on when this returns a result or panics, and also where this process ends within `arm`.
     ///
     /// # Panics
     /// As `arm` does.
@@ -199,20 +199,24 @@ impl Visit {
         // No signal may meet the registers of the calls below: they wait until the process is as it was.
         let Ok(mask) = ptrace::block_signals(self.pid) else { return self.leave(0, VisitError::Gone) };
         let made = self.make(&registers, instruction);
-        // The process gets its registers back whatever happens here.
+        // Whatever happens to this process from here on, the other goes on as it was.
+        self.restore(&registers, mask)?;
         let armed = made.map(|uffd| {
             catch_unwind(AssertUnwindSafe(|| {
                 agree_on_first_touches(uffd.as_fd()).map_err(VisitError::Kernel)?;
                 Ok(arm(FirstTouches::of(uffd, self.pid)))
             }))
         });
-        self.restore(&registers, mask)?;
+        ptrace::detach(self.pid).map_err(|_| VisitError::Gone)?;
         armed?.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn make(&self, registers: &Registers, instruction: u64) -> Result<OwnedFd, VisitError> {
+        const PATIENCE: Duration = Duration::from_millis(50);
+        /// Longer, for a process that does not come to close the descriptor keeps it.
+        const PATIENCE_TO_CLOSE: Duration = Duration::from_secs(1);
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        let fd = self.call(registers, instruction, libc::SYS_userfaultfd, flags as u64)?;
+        let fd = self.call(registers, instruction, (libc::SYS_userfaultfd, flags as u64), PATIENCE)?;
         if fd < 0 {
             return Err(VisitError::NoUserfaultfd(io::Error::from_raw_os_error(-fd as i32)));
         }
@@ -220,37 +224,57 @@ impl Visit {
         let taken =
             unsafe { descriptor(libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0)) }
                 .map_err(VisitError::Refused);
-        self.call(registers, instruction, libc::SYS_close, fd as u64)?;
+        self.call(registers, instruction, (libc::SYS_close, fd as u64), PATIENCE_TO_CLOSE)?;
         taken
     }
 
-    /// Has the process make system call `number` with one argument by the instruction at `instruction`. Returns the result.
+    /// Has the process make a system call, of this number and with this argument, by the instruction at `instruction`. Returns the result;
+    /// [`VisitError::Busy`] where the process has not begun the call within `patience`.
     fn call(
         &self,
         registers: &Registers,
         instruction: u64,
-        number: libc::c_long,
-        argument: u64,
+        (number, argument): (libc::c_long, u64),
+        patience: Duration,
     ) -> Result<i64, VisitError> {
         let gone = |_| VisitError::Gone;
         registers.calling(instruction, number as u64, argument).set(self.pid).map_err(gone)?;
-        for _entry_then_exit in 0..2 {
-            let mut signal = 0;
-            loop {
-                ptrace::resume(self.pid, signal).map_err(gone)?;
-                match ptrace::stop_of(self.pid, true).map_err(gone)? {
-                    Some(Stop::Syscall) => break,
-                    Some(Stop::Gone(_)) => return Err(VisitError::Gone),
-                    // SIGSTOP, which cannot be blocked. It takes effect when the process is let go.
-                    Some(Stop::Signal(other)) => signal = other,
-                    Some(Stop::Group | Stop::Event) | None => signal = 0,
-                }
-            }
-        }
+        self.run_to_call(Some(patience))?;
+        // Behind the call it stops before it can be frozen.
+        self.run_to_call(None)?;
         Ok(Registers::of(self.pid).map_err(gone)?.ok_or(VisitError::Foreign)?.result())
     }
 
-    /// Makes the process what it was and lets it go.
+    /// Lets the process run to the entry or the exit of a system call. With [`VisitError::Busy`] it has not come there within `patience`, and
+    /// stands still in a stop like the first: it is frozen, or got no processor.
+    fn run_to_call(&self, mut patience: Option<Duration>) -> Result<(), VisitError> {
+        let gone = |_| VisitError::Gone;
+        let mut is_given_up = false;
+        ptrace::resume(self.pid, 0).map_err(gone)?;
+        loop {
+            let stop = match patience {
+                Some(patience) => stop_within(self.pid, patience),
+                None => ptrace::stop_of(self.pid, true),
+            };
+            let signal = match stop.map_err(gone)? {
+                Some(Stop::Syscall) => return Ok(()),
+                Some(Stop::Gone(_)) => return Err(VisitError::Gone),
+                // SIGSTOP, which cannot be blocked. It takes effect when the process is let go.
+                Some(Stop::Signal(other)) => other,
+                Some(Stop::Group | Stop::Event) if is_given_up => return Err(VisitError::Busy),
+                Some(Stop::Group | Stop::Event) => 0,
+                None => {
+                    // Stops a process that is frozen by a control group of version 2, too.
+                    ptrace::interrupt(self.pid).map_err(gone)?;
+                    (patience, is_given_up) = (None, true);
+                    continue;
+                }
+            };
+            ptrace::resume(self.pid, signal).map_err(gone)?;
+        }
+    }
+
+    /// Makes the process what it was. It still stands still.
     fn restore(&self, registers: &Registers, mask: u64) -> Result<(), VisitError> {
         let gone = |_| VisitError::Gone;
         if registers.is_to_restart() {
@@ -266,8 +290,7 @@ impl Visit {
             }
         }
         registers.set(self.pid).map_err(gone)?;
-        ptrace::set_signal_mask(self.pid, mask).map_err(gone)?;
-        ptrace::detach(self.pid).map_err(gone)
+        ptrace::set_signal_mask(self.pid, mask).map_err(gone)
     }
 }
 
@@ -313,6 +336,18 @@ fn let_go_if_stopped(pid: u32) -> bool {
         take_note(pid);
     }
     true
+}
+
+/// Why `pid` stands still, once it does; `None` if it does not within `patience`.
+fn stop_within(pid: u32, patience: Duration) -> io::Result<Option<Stop>> {
+    let until = Instant::now() + patience;
+    loop {
+        match ptrace::stop_of(pid, false) {
+            // It takes some microseconds.
+            Ok(None) if Instant::now() < until => std::thread::yield_now(),
+            stop => return stop,
+        }
+    }
 }
 
 /// Somebody has killed the process while it stood still. Its parent hears of that only once we have.
@@ -455,6 +490,7 @@ static OWN_OFFSET: std::sync::LazyLock<Option<u64>> = std::sync::LazyLock::new(|
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::path::Path;
     use std::process::Command;
 
     use prepage_testing::{Need, has};
@@ -571,6 +607,95 @@ mod tests {
             }
             Ok(error) => panic!("{error:?}"),
         }
+    }
+
+    /// Runs `act` while a visit holds `pid`. Returns how the visit ended; `None` where there can be none.
+    fn visited<T>(pid: u32, act: impl Fn() -> T) -> Option<Result<T, VisitError>> {
+        let mut visit = loop {
+            match Visit::begin(pid) {
+                Ok(visit) => break visit,
+                Err(VisitError::Busy) => std::thread::yield_now(),
+                Err(error) => return Some(Err(error)),
+            }
+        };
+        loop {
+            match visit.end(|_| act()) {
+                Some(Err(VisitError::NoUserfaultfd(error))) => {
+                    prepage_testing::skip(Need::Root, error);
+                    return None;
+                }
+                Some(ended) => return Some(ended),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// As the kernel does when memory is short.
+    #[test]
+    fn a_visitor_that_is_killed_leaves_the_process_running() {
+        if !has(Need::Tracing) {
+            return;
+        }
+        let sleeps = || {
+            std::thread::sleep(Duration::from_secs(1));
+            7
+        };
+        let works = || {
+            let until = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            7
+        };
+        for work in [sleeps as fn() -> i32, works] {
+            let child = Forked::new(work).unwrap();
+            let visitor = Forked::new(|| {
+                let die = || {
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+                };
+                i32::from(visited(child.pid(), die).is_some())
+            });
+            let visitor = visitor.unwrap().wait().unwrap();
+            let ended = child.wait().unwrap();
+            if visitor.exit_status() == Some(0) {
+                return;
+            }
+            assert_eq!(visitor.terminating_signal(), Some(libc::SIGKILL));
+            assert_eq!((ended.exit_status(), ended.terminating_signal()), (Some(7), None));
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_frozen_is_not_waited_for() {
+        let (alone, beside_others) = (Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified"));
+        let groups = if beside_others.exists() { beside_others } else { alone };
+        if !has(Need::Root) || !has(Need::Path(groups.join("cgroup.procs"))) {
+            return;
+        }
+        let group = groups.join(format!("prepage-test-{}", std::process::id()));
+        std::fs::create_dir(&group).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(group.join(file), text).unwrap();
+        let child = Forked::new(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            7
+        })
+        .unwrap();
+        write("cgroup.procs", &child.pid().to_string());
+        write("cgroup.freeze", "1");
+        while !std::fs::read_to_string(group.join("cgroup.events")).unwrap().contains("frozen 1") {
+            std::thread::yield_now();
+        }
+        let pid = child.pid();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(visited(pid, || ())));
+        let ended = told.recv_timeout(Duration::from_secs(10));
+        let tracer = ProcessStatus::of(pid).unwrap().field("TracerPid").map(str::to_owned);
+        write("cgroup.freeze", "0");
+        let exited = child.wait().unwrap().exit_status();
+        let removed = std::fs::remove_dir(&group);
+        assert!(matches!(ended, Ok(None | Some(Err(VisitError::Busy)))), "{ended:?}");
+        assert_eq!((tracer.as_deref(), exited), (Some("0"), Some(7)));
+        removed.unwrap();
     }
 
     /// Programs that end at once are common, and nobody refused anything.

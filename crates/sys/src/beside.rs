@@ -36,7 +36,7 @@ const SPARED: u8 = b'@';
 /// - leads its own session, so signals of the terminal do not reach it;
 /// - holds no file of the caller but those in `keep`, which `work` gets in the same order: pipes see their end, file
 ///   systems can be unmounted; its standard streams are `/dev/null` (an empty file where there is none), its working directory is `/`;
-/// - ends when `work` returns or panics.
+/// - ends when `work` returns or panics. Where the program was built so that panics abort, nothing that `work` has is dropped then.
 ///
 /// To be called while the process has one thread: only that one exists in the new process.
 ///

@@ -464,6 +464,88 @@ fn libraries_with_much_static_thread_local_memory_find_room() {
     assert!(observed.started().len() >= 4);
 }
 
+/// Nobody can tell there which file runs.
+#[test]
+fn without_a_proc_a_program_with_much_static_thread_local_memory_starts() {
+    if !has(Need::Mounts) || !tool("gcc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let large = "__attribute__((tls_model(\"initial-exec\"))) static _Thread_local char all[100000];\n\
+                 char *memory(void) { return all; }";
+    let library = dir.path().join("liblarge.so");
+    std::fs::rename(compile(dir.path(), &["-shared", "-fPIC"], large), &library).unwrap();
+    let source = r#"
+        #include <stdio.h>
+        char *memory(void);
+        int main(int argc, char **argv, char **environment) {
+            memory()[5] = 1;
+            for (; *argv; argv++) puts(*argv);
+            for (; *environment; environment++) puts(*environment);
+        }"#;
+    let program = compile(dir.path(), &["-Wl,--no-as-needed", library.to_str().unwrap()], source);
+    let run = |agent: &str| {
+        let script = format!("umount -l /proc; {agent} exec {} a b", program.display());
+        command("unshare", &["-m", "sh", "-c", &script]).output().unwrap()
+    };
+    let log = Log::create(1 << 20).unwrap();
+    let agent = format!("LD_AUDIT={} PREPAGE_AGENT={}", self::library().display(), log.variable(true));
+    let plain = run("");
+    assert!(plain.status.success(), "{plain:?}");
+    assert_eq!(run(&agent), plain);
+}
+
+/// Nobody can tell there whether a debugger looks on.
+#[test]
+fn without_a_proc_nothing_is_passed_on() {
+    if !has(Need::Mounts) {
+        return;
+    }
+    let observed =
+        same_with_and_without("unshare", &["-m", "sh", "-c", "umount -l /proc; exec /usr/bin/env"]);
+    assert_eq!(carried(&observed, "env"), Some(Carrying::Traced));
+}
+
+/// ld.so would tell of the agent.
+#[test]
+fn a_program_whose_loading_is_looked_at_gets_no_agent() {
+    let script = "LD_DEBUG=libs /bin/true 2>&1 | sed 's/^ *[0-9]*//'; LD_DEBUG= /bin/true";
+    let observed = same_with_and_without("/bin/sh", &["-c", script]);
+    assert_eq!(observed.started().iter().filter(|path| path.ends_with("true")).count(), 1);
+}
+
+#[test]
+fn an_environment_that_grows_while_it_is_copied_is_passed_on_as_it_is() {
+    let source = r#"
+        #include <pthread.h>
+        #include <spawn.h>
+        #include <sys/wait.h>
+        static char *variables[90], *args[] = {"true", 0};
+        static int is_over;
+        static void *changes(void *none) {
+            while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
+                __atomic_store_n(&variables[1], NULL, __ATOMIC_RELAXED);
+                for (volatile int n = 0; n < 300; n++);
+                __atomic_store_n(&variables[1], "B=1", __ATOMIC_RELAXED);
+                for (volatile int n = 0; n < 300; n++);
+            }
+            return none;
+        }
+        int main(void) {
+            pthread_t thread;
+            for (int n = 0; n < 89; n++) variables[n] = "A=1";
+            if (pthread_create(&thread, 0, changes, 0)) return 9;
+            for (int n = 0, pid; n < 300; n++)
+                if (!posix_spawn(&pid, "/bin/true", 0, 0, args, variables)) waitpid(pid, 0, 0);
+            __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
+            return pthread_join(thread, 0);
+        }"#;
+    let Some(program) = built(&["-pthread"], source) else { return };
+    let observed = observe(&mut command(program.to_str().unwrap(), &[]));
+    assert!(observed.output.status.success(), "{:?}", observed.output);
+    assert_eq!(carried(&observed, "true"), Some(Carrying::Carried));
+}
+
 /// mlockall(2) counts every mapping: the log, too, as long as it is there.
 #[test]
 fn a_program_may_lock_its_memory() {

@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, memfd_c
 use super::reader::Reader;
 use super::record::{Record, SLOT_BYTES, Slots, slots_of};
 use crate::call_filter::inherited_filters;
+use crate::memfd::check_len;
 
 /// Changes when agents and observers could no longer read each other.
 const VERSION: u32 = 2;
@@ -74,7 +75,8 @@ struct PassedOver {
 pub enum Last {
     /// Nothing.
     Nothing,
-    /// It waits until an [`super::Ending`] is dropped, 20 ms at most.
+    /// It waits until an [`super::Ending`] is dropped, 20 ms at most. At its end it does not where it has other
+    /// threads: these would run on behind its destructors.
     Wait,
     /// It tells what it has touched ([`super::Event::Touched`]), libraries that are unmapped too. Before Linux 6.11, and when the log is half
     /// full, it waits.
@@ -97,9 +99,10 @@ impl Log {
     /// An empty log with room for `bytes`; a record of a name takes 64 to 192. Memory is used as records come.
     ///
     /// # Errors
-    /// When no memfd can be made.
+    /// When no memfd can be made; EFBIG where this process may not make files so large.
     pub fn create(bytes: u64) -> io::Result<Self> {
         let slots = (bytes / SLOT_BYTES).max(1);
+        check_len(SLOTS_AT + slots * SLOT_BYTES)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Linux 6.3 asks to be told; older ones do not know the flag.
         let memfd: OwnedFd = memfd_create("prepage-log", flags | MemfdFlags::NOEXEC_SEAL)

@@ -146,7 +146,7 @@ pub enum Carrying {
     OtherLoader,
     /// The agent cannot be loaded from there: other root or mounts, or one without exec.
     LibraryOutOfReach,
-    /// A debugger or tracer watches the process.
+    /// A debugger or tracer watches the process, or nobody can tell (no /proc).
     Traced,
     /// The process has other seccomp filters than the observer.
     Sandboxed,

@@ -332,3 +332,16 @@ fn a_log_that_has_ended_takes_no_memory() {
     assert!(blocks() <= 8, "more than the header is left");
     assert_eq!(log.lost().unwrap(), Default::default());
 }
+
+/// The kernel would end with SIGXFSZ who makes one.
+#[test]
+fn who_may_not_make_files_so_large_gets_no_log() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), maximum }).unwrap();
+    let refused = Log::create(2 << 20).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG));
+    assert!(Log::create(1 << 19).is_ok());
+}

@@ -11,7 +11,9 @@ use std::sync::OnceLock;
 
 use prepage_testing::{Need, has};
 
-use prepage_sys::agent::{Event, FirstTouches, Log, Lookup, Receiver, Record, Sent, may_arm, variables};
+use prepage_sys::agent::{
+    Ending, Event, FirstTouches, Log, Lookup, Receiver, Record, Sent, may_arm, variables,
+};
 
 const LOG_BYTES: u64 = 16 << 20;
 
@@ -68,6 +70,16 @@ impl Observation {
         let records = self.log.read_last().unwrap();
         let received = std::iter::from_fn(|| self.receive()).collect();
         Observed { output, records, received, lost: self.log.lost().unwrap() }
+    }
+
+    /// A process that waits at its end by now.
+    pub fn ending(&mut self) -> Option<Ending> {
+        loop {
+            match self.receiver.receive().unwrap()? {
+                Sent::Ending(ending) => return Some(ending),
+                Sent::FirstTouches(_) => {}
+            }
+        }
     }
 
     pub fn receive(&mut self) -> Option<FirstTouches> {
