@@ -348,6 +348,7 @@ impl Sightings {
         Observation {
             unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
             files,
+            is_in_exact_order: false,
             names: names.into_iter().map(|(_, name)| name).collect(),
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Partial,
