@@ -1303,6 +1303,54 @@ fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
     }
 }
 
+/// A library that touches two pages of a table while ld.so relocates it, the one behind first.
+const RELOCATED: &str = r#"
+static const volatile char table[64 * 4096] = {1};
+static void rest(void)
+{
+    for (volatile long turn = 0; turn < 20000000; turn++)
+        ;
+}
+static int nothing(void)
+{
+    return 0;
+}
+static void *resolve(void)
+{
+    (void)table[40 * 4096];
+    rest();
+    (void)table[4 * 4096];
+    return nothing;
+}
+static int resolved(void) __attribute__((ifunc("resolve")));
+int (*pointer)(void) = resolved;
+"#;
+
+/// The agent's word comes when all is relocated.
+#[test]
+fn what_is_used_before_the_agent_sends_word_is_told_in_its_order() {
+    if !is_exact_here() {
+        return;
+    }
+    let dir = directory();
+    let library = compile(dir.path(), "librelocated.so", RELOCATED, &["-shared", "-fPIC"]);
+    let program = program_with(&library);
+    grow_old();
+    let program = program.to_str().unwrap();
+    let [perf, _, page_tables, _] = ways(program);
+    for options in [ObserveOptions { is_patient: false, ..perf }, page_tables] {
+        let (observation, code) = observe(&[program], &options);
+        assert_eq!(code, 0, "{options:?}");
+        let used = &file(&observation, &library).pages;
+        // The table lies behind headers and code.
+        let rank_in = |pages: std::ops::Range<u64>| {
+            used.iter().find(|used| pages.contains(&used.range.start().0)).map(|used| used.rank)
+        };
+        let [late, early] = [rank_in(40..50), rank_in(4..14)].map(|rank| rank.expect("it is told"));
+        assert!(late < early, "{options:?}: {used:?}");
+    }
+}
+
 /// As daemons and what shells leave in the background do: its parent ends, and it is no descendant of the program any more.
 #[test]
 fn a_process_whose_parent_has_ended_is_seen_by_what_its_agent_says() {
