@@ -1308,7 +1308,7 @@ const RELOCATED: &str = r#"
 static const volatile char table[64 * 4096] = {1};
 static void rest(void)
 {
-    for (volatile long turn = 0; turn < 20000000; turn++)
+    for (volatile long turn = 0; turn < 60000000; turn++)
         ;
 }
 static int nothing(void)
@@ -1339,15 +1339,19 @@ fn what_is_used_before_the_agent_sends_word_is_told_in_its_order() {
     let program = program.to_str().unwrap();
     let [perf, _, page_tables, _] = ways(program);
     for options in [ObserveOptions { is_patient: false, ..perf }, page_tables] {
-        let (observation, code) = observe(&[program], &options);
-        assert_eq!(code, 0, "{options:?}");
-        let used = &file(&observation, &library).pages;
-        // The table lies behind headers and code.
-        let rank_in = |pages: std::ops::Range<u64>| {
-            used.iter().find(|used| pages.contains(&used.range.start().0)).map(|used| used.rank)
+        let is_in_order = |_| {
+            let (observation, code) = observe(&[program], &options);
+            assert_eq!(code, 0, "{options:?}");
+            let used = &file(&observation, &library).pages;
+            // The table lies behind headers and code.
+            let rank_in = |pages: std::ops::Range<u64>| {
+                used.iter().find(|used| pages.contains(&used.range.start().0)).map(|used| used.rank)
+            };
+            let [behind, before] = [rank_in(40..50), rank_in(4..14)].map(|rank| rank.expect("it is told"));
+            behind < before
         };
-        let [late, early] = [rank_in(40..50), rank_in(4..14)].map(|rank| rank.expect("it is told"));
-        assert!(late < early, "{options:?}: {used:?}");
+        // On a busy machine the observer may come too late.
+        assert!((0..5).any(is_in_order), "{options:?}");
     }
 }
 
