@@ -71,12 +71,13 @@ def share(part, whole):
     return part / max(whole, 1)
 
 
-def lateness(needed, brought):
-    """How far the pages in both come behind their turn, in the mean: a share of all."""
+def lateness(needed, brought, parts=1):
+    """How far the pages in both come behind their turn, in the mean: a share of all. Of the first of so many `parts` of what is needed."""
     turns = {page: turn for turn, page in enumerate(needed)}
     in_both = [turns[page] for page in brought if page in turns]
     turn = {needed: at for at, needed in enumerate(sorted(in_both))}
-    return share(sum(max(at - turn[needed], 0) for at, needed in enumerate(in_both)), len(in_both) ** 2)
+    late = [max(at - turn[needed], 0) for at, needed in enumerate(in_both) if turn[needed] * parts < len(in_both)]
+    return share(sum(late), len(late) * len(in_both))
 
 
 def compared(known, first, yardstick):
@@ -87,6 +88,7 @@ def compared(known, first, yardstick):
         "grown": len(known.pages - yardstick.pages - first.pages),
         "lost": len((first.pages & yardstick.pages) - known.pages),
         "late": lateness(yardstick.order, known.order),
+        "late_first": lateness(yardstick.order, known.order, parts=3),
         "names": len(known.names),
         "names_recall": share(sum(map(known.answers, yardstick.names)), len(yardstick.names)),
         "names_grown": sum(not (yardstick.answers(name) or first.answers(name)) for name in known.names),

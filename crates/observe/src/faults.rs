@@ -37,6 +37,8 @@ pub struct Faults {
     /// When these are looked at next, on the clock of [`now_ns`].
     settle_ns: u64,
     has_windows: bool,
+    /// Whether all was seen by faults, from the program's first on.
+    is_whole: bool,
     /// Whether processes may have been missed.
     is_partial: bool,
     arming: Arming,
@@ -74,6 +76,7 @@ impl Faults {
             unarmed: FxHashMap::default(),
             settle_ns: 0,
             has_windows: false,
+            is_whole: !executed,
             is_partial: false,
             arming,
         })
@@ -111,6 +114,7 @@ impl Faults {
             unarmed: FxHashMap::default(),
             settle_ns: 0,
             has_windows,
+            is_whole: false,
             is_partial,
             arming,
         })
@@ -194,6 +198,11 @@ impl Faults {
     /// Whether some faults told windows of pages only.
     pub fn has_windows(&self) -> bool {
         self.has_windows
+    }
+
+    /// Whether the order of first touches is exact.
+    pub fn has_order(&self) -> bool {
+        self.is_whole && self.lost() == 0
     }
 
     /// Whether there was a program of which nothing may have been seen.

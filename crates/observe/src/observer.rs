@@ -416,7 +416,7 @@ impl Observer {
     }
 
     fn finish(mut self, was_stopped: bool, [reads_coverage, names_coverage]: [Coverage; 2]) -> Observation {
-        let (mapped, lost) = match self.pages {
+        let (mapped, lost, is_in_exact_order) = match self.pages {
             Pages::Faults(mut faults) => {
                 self.unseen.extend(faults.end(&mut self.sightings));
                 let lost = faults.lost();
@@ -425,12 +425,12 @@ impl Observer {
                     (false, true) => Coverage::Superset,
                     (false, false) => Coverage::Exact,
                 };
-                (seen, lost)
+                (seen, lost, faults.has_order())
             }
             Pages::Tables(tables, ..) => {
                 let seen = tables.coverage();
                 self.unseen.extend(tables.end());
-                (seen, 0)
+                (seen, 0, false)
             }
         };
         // The memory is the program's, too.
@@ -444,6 +444,7 @@ impl Observer {
         self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET.as_nanos() as u64));
         let is_full = self.sightings.is_full();
         let mut observation = observation(&self.sightings, self.rights.as_ref(), self.root.as_ref());
+        observation.is_in_exact_order = is_in_exact_order;
         observation.coverage = if is_full { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen

@@ -313,8 +313,13 @@ impl PageTables {
     /// Looks at the page table of process `pid`: as a whole, or at armed mappings alone where that shows all that matters until the process tells
     /// the rest at its end.
     fn look_at(&mut self, pid: u32, last: bool, sightings: &mut Sightings, last_touch_ns: &mut u64) {
-        // Its pages stay where they are until it is known since when they are armed.
+        // Its pages stay where they are until it is known since when they are armed. For their order it matters when they came.
         if self.armer.is_expected(pid) {
+            if self.rests_until <= Instant::now()
+                && let Some(process) = self.processes.get_mut(&pid)
+            {
+                process.glance(now_ns());
+            }
             return;
         }
         // What is armed from now on may have been touched before.
@@ -354,9 +359,12 @@ impl PageTables {
         let ranges = self.armer.ranges();
         let ranges = ranges.now();
         let mut later = Vec::new();
-        for mapping in &process.mappings {
-            let Some(place) = mapping.place else { continue };
-            for run in within(&new, (mapping.mapped.start, mapping.mapped.end)) {
+        let by_time = process.by_time(&new, now);
+        let places = process.mappings.iter().filter_map(|mapping| Some((mapping, mapping.place?)));
+        for ((mapping, place), (time_ns, runs)) in
+            places.flat_map(|place| by_time.iter().map(move |runs| (place, runs)))
+        {
+            for run in within(runs, (mapping.mapped.start, mapping.mapped.end)) {
                 let is_armed = ranges.contains(pid, run.0, now);
                 if !is_armed && may_be_armed {
                     later.push(run);
@@ -364,16 +372,17 @@ impl PageTables {
                 }
                 let pages = mapping.pages(run);
                 let is_new = if is_armed {
-                    pages.iter().fold(false, |is_new, page| sightings.touch(now, place, page) | is_new)
+                    pages.iter().fold(false, |is_new, page| sightings.touch(*time_ns, place, page) | is_new)
                 } else {
                     self.has_windows = true;
-                    sightings.window(now, place, pages)
+                    sightings.window(*time_ns, place, pages)
                 };
                 if is_new {
                     *last_touch_ns = now;
                 }
             }
         }
+        later.sort_unstable();
         process.noted = joined(&process.noted, &without(&new, &later));
     }
 

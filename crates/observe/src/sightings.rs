@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use prepage_core::profile::extent::are_used_together;
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -348,6 +349,7 @@ impl Sightings {
         Observation {
             unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
             files,
+            is_in_exact_order: false,
             names: names.into_iter().map(|(_, name)| name).collect(),
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Partial,
@@ -462,7 +464,8 @@ fn with_pages(mut file: ObservedFile, pages: RankedUses) -> Option<ObservedFile>
             Some(last)
                 if last.range.end().0 == page
                     && last.by_read == used.by_read
-                    && last.is_sure == used.is_sure =>
+                    && last.is_sure == used.is_sure
+                    && are_used_together(last.rank, rank) =>
             {
                 last.range = PageRange::new(last.range.start(), PageIndex(page + 1));
                 last.rank = last.rank.min(rank);
@@ -602,6 +605,24 @@ mod tests {
             assert_eq!(sightings.place(Path::new(path), Some((1, 7))), None, "{path}");
         }
         assert!(sightings.place(Path::new("/memfd/x"), Some((1, 7))).is_some());
+    }
+
+    #[test]
+    fn neighbours_used_long_after_one_another_stay_apart() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().canonicalize().unwrap().join("data");
+        std::fs::write(&path, vec![1; 1000 * PAGE_SIZE as usize]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut sightings = Sightings::default();
+        let place = sightings.place(&path, None).unwrap();
+        let touched = [0, 2].into_iter().chain(500..800).chain([1]);
+        for (time_ns, page) in (1..).zip(touched) {
+            sightings.touch(time_ns, place, PageIndex(page));
+        }
+        let observation = sightings.observation();
+        let few = observation.files[0].pages.iter().filter(|used| used.range.len() == 1);
+        let few: Vec<_> = few.map(|used| (used.range.start().0, used.rank)).collect();
+        assert_eq!(few, [(0, 0), (1, 302), (2, 1)]);
     }
 
     /// Java looks for /tmp/.java_pid1234.

@@ -208,6 +208,7 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
         };
         assert_eq!(ranges(&used), [(3, 5), (17, 18), (40, 41), (63, 64)], "{options:?}");
         // Page tables tell no order within a look.
+        assert_eq!(observation.is_in_exact_order, !options.without_perf, "{options:?}");
         if !options.without_perf {
             used.sort_by_key(|used| used.rank);
             assert_eq!(ranges(&used), [(40, 41), (3, 5), (17, 18), (63, 64)], "{options:?}");
@@ -1299,6 +1300,58 @@ fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
     for first in [loader, cache] {
         let order: Vec<u32> = [first].into_iter().chain(libraries.iter().copied()).map(ranks).collect();
         assert!(order.is_sorted(), "{order:?}");
+    }
+}
+
+/// A library that touches two pages of a table while ld.so relocates it, the one behind first.
+const RELOCATED: &str = r#"
+static const volatile char table[64 * 4096] = {1};
+static void rest(void)
+{
+    for (volatile long turn = 0; turn < 60000000; turn++)
+        ;
+}
+static int nothing(void)
+{
+    return 0;
+}
+static void *resolve(void)
+{
+    (void)table[40 * 4096];
+    rest();
+    (void)table[4 * 4096];
+    return nothing;
+}
+static int resolved(void) __attribute__((ifunc("resolve")));
+int (*pointer)(void) = resolved;
+"#;
+
+/// The agent's word comes when all is relocated.
+#[test]
+fn what_is_used_before_the_agent_sends_word_is_told_in_its_order() {
+    if !is_exact_here() {
+        return;
+    }
+    let dir = directory();
+    let library = compile(dir.path(), "librelocated.so", RELOCATED, &["-shared", "-fPIC"]);
+    let program = program_with(&library);
+    grow_old();
+    let program = program.to_str().unwrap();
+    let [perf, _, page_tables, _] = ways(program);
+    for options in [ObserveOptions { is_patient: false, ..perf }, page_tables] {
+        let is_in_order = |_| {
+            let (observation, code) = observe(&[program], &options);
+            assert_eq!(code, 0, "{options:?}");
+            let used = &file(&observation, &library).pages;
+            // The table lies behind headers and code.
+            let rank_in = |pages: std::ops::Range<u64>| {
+                used.iter().find(|used| pages.contains(&used.range.start().0)).map(|used| used.rank)
+            };
+            let [behind, before] = [rank_in(40..50), rank_in(4..14)].map(|rank| rank.expect("it is told"));
+            behind < before
+        };
+        // On a busy machine the observer may come too late.
+        assert!((0..5).any(is_in_order), "{options:?}");
     }
 }
 

@@ -28,9 +28,9 @@ pub(crate) fn look_up(stores: Option<&Stores>) -> bool {
         }
         !is_nothing(error)
     };
-    // The user's layer first: it lies deepest, and is waited for longest.
+    // The user's layer first: it lies deepest, and is waited for longest. A name in it, so that the same thread reads the directory's block, too.
     let layers = stores.into_iter().flat_map(Stores::directories);
-    layers.for_each(|(_, directory)| _ = is_there(directory.to_owned()));
+    layers.for_each(|(_, directory)| _ = is_there(directory.join("lock")));
     let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
     configured == 0
 }

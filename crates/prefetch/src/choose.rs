@@ -1,6 +1,7 @@
 //! The first of the four steps of a start: what to fetch for it, and whether to observe it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use prepage_core::DeviceFigures;
 use prepage_core::profile::gain::{self, Turn};
@@ -22,7 +23,7 @@ pub struct Choice {
     /// Whether it is prefetched.
     pub turn: Turn,
     /// The part of the profile that is worth its reads.
-    pub planned: Profile,
+    pub planned: Arc<Profile>,
 }
 
 impl Choice {
@@ -36,7 +37,7 @@ impl Choice {
             (true, false) => Turn::Prefetch,
             (true, true) => gain::turn(device, &profile.starts, is_kept.then(random)),
         };
-        Self { device, figures, turn, planned: worthwhile(profile, &figures) }
+        Self { device, figures, turn, planned: Arc::new(worthwhile(profile, &figures)) }
     }
 
     /// How many of the pages to be prefetched a start did not use, as far as it was seen.

@@ -272,6 +272,7 @@ mod tests {
         let observation = Observation {
             unix_s: 1,
             files: Vec::new(),
+            is_in_exact_order: false,
             names: vec![ObservedName { path: name.into(), list: false }],
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Exact,

@@ -234,6 +234,7 @@ mod tests {
             let mut observation = Observation {
                 unix_s: 1,
                 files: Vec::new(),
+                is_in_exact_order: false,
                 names: there.into_iter().chain(tried).chain(typed).map(name).collect(),
                 coverage: Coverage::Exact,
                 reads_coverage: Coverage::Exact,

@@ -57,7 +57,7 @@ impl Known {
         let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
         let Choice { device, figures, planned, .. } = choice;
         // What is fetched needs neither.
-        let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..planned };
+        let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..Arc::unwrap_or_clone(planned) };
         let bytes = OWN_BYTES + bytes_of(&planned) + bytes_of(&past) + size_of_val(&*rights.groups) as u64;
         let planned = Arc::new(planned);
         let (has_changed, [used_ns, drawn_unix_s]) = (AtomicBool::new(false), [0; 2].map(AtomicU64::new));

@@ -80,7 +80,8 @@ impl Replay {
     fn begin_on(known: Known<'_>, budget: &Budget, lend: &mut dyn FnMut(Work) -> bool) -> io::Result<Self> {
         // A boot is not tried without: it is worth more than what is learned from that.
         let choice = known.profile.map(|profile| Choice::new(&profile, &LaunchOptions::default(), false));
-        let mut planned = choice.as_ref().map_or_else(Profile::default, |choice| choice.planned.clone());
+        let mut planned =
+            choice.as_ref().map_or_else(Profile::default, |choice| Profile::clone(&choice.planned));
         let blocks = known.blocks.and_then(|(device, blocks)| Some((device, device.opened().ok()?, blocks)));
         if let Some((device, _, blocks)) = &blocks {
             // Before the files that are needed at the same time.

@@ -132,6 +132,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
     let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };
     (observation.coverage, observation.reads_coverage) = (coverage, coverage);
     observation.names_coverage = Coverage::Exact;
+    observation.is_in_exact_order = lost == 0;
     Ok((observation, lost, status))
 }
 

@@ -11,7 +11,8 @@ use crate::page::{PageIndex, PageRange};
 pub struct Extent {
     /// The pages.
     pub range: PageRange,
-    /// Position in the order of first use among all pages of the start that showed them first; smaller is earlier.
+    /// Position in the order of first use among all pages of the start that showed them first, or of the last one that was seen in exact order;
+    /// smaller is earlier.
     pub rank: u32,
     /// In how many starts they were used.
     pub counts: Counts,
@@ -73,6 +74,11 @@ pub(crate) fn overlay<A: Copy, B: Copy, C>(
 /// and gdb, a model of their starts loses 7 to 9 % by joining all neighbours, and nothing by stretches of 256.
 const ORDER_RANKS: u32 = 256;
 
+/// Whether pages with these ranks are used about the same time.
+pub fn are_used_together(one: u32, other: u32) -> bool {
+    one / ORDER_RANKS == other / ORDER_RANKS
+}
+
 /// Neighbours of which the same is known and that are used about the same time, made into one with the earlier of their
 /// ranks: they are read together anyway, and the profile stays small.
 pub fn simplified(extents: &[Extent]) -> Vec<Extent> {
@@ -82,7 +88,7 @@ pub fn simplified(extents: &[Extent]) -> Vec<Extent> {
             Some(last)
                 if last.range.end() == extent.range.start()
                     && last.is_known_as(extent)
-                    && last.rank / ORDER_RANKS == extent.rank / ORDER_RANKS =>
+                    && are_used_together(last.rank, extent.rank) =>
             {
                 last.range = PageRange::new(last.range.start(), extent.range.end());
                 last.rank = last.rank.min(extent.rank);

@@ -68,6 +68,8 @@ pub struct Observation {
     pub unix_s: u64,
     /// In order of first use.
     pub files: Vec<ObservedFile>,
+    /// Whether their order is exact: each first use was seen as it happened, and not at a look somewhat later.
+    pub is_in_exact_order: bool,
     /// In order of first use, each path once.
     pub names: Vec<ObservedName>,
     /// How much of what is mapped was seen: whether a mapped file that is not listed was unused.
@@ -125,6 +127,7 @@ mod tests {
         let seen = Observation {
             unix_s: 0,
             files: vec![],
+            is_in_exact_order: false,
             names: vec![],
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Exact,

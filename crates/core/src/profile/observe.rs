@@ -64,7 +64,7 @@ impl Profile {
                     let there = self.starts.iter_mut().filter(|start| start.device == file.identity.device);
                     there.for_each(|start| start.device = observed.identity.device);
                 }
-                file.observe(observed, counted.pages_of(file), seen.unix_s, &mut surprise);
+                file.observe(observed, counted.pages_of(file), seen, &mut surprise);
             } else {
                 file.extents.clear();
             }
@@ -76,6 +76,9 @@ impl Profile {
             surprise.new += self.files.last().map_or(0, ProfiledFile::pages);
         }
         self.files.retain(|file| !file.extents.is_empty());
+        if seen.is_in_exact_order {
+            self.files.sort_by_key(ProfiledFile::rank);
+        }
         self.observe_names(seen, counted);
         bound(self);
         if (&before.0, &before.1) != (&self.files, &self.lookups) {
@@ -243,8 +246,14 @@ impl ProfiledFile {
         }
     }
 
-    /// Counts a start that used `seen` of the file, of which these pages are `counted`.
-    fn observe(&mut self, seen: &ObservedFile, counted: &[UsedPages], unix_s: u64, surprise: &mut Surprise) {
+    /// Counts `start`, which used `seen` of the file, of which these pages are `counted`.
+    fn observe(
+        &mut self,
+        seen: &ObservedFile,
+        counted: &[UsedPages],
+        start: &Observation,
+        surprise: &mut Surprise,
+    ) {
         let ranges = (|extent: &Extent| extent.range, |used: &UsedPages| used.range);
         let known = overlay(&self.extents, counted, &ranges, |range, known, counted| {
             known.map(|known| (Extent { range, ..known }, counted.is_some()))
@@ -258,7 +267,8 @@ impl ProfiledFile {
                     let how = if used.is_sure { Use::Sure } else { Use::Half };
                     let by_read = known.by_read || used.by_read;
                     surprise.judge(&known, range.len(), true);
-                    Some(Extent { range, counts: known.counts.after(how), by_read, ..known })
+                    let rank = if start.is_in_exact_order { used.rank } else { known.rank };
+                    Some(Extent { range, rank, counts: known.counts.after(how), by_read })
                 }
                 (None, Some(used)) => {
                     surprise.new += if used.is_sure { range.len() } else { 0 };
@@ -272,7 +282,7 @@ impl ProfiledFile {
         });
         let extents = simplified(&extents);
         if extents != self.extents || self.identity != seen.identity {
-            self.learned_unix_s = unix_s;
+            self.learned_unix_s = start.unix_s;
         }
         (self.extents, self.identity) = (extents, seen.identity);
     }

@@ -52,6 +52,7 @@ fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observa
     Observation {
         unix_s: 7,
         files,
+        is_in_exact_order: false,
         names,
         coverage,
         reads_coverage: coverage,
@@ -209,6 +210,39 @@ fn costs_beside_simpler_ways() {
     eprintln!("{:30} accumulate {:6.0}  keep last {:6.0}  counters {:6.0}", "all", sums[0], sums[1], sums[2]);
     // Accumulating costs as little here because these sets change once in 40 starts; it never gets better again.
     assert!(sums[2] < 1.05 * sums[0] && sums[2] < sums[1], "{sums:?}");
+}
+
+#[test]
+fn an_exact_order_takes_the_place_of_one_that_looks_have_shown() {
+    let mut profile = Profile::default();
+    let ranks_after = |profile: &mut Profile, ranks: &[(&str, u64, u32)], is_in_exact_order| {
+        let mut files: Vec<ObservedFile> = Vec::new();
+        for &(path, page, rank) in ranks {
+            let mut touches = Touches::default();
+            touches.touch(PageIndex(page), rank);
+            match files.iter_mut().find(|file| file.path == path) {
+                Some(file) => file.pages.extend(touches.used()),
+                None => files.push(ObservedFile {
+                    pages: touches.used(),
+                    ..file(path, 1, Coverage::Partial, &Pages::new())
+                }),
+            }
+        }
+        profile.observe(&Observation { is_in_exact_order, ..seen(Coverage::Partial, files, &[]) });
+        let extents = profile.files.iter().flat_map(|file| {
+            file.extents.iter().map(|extent| (file.path.clone(), extent.range.start().0, extent.rank))
+        });
+        extents.collect::<Vec<_>>()
+    };
+    let known = |ranks: &[(&str, u64, u32)]| {
+        ranks.iter().map(|&(path, page, rank)| (path.to_owned(), page, rank)).collect::<Vec<_>>()
+    };
+    let looked = [("/a", 1, 0), ("/a", 5, 1), ("/b", 9, 2), ("/b", 20, 3)];
+    assert_eq!(ranks_after(&mut profile, &looked, false), known(&looked));
+    let exact = [("/b", 9, 0), ("/a", 1, 2), ("/a", 5, 1)];
+    let ordered = known(&[("/b", 9, 0), ("/b", 20, 3), ("/a", 1, 2), ("/a", 5, 1)]);
+    assert_eq!(ranks_after(&mut profile, &exact, true), ordered);
+    assert_eq!(ranks_after(&mut profile, &looked, false), ordered, "and stays");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(super) struct Process {
     is_remapped: bool,
     /// Pages that were there at some look: noted, if they are to be.
     pub(super) noted: Vec<Run>,
+    /// Pages of armed mappings that were there before it was time to note them, by when they were seen first.
+    early: Vec<(u64, Vec<Run>)>,
     /// Whether it was looked at as it ended.
     pub(super) was_seen_last: bool,
 }
@@ -83,6 +85,7 @@ impl Process {
             whole_ns: 0,
             is_remapped: false,
             noted: Vec::new(),
+            early: Vec::new(),
             was_seen_last: false,
         }
     }
@@ -114,6 +117,28 @@ impl Process {
         let (few, many): (Vec<_>, Vec<_>) = places.partition(|one| one.end - one.start <= READ_BYTES_MAX);
         let runs: Result<Vec<_>, _> = few.iter().map(|one| self.map.present_in(one.start..one.end)).collect();
         Ok((runs?.concat(), !many.is_empty()))
+    }
+
+    /// Sees which pages are there at `time_ns`, when it is not known yet which of them are to be noted.
+    pub(super) fn glance(&mut self, time_ns: u64) {
+        let present = self.map.present_and_armed().unwrap_or_default();
+        let new = self.early.iter().fold(present, |new, (_, before)| without(&new, before));
+        if !new.is_empty() {
+            self.early.push((time_ns, new));
+        }
+    }
+
+    /// `runs` by when they were seen to be there first, those that are new at `now`.
+    pub(super) fn by_time(&mut self, runs: &[Run], now: u64) -> Vec<(u64, Vec<Run>)> {
+        let mut left = runs.to_vec();
+        let mut by_time = std::mem::take(&mut self.early);
+        for (_, early) in &mut by_time {
+            let later = without(&left, early);
+            *early = without(&left, &later);
+            left = later;
+        }
+        by_time.push((now, left));
+        by_time
     }
 
     /// It may have mapped anything.

@@ -286,6 +286,7 @@ fn counters_that_no_starts_led_to_are_cut_down() {
     read.observe(&Observation {
         unix_s: 1,
         files: vec![],
+        is_in_exact_order: false,
         names: vec![],
         coverage: Coverage::Exact,
         reads_coverage: Coverage::Exact,
