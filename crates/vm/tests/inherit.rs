@@ -459,6 +459,54 @@ fn a_page_that_cannot_be_had_ends_the_child() {
     assert_eq!((executed.code(), executed.signal()), (Some(0), None));
 }
 
+/// With many descriptors it takes the kernel a while to close them all.
+#[test]
+fn children_in_a_fault_read_nothing_when_who_serves_them_is_killed() {
+    const NAME: &str = "children_in_a_fault_read_nothing_when_who_serves_them_is_killed";
+    const CHILDREN: u64 = 32;
+    if !support::is_child(NAME) {
+        let child = support::child(NAME, &[]);
+        let said = String::from_utf8_lossy(&child.stdout);
+        // The output has ended, so no child is left that could write to it.
+        assert!(!said.contains("read a page"), "{said}");
+        assert!(
+            child.status.signal() == Some(libc::SIGKILL) || said.contains("not permitted"),
+            "{:?} {said}",
+            child.status
+        );
+        return;
+    }
+    let vm = vm();
+    if !is_permitted(&vm) {
+        println!("not permitted");
+        return;
+    }
+    let words = Words { len_bytes: 8 * PAGE_SIZE, ..Words::default() };
+    let object = vm.source("held", Held(words, std::sync::Arc::new(AtomicBool::new(false)))).unwrap();
+    let map = vm.map(&object, &inherited().policy("none".parse().unwrap())).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit =
+        rustix::process::Rlimit { current: limit.maximum.map(|most| most.min(4096)).or(Some(4096)), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let others: Vec<_> = (0..1500).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    let touch = || {
+        // Not by this, which the test's own children have.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+        let _ = rustix::io::write(&writing, b"c");
+        let word = read(&map, 7);
+        let _ = rustix::io::write(rustix::stdio::stdout(), format!("read a page: {word}\n").as_bytes());
+        0
+    };
+    let children: Vec<_> = (0..CHILDREN).map(|_| Forked::new(touch).unwrap()).collect();
+    for _ in 0..CHILDREN {
+        assert_eq!(rustix::io::read(&reading, &mut [0; 1]), Ok(1));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    drop((children, others));
+}
+
 #[test]
 fn what_cannot_be_inherited_says_so() {
     let vm = vm();
