@@ -51,7 +51,7 @@ pub(crate) struct MapCore {
     id: u64,
     /// (c)
     pub(crate) vm: Arc<VmCore>,
-    /// (c) Where it is.
+    /// (c) Where it is: in this process, or, of a child's, in the child.
     pub(crate) span: Arc<Span>,
     /// (c) Who serves it.
     pub(crate) space: Arc<Space>,
@@ -438,7 +438,8 @@ impl MapCore {
         let heir = Arc::new(Self {
             id: next_map_id(),
             vm: Arc::clone(&self.vm),
-            span: Arc::clone(&self.span),
+            // The parent's mapping goes when the parent drops its map.
+            span: Arc::new(self.span.elsewhere()),
             space: Arc::clone(space),
             laid: Arc::clone(&self.laid),
             // No snapshots are taken of it: it shows what it did at the fork.

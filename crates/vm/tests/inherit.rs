@@ -129,6 +129,40 @@ fn a_child_keeps_a_map_that_the_parent_drops_at_once() {
 }
 
 #[test]
+fn a_map_that_is_dropped_goes_while_a_child_has_it() {
+    if !is_alone("a_map_that_is_dropped_goes_while_a_child_has_it") {
+        return;
+    }
+    const PAGES: u64 = 64;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let file = support::file(PAGES * PAGE_SIZE);
+    let mut map = vm.map(&vm.file(file.path()).unwrap(), &inherited()).unwrap();
+    write(&mut map, 3, 1003);
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    let child = Forked::new(|| {
+        let _ = rustix::io::read(&reading, &mut [0; 1]);
+        first_other(&map, |page| if page == 3 { 1003 } else { of_file(page) })
+    });
+    let child = child.unwrap();
+    let (start, end) = (map.address(), map.address() + PAGES * PAGE_SIZE);
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.starts_with(&format!("{start:x}-{end:x} ")))
+    };
+    assert!(is_mapped());
+    drop(map);
+    support::until(|| !is_mapped());
+    // What lies there now is nobody else's.
+    let other = vm.map(&vm.anonymous(PAGES * PAGE_SIZE).unwrap(), &inherited()).unwrap();
+    assert_eq!(rustix::io::write(&writing, b"g"), Ok(1));
+    assert_eq!(exit_of(child), Some(0));
+    assert_eq!(first_other(&other, |_| 0), 0);
+}
+
+#[test]
 fn a_fork_needs_no_free_descriptor() {
     if !is_alone("a_fork_needs_no_free_descriptor") {
         return;
@@ -430,35 +464,6 @@ fn children_end_with_who_serves_them() {
     std::process::exit(9);
 }
 
-#[test]
-fn a_page_that_cannot_be_had_ends_the_child() {
-    if !is_alone("a_page_that_cannot_be_had_ends_the_child") {
-        return;
-    }
-    struct Failing;
-    impl Source for Failing {
-        fn len_bytes(&self) -> u64 {
-            8 * PAGE_SIZE
-        }
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
-            Err(SourceError::Other("gone for good".to_owned()))
-        }
-    }
-    let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
-    if !is_permitted(&vm) {
-        return;
-    }
-    let object = vm.source("failing", Failing).unwrap();
-    let map = vm.map(&object, &inherited()).unwrap();
-    let child = Forked::new(|| i32::from(read(&map, 3) == 0)).unwrap();
-    let status = child.wait().unwrap();
-    assert_eq!(status.terminating_signal(), Some(libc::SIGBUS));
-    assert_eq!(vm.take_failures().len(), 1);
-    // A program that a child executes lives on without the map.
-    let executed = std::process::Command::new("true").status().unwrap();
-    assert_eq!((executed.code(), executed.signal()), (Some(0), None));
-}
-
 /// With many descriptors it takes the kernel a while to close them all.
 #[test]
 fn children_in_a_fault_read_nothing_when_who_serves_them_is_killed() {
@@ -505,6 +510,35 @@ fn children_in_a_fault_read_nothing_when_who_serves_them_is_killed() {
     std::thread::sleep(Duration::from_millis(300));
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
     drop((children, others));
+}
+
+#[test]
+fn a_page_that_cannot_be_had_ends_the_child() {
+    if !is_alone("a_page_that_cannot_be_had_ends_the_child") {
+        return;
+    }
+    struct Failing;
+    impl Source for Failing {
+        fn len_bytes(&self) -> u64 {
+            8 * PAGE_SIZE
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            Err(SourceError::Other("gone for good".to_owned()))
+        }
+    }
+    let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let object = vm.source("failing", Failing).unwrap();
+    let map = vm.map(&object, &inherited()).unwrap();
+    let child = Forked::new(|| i32::from(read(&map, 3) == 0)).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.terminating_signal(), Some(libc::SIGBUS));
+    assert_eq!(vm.take_failures().len(), 1);
+    // A program that a child executes lives on without the map.
+    let executed = std::process::Command::new("true").status().unwrap();
+    assert_eq!((executed.code(), executed.signal()), (Some(0), None));
 }
 
 #[test]
