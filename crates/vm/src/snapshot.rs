@@ -342,13 +342,17 @@ pub(crate) mod tests {
 
     use prepage_sys::call_filter::{When, fail};
     use prepage_sys::sigbus::{BusFault, Verdict};
-    use prepage_testing::{Need, unless_refused};
+    use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
     use crate::book::STORES_MOST;
-    use crate::error::AccessError;
+    use crate::error::{AccessError, MapError};
+    use crate::fault::Context;
     use crate::inline::on_fault;
-    use crate::{MapOptions, VmOptions};
+    use crate::{MapOptions, Mode, VmOptions};
+
+    /// PAGEMAP_SCAN
+    const SCAN: u32 = 0xc060_6610;
 
     /// The pages that the kernel holds of a memfd.
     fn held(store: &ObjectCore) -> u64 {
@@ -445,6 +449,49 @@ pub(crate) mod tests {
         write(&mut map, 42, 2);
         let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
         assert_eq!([5, 42].map(|page| read(&clone, page)), [1, 2]);
+    }
+
+    /// As before Linux 6.7, whose page maps cannot be scanned.
+    #[test]
+    fn a_first_snapshot_that_the_kernel_cannot_take_changes_nothing() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        write(&mut map, 5, 1);
+        let scan = (libc::SYS_ioctl, When::Is(1, SCAN));
+        let Some(failed) = while_failing(libc::ENOTTY, scan, || map.snapshot()) else { return };
+        assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
+        assert!(!map.core.has_marks(), "writes are told from here on");
+        let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!(read(&clone, 5), 1);
+    }
+
+    /// The writer has touched the page, and it went before the handler came to copy it.
+    #[test]
+    fn a_handler_reads_no_frozen_page_that_has_gone() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(128 * PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::private().mode(Mode::Handler));
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let Some(map) = unless_refused(map, need, refused) else { return };
+        let _first = map.snapshot().unwrap();
+        assert_eq!(read(&map, 42), 0);
+        let core = &map.core;
+        let page = PageIndex(42);
+        let mut account = Account::here();
+        // As after a write that has not been tried again yet.
+        assert!(core.open(page, Context::Handler, &mut account).unwrap());
+        let store = map.new_store().unwrap();
+        let (frozen, _) = core.freeze(&store, |_| Ok::<_, ()>(())).unwrap().unwrap();
+        assert_eq!(frozen, [PageRange::new(page, PageIndex(43))]);
+        assert_eq!(object.evict(frozen[0]).unwrap(), 1);
+        assert!(!core.open(page, Context::Handler, &mut account).unwrap(), "the handler has read the page");
+        // Who takes the snapshot may wait for it.
+        core.copy_all(&frozen, account.cpu).unwrap();
+        assert!(core.open(page, Context::Handler, &mut account).unwrap());
     }
 
     #[test]
