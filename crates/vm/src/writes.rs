@@ -398,6 +398,9 @@ impl MapCore {
             return Ok(());
         }
         let table = self.vm.page_map()?;
+        let (start, end) = self.addresses();
+        // What this kernel cannot tell is an error before anything has changed.
+        table.occupied_in(start..start + PAGE_SIZE)?;
         let writes = Writes::of_pages(self.window.len())?;
         let writes = self.writes.writes.get_or_init(|| writes);
         // What is mapped is protected by who maps it from here on, where the mapping takes that.
@@ -411,7 +414,6 @@ impl MapCore {
                 None => self.vm.zeros.sections.wait(),
             }
         }
-        let (start, end) = self.addresses();
         // Also what is on a swap device: protected there, it is when it comes back.
         for (from, to) in table.occupied_in(start..end)? {
             self.space.uffd.protect(&self.span, from - start, to - from)?;
