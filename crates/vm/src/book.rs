@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
+use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer, Transfers};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 use rangemap::RangeMap;
@@ -383,19 +383,15 @@ impl Inner {
     }
 
     /// Pages that links give to the links above: their stores go with them. Returns what may go.
-    pub(crate) fn follow(&mut self, moved: &[Transfer]) -> Vec<impl Drop + use<>> {
-        for Transfer { pages, from, to } in moved {
+    pub(crate) fn follow(&mut self, transfers: &Transfers) -> Vec<impl Drop + use<>> {
+        for Transfer { pages, from, to } in &transfers.moved {
             for (part, store) in self.stores(*from, *pages) {
                 let known = self.links.get_mut(to).expect("the link exists");
                 known.elsewhere.insert(part.start().0..part.end().0, Store(store));
                 known.view = Default::default();
             }
         }
-        let gone: Vec<LinkId> = {
-            let there: std::collections::HashSet<LinkId> = self.chains.links().collect();
-            self.links.keys().copied().filter(|link| !there.contains(link)).collect()
-        };
-        gone.into_iter().filter_map(|link| self.links.remove(&link)).map(Gone).collect()
+        transfers.gone.iter().filter_map(|link| self.links.remove(link)).map(Gone).collect()
     }
 }
 
@@ -502,8 +498,8 @@ impl Drop for Hold {
         let _masked = Masked::asynchronous();
         let gone = {
             let mut inner = self.vm.book.lock();
-            let moved = inner.chains.release(self.link);
-            inner.follow(&moved)
+            let transfers = inner.chains.release(self.link);
+            inner.follow(&transfers)
         };
         drop(gone);
         self.vm.keeper.bell.call();

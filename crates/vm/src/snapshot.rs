@@ -282,7 +282,7 @@ fn shadow(
         hold.link = link;
         book.lend(below, &transfers.copied, taken);
         book.put(link, below, store);
-        gone = book.follow(&transfers.moved);
+        gone = book.follow(&transfers);
         link
     } else {
         book.put(below, below, store);
