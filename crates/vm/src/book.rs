@@ -71,7 +71,7 @@ struct Link {
     /// Others have pages in `store`, which is written to no more.
     is_lent: bool,
     base: Arc<Base>,
-    /// What maps of it show, the two parts of a [`View`], while there is one.
+    /// What maps of it show, the two parts of a [`View`], while a map or a handle has it.
     view: (Weak<Segments>, Weak<Segments>),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Base {
 }
 
 /// What maps of a link show. Its pages are counted from 0.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct View {
     laid: Arc<Segments>,
     shown: Arc<Segments>,
@@ -128,6 +128,8 @@ impl Eq for Store {}
 pub(crate) struct Hold {
     vm: Arc<VmCore>,
     pub(crate) link: LinkId,
+    /// Of a handle, what the last map made of it shows: those that follow are made of the same. Locked before the book.
+    kept: Mutex<Option<(View, Arc<Watched>)>>,
 }
 
 /// What is behind a new map.
@@ -162,13 +164,13 @@ impl Book {
         inner
             .links
             .insert(link, Link { store: None, elsewhere, is_lent: false, base, view: Default::default() });
-        Hold { vm: Arc::clone(vm), link }
+        Hold::new(vm, link)
     }
 
     /// One more looks at `link`.
     pub(crate) fn hold(vm: &Arc<VmCore>, link: LinkId) -> Hold {
         vm.book.lock().chains.hold(link);
-        Hold { vm: Arc::clone(vm), link }
+        Hold::new(vm, link)
     }
 }
 
@@ -316,6 +318,9 @@ impl Inner {
         // What is held is all that is there: nothing of that store is hidden.
         let resident = |store: &ObjectCore| store.frames().map_or(0, crate::object::Frames::resident);
         settled.retain(|_, (store, held)| resident(store) > unite(held));
+        if settled.is_empty() {
+            return Vec::new();
+        }
         looked_at.maps.extend(self.maps.iter().filter_map(Weak::upgrade));
         looked_at.others.extend(self.shown.iter().filter_map(Weak::upgrade));
         looked_at.maps.iter().for_each(|map| look(&map.shown.current()));
@@ -466,11 +471,23 @@ impl Base {
 }
 
 impl Hold {
+    fn new(vm: &Arc<VmCore>, link: LinkId) -> Self {
+        Self { vm: Arc::clone(vm), link, kept: Mutex::default() }
+    }
+
     /// What a map that looks at the link shows, its pages counted from 0.
     fn view(&self) -> (View, Arc<Watched>) {
-        let mut inner = self.vm.book.lock();
-        let view = inner.view(self.link);
-        let watched = inner.watch(&view.shown);
+        let mut kept = self.kept.lock().anyway();
+        let (view, watched) = {
+            let mut inner = self.vm.book.lock();
+            let view = inner.view(self.link);
+            let watched = match &*kept {
+                Some((known, watched)) if Arc::ptr_eq(&known.shown, &view.shown) => Arc::clone(watched),
+                _ => inner.watch(&view.shown),
+            };
+            (view, watched)
+        };
+        *kept = Some((view.clone(), Arc::clone(&watched)));
         (view, watched)
     }
 

@@ -527,6 +527,22 @@ pub(crate) mod tests {
         assert!((0..PAGES).all(|page| read(&map, page) == page as u8 | 1));
     }
 
+    /// Also where no clone was there in between.
+    #[test]
+    fn clones_of_a_snapshot_are_made_of_one_list() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        (0..64).for_each(|page| write(&mut map, 2 * page, 1));
+        let snapshot = map.snapshot().unwrap();
+        let made_of = |clone: Map| [&clone.core.laid, &clone.core.shown.current()].map(Arc::downgrade);
+        let clone = || vm.map(&snapshot, &MapOptions::private()).unwrap();
+        let [first, second] = [(); 2].map(|()| made_of(clone()));
+        assert!(first.iter().zip(&second).all(|(first, second)| first.ptr_eq(second)));
+        drop(snapshot);
+        assert_eq!(first.map(|list| list.strong_count()), [0; 2]);
+    }
+
     #[test]
     fn a_snapshot_that_fails_half_way_leaves_no_frames() {
         let vm = Vm::new(VmOptions::default().free_shadowed_after(Duration::MAX)).unwrap();
