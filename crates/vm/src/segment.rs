@@ -161,9 +161,11 @@ pub(crate) fn lookup(segments: &[Segment], page: PageIndex) -> Place<'_> {
 /// The places of `range`, one for each segment that it meets, with how many pages of it from `page` on lie there.
 pub(crate) fn places(segments: &[Segment], range: PageRange) -> impl Iterator<Item = (Place<'_>, u64)> {
     let first = segments[0].pages.start();
-    segments.iter().filter_map(move |segment| {
+    let from = segments.partition_point(|segment| segment.pages.end() <= range.start());
+    let met = segments[from..].iter().take_while(move |segment| segment.pages.start() < range.end());
+    met.map(move |segment| {
         let start = range.start().max(segment.pages.start());
         let end = range.end().min(segment.pages.end());
-        (start < end).then(|| (segment.place(start, first), end.0 - start.0))
+        (segment.place(start, first), end.0 - start.0)
     })
 }
