@@ -398,7 +398,7 @@ impl Vm {
             return Err(SavedError::Nothing { path: path.as_ref().to_owned() });
         };
         let pages = directory.pages(manifest)?;
-        let manifest = pages.manifest.clone();
+        let manifest = Arc::clone(&pages.manifest);
         let name = directory.path().to_string_lossy().into_owned();
         drop(directory);
         let zeros = self.anonymous(manifest.len_bytes)?;
