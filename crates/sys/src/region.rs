@@ -34,6 +34,8 @@ pub enum Contents<'a> {
     Private(&'a Memfd, u64),
     /// Zeros, writable.
     Anonymous,
+    /// Zeros, writable, in no core dump: what a library keeps for itself.
+    Undumped,
     /// Zeros, writable, in huge pages where the kernel finds some.
     AnonymousHuge,
     /// Zeros, writable; whole huge pages are the kernel's once they are given, see [`HugeBlocks`]. Until then they show
@@ -310,6 +312,7 @@ impl Region {
                 region.lay(0, len as u64, libc::MAP_PRIVATE, memfd, offset)?;
             }
             Contents::Anonymous | Contents::AnonymousHuge => {}
+            Contents::Undumped => region.advise(0, len as u64, libc::MADV_DONTDUMP)?,
             Contents::HugeBlocks(stand_in) => {
                 let whole = len as u64 - len as u64 % REGION_ALIGN;
                 if whole > 0 {
