@@ -33,7 +33,8 @@ enum Lack {
 
 impl Map {
     /// Makes an object of what a private map holds now. The map goes on above this snapshot. Pages that were written to since the
-    /// map's last snapshot are copied, and all others are shared: the cost depends on the written pages only.
+    /// map's last snapshot are copied, and all others are shared: how long writers wait, and what is copied, depends on the written pages only. The call
+    /// itself also takes 0.4 µs and 40 bytes for each run of pages that were frozen before.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
