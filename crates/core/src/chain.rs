@@ -50,13 +50,15 @@ pub const DEPTH_MAX: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(u32);
 
-/// What the links' bytes have to follow: first the copies, then the moves, each in order.
+/// What the links' bytes have to follow: first the copies, then the moves, each in order; then links are gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
     /// Pages that a collapse copies into the top of a chain.
     pub copied: Vec<Transfer>,
     /// Pages that links give to the one link that looked at them, and are gone.
     pub moved: Vec<Transfer>,
+    /// The links that are gone.
+    pub gone: Vec<LinkId>,
 }
 
 /// Pages that go from one link to another.
@@ -141,15 +143,15 @@ impl Chains {
     }
 
     /// A map or handle looks at `top` no more. Links that nothing looks at are gone then, and a link that only one other
-    /// looks at is merged into that: the pages returned move.
+    /// looks at is merged into that: its pages move.
     ///
     /// # Panics
     /// When none looked at it.
-    pub fn release(&mut self, top: LinkId) -> Vec<Transfer> {
+    pub fn release(&mut self, top: LinkId) -> Transfers {
         self.let_go(top);
-        let mut moved = Vec::new();
-        self.tidy(top, &mut moved);
-        moved
+        let mut transfers = Transfers::default();
+        self.tidy(top, &mut transfers);
+        transfers
     }
 
     /// Puts an empty link on `top`, and lets one map that looked at `top` look at it instead ([`Chains::hold`] it before, to
@@ -260,7 +262,7 @@ impl Chains {
             self.link_mut(terminal).above.push(top);
         }
         self.link_mut(below).above.retain(|&above| above != top);
-        self.tidy(below, &mut transfers.moved);
+        self.tidy(below, &mut transfers);
         transfers.copied = copied;
         transfers
     }
@@ -284,7 +286,7 @@ impl Chains {
     }
 
     /// Removes `id` if nothing looks at it; merges it if only one link does.
-    fn tidy(&mut self, id: LinkId, moved: &mut Vec<Transfer>) {
+    fn tidy(&mut self, id: LinkId, transfers: &mut Transfers) {
         let link = self.link(id);
         if link.maps > 0 {
             return;
@@ -293,9 +295,10 @@ impl Chains {
         match link.above[..] {
             [] => {
                 self.remove(id);
+                transfers.gone.push(id);
                 if let Some(below) = below {
                     self.link_mut(below).above.retain(|&above| above != id);
-                    self.tidy(below, moved);
+                    self.tidy(below, transfers);
                 }
             }
             [above] if link.terminal != Some(id) => {
@@ -308,7 +311,7 @@ impl Chains {
                     for part in visible {
                         self.link_mut(above).extents.insert(part.start().0..part.end().0, above);
                         self.rename(above, part, id, Some(above));
-                        moved.push(Transfer { pages: part, from: id, to: above });
+                        transfers.moved.push(Transfer { pages: part, from: id, to: above });
                     }
                 }
                 self.counts.merges += 1;
@@ -318,6 +321,7 @@ impl Chains {
                     others.iter_mut().filter(|other| **other == id).for_each(|other| *other = above);
                 }
                 self.remove(id);
+                transfers.gone.push(id);
             }
             _ => {}
         }

@@ -8,7 +8,7 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::given::{mapping, number};
@@ -232,6 +232,11 @@ fn unlock_after_fork() {
 /// A pipe that children of fork(3) have one end of, and this process the other: -1 where there is none.
 static LIFELINE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
+/// The lowest number of this process's end, where it may have so many descriptors: a fork copies a table of as many, 8 KiB of it for these.
+const LIFELINE_FROM: i32 = 1000;
+/// So many of the highest numbers are left to others, or to the end's own moves.
+const LEFT_TO_OTHERS: u64 = 16;
+
 /// From here on children of fork(3), and theirs, are killed when this process ends: for children whose memory it serves, which
 /// would read zeros where nobody serves it. A child that executes another program is let go.
 ///
@@ -244,6 +249,7 @@ pub fn end_children_with_this() -> io::Result<()> {
     without_forks(|| {
         if MADE_BY.load(Ordering::Relaxed) != generation {
             let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            let write = rustix::io::fcntl_dupfd_cloexec(&write, far_above(write.as_raw_fd()))?;
             // Both stay open as long as the process. What a child had of its parent's stays its own.
             LIFELINE[0].store(read.into_raw_fd(), Ordering::SeqCst);
             LIFELINE[1].store(write.into_raw_fd(), Ordering::SeqCst);
@@ -251,6 +257,40 @@ pub fn end_children_with_this() -> io::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Children are killed before `served` is closed, when this process ends: from then on their memory would read as zeros.
+///
+/// A process that ends closes its files from the highest number down: exit(2) goes through its descriptors in ascending order, and puts the end of each file
+/// before those that wait already (`close_files`, `task_work_add`; since Linux 4.4). So this process's end of the pipe keeps a number far above that
+/// of `served`. Where the limit of descriptors leaves none, it stays where it is.
+pub fn end_children_before(served: BorrowedFd<'_>) {
+    let number = served.as_raw_fd();
+    let is_far_above = |write: i32| write < 0 || write / 2 > number;
+    if is_far_above(LIFELINE[1].load(Ordering::SeqCst)) {
+        return;
+    }
+    // No child has both.
+    without_forks(|| {
+        let (write, from) = (LIFELINE[1].load(Ordering::SeqCst), far_above(number));
+        if is_far_above(write) || from <= write {
+            return;
+        }
+        // SAFETY: it is open until it is closed here, under the lock.
+        let lower = unsafe { BorrowedFd::borrow_raw(write) };
+        if let Ok(higher) = rustix::io::fcntl_dupfd_cloexec(lower, from) {
+            LIFELINE[1].store(higher.into_raw_fd(), Ordering::SeqCst);
+            // SAFETY: nobody else knows it.
+            unsafe { libc::close(write) };
+        }
+    });
+}
+
+/// The lowest number for a descriptor that is to be far above `number`, or as high as the limit lets it be.
+fn far_above(number: i32) -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = limit.min(i32::MAX as u64).saturating_sub(LEFT_TO_OTHERS) as i32;
+    number.saturating_mul(4).max(LIFELINE_FROM).min(most).max(number + 1)
 }
 
 /// Has the kernel kill this process, a new child, once nobody has the other end of the pipe.

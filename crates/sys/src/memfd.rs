@@ -118,9 +118,9 @@ impl Memfd {
     /// would have to resolve; returns the bytes written. May be called in signal handlers.
     ///
     /// # Panics
-    /// Where the range does not lie in the span.
+    /// Where the range does not lie in the span, or the span is another process's.
     pub fn write_from(&self, span: &Span, from: u64, len: u64, offset: u64) -> io::Result<u64> {
-        let source = span.at(from, len);
+        let source = span.own_at(from, len);
         loop {
             // SAFETY: the kernel reads from the span, which is mapped while it lives, and gives EFAULT for what cannot be read.
             let written = unsafe {

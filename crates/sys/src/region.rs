@@ -20,6 +20,9 @@ pub const REGION_ALIGN: u64 = 2 << 20;
 /// UIO_MAXIOV: ranges of one call.
 const MOST_RANGES: usize = 1024;
 
+/// No process: generations begin at 1.
+const ELSEWHERE: u64 = 0;
+
 /// What a region shows.
 #[derive(Clone, Copy, Debug)]
 pub enum Contents<'a> {
@@ -31,6 +34,8 @@ pub enum Contents<'a> {
     Private(&'a Memfd, u64),
     /// Zeros, writable.
     Anonymous,
+    /// Zeros, writable, in no core dump: what a library keeps for itself.
+    Undumped,
     /// Zeros, writable, in huge pages where the kernel finds some.
     AnonymousHuge,
     /// Zeros, writable; whole huge pages are the kernel's once they are given, see [`HugeBlocks`]. Until then they show
@@ -46,7 +51,7 @@ pub struct Span {
     len: usize,
     /// Whether nothing but a memfd's own pages ever lies in it.
     shared: bool,
-    /// The process that it exists in.
+    /// The process that it exists in; [`ELSEWHERE`] where that is another.
     generation: u64,
 }
 
@@ -70,6 +75,12 @@ impl Span {
     /// Its first address.
     pub fn start(&self) -> u64 {
         self.start.as_ptr() as u64
+    }
+
+    /// The same addresses in another process, a child that inherited them: what a userfaultfd of that process is called with. Nothing stays
+    /// mapped here for it.
+    pub fn elsewhere(&self) -> Self {
+        Self { start: self.start, len: self.len, shared: self.shared, generation: ELSEWHERE }
     }
 
     /// Its bytes.
@@ -106,7 +117,7 @@ impl Span {
     /// Where the span is not shared: its pages would become copies.
     pub fn make_writable(&self, offset: u64, len: u64) -> io::Result<()> {
         assert!(self.shared, "pages of a private region would become copies");
-        let start = self.at(offset, len);
+        let start = self.own_at(offset, len);
         // SAFETY: the range lies in the span, and the call changes no byte of it.
         check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_WRITE) })
     }
@@ -121,7 +132,7 @@ impl Span {
     /// Where the span is not shared.
     pub fn map_unserved(&self, offset: u64, len: u64) -> io::Result<()> {
         assert!(self.shared, "of a private region no memfd need hold the pages");
-        let start = self.at(offset, len);
+        let start = self.own_at(offset, len);
         // SAFETY: the range lies in the span, and the call changes no byte of it.
         check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_POPULATE_READ) })
     }
@@ -130,7 +141,7 @@ impl Span {
     /// touches in user code alone. Raises no signal. The span is served by a userfaultfd: else what is missing of it would come by this call. May be called in
     /// signal handlers.
     pub fn can_be_read(&self, offset: u64) -> bool {
-        let start = self.at(offset, PAGE_SIZE);
+        let start = self.own_at(offset, PAGE_SIZE);
         // SAFETY: the page lies in the span, and the call changes no byte of it.
         let read =
             check(unsafe { libc::madvise(start.cast(), PAGE_SIZE as usize, libc::MADV_POPULATE_READ) });
@@ -138,7 +149,7 @@ impl Span {
     }
 
     fn unmap(&self, offset: u64, len: u64) -> io::Result<()> {
-        let start = self.at(offset, len);
+        let start = self.own_at(offset, len);
         // SAFETY: the range lies in the span and shows nothing but a memfd's pages, as callers make sure: the next touch shows the same.
         check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) })
     }
@@ -190,7 +201,7 @@ impl Span {
         let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_RANGES];
         let vector = &mut vector[..ranges.len()];
         for (into, &(offset, len)) in vector.iter_mut().zip(ranges) {
-            *into = libc::iovec { iov_base: self.at(offset, len).cast(), iov_len: len as usize };
+            *into = libc::iovec { iov_base: self.own_at(offset, len).cast(), iov_len: len as usize };
         }
         let this = rustix::process::getpid();
         let Ok(pidfd) = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty()) else {
@@ -208,6 +219,15 @@ impl Span {
             )
         };
         u64::try_from(unmapped).is_ok_and(|bytes| bytes == ranges.iter().map(|(_, len)| len).sum::<u64>())
+    }
+
+    /// As [`Self::at`], to change what lies there.
+    ///
+    /// # Panics
+    /// As `at`; where the span is another process's, and something else lies there.
+    pub(crate) fn own_at(&self, offset: u64, len: u64) -> *mut u8 {
+        assert!(self.generation != ELSEWHERE, "the addresses are another process's");
+        self.at(offset, len)
     }
 
     /// The address of `[offset, offset + len)`.
@@ -292,6 +312,7 @@ impl Region {
                 region.lay(0, len as u64, libc::MAP_PRIVATE, memfd, offset)?;
             }
             Contents::Anonymous | Contents::AnonymousHuge => {}
+            Contents::Undumped => region.advise(0, len as u64, libc::MADV_DONTDUMP)?,
             Contents::HugeBlocks(stand_in) => {
                 let whole = len as u64 - len as u64 % REGION_ALIGN;
                 if whole > 0 {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer};
+use prepage_core::chain::{ChainCounts, Chains, LinkId, Transfer, Transfers};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 use rangemap::RangeMap;
@@ -71,7 +71,7 @@ struct Link {
     /// Others have pages in `store`, which is written to no more.
     is_lent: bool,
     base: Arc<Base>,
-    /// What maps of it show, the two parts of a [`View`], while there is one.
+    /// What maps of it show, the two parts of a [`View`], while a map or a handle has it.
     view: (Weak<Segments>, Weak<Segments>),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Base {
 }
 
 /// What maps of a link show. Its pages are counted from 0.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct View {
     laid: Arc<Segments>,
     shown: Arc<Segments>,
@@ -128,6 +128,8 @@ impl Eq for Store {}
 pub(crate) struct Hold {
     vm: Arc<VmCore>,
     pub(crate) link: LinkId,
+    /// Of a handle, what the last map made of it shows: those that follow are made of the same. Locked before the book.
+    kept: Mutex<Option<(View, Arc<Watched>)>>,
 }
 
 /// What is behind a new map.
@@ -162,13 +164,13 @@ impl Book {
         inner
             .links
             .insert(link, Link { store: None, elsewhere, is_lent: false, base, view: Default::default() });
-        Hold { vm: Arc::clone(vm), link }
+        Hold::new(vm, link)
     }
 
     /// One more looks at `link`.
     pub(crate) fn hold(vm: &Arc<VmCore>, link: LinkId) -> Hold {
         vm.book.lock().chains.hold(link);
-        Hold { vm: Arc::clone(vm), link }
+        Hold::new(vm, link)
     }
 }
 
@@ -316,6 +318,9 @@ impl Inner {
         // What is held is all that is there: nothing of that store is hidden.
         let resident = |store: &ObjectCore| store.frames().map_or(0, crate::object::Frames::resident);
         settled.retain(|_, (store, held)| resident(store) > unite(held));
+        if settled.is_empty() {
+            return Vec::new();
+        }
         looked_at.maps.extend(self.maps.iter().filter_map(Weak::upgrade));
         looked_at.others.extend(self.shown.iter().filter_map(Weak::upgrade));
         looked_at.maps.iter().for_each(|map| look(&map.shown.current()));
@@ -383,19 +388,15 @@ impl Inner {
     }
 
     /// Pages that links give to the links above: their stores go with them. Returns what may go.
-    pub(crate) fn follow(&mut self, moved: &[Transfer]) -> Vec<impl Drop + use<>> {
-        for Transfer { pages, from, to } in moved {
+    pub(crate) fn follow(&mut self, transfers: &Transfers) -> Vec<impl Drop + use<>> {
+        for Transfer { pages, from, to } in &transfers.moved {
             for (part, store) in self.stores(*from, *pages) {
                 let known = self.links.get_mut(to).expect("the link exists");
                 known.elsewhere.insert(part.start().0..part.end().0, Store(store));
                 known.view = Default::default();
             }
         }
-        let gone: Vec<LinkId> = {
-            let there: std::collections::HashSet<LinkId> = self.chains.links().collect();
-            self.links.keys().copied().filter(|link| !there.contains(link)).collect()
-        };
-        gone.into_iter().filter_map(|link| self.links.remove(&link)).map(Gone).collect()
+        transfers.gone.iter().filter_map(|link| self.links.remove(link)).map(Gone).collect()
     }
 }
 
@@ -470,11 +471,23 @@ impl Base {
 }
 
 impl Hold {
+    fn new(vm: &Arc<VmCore>, link: LinkId) -> Self {
+        Self { vm: Arc::clone(vm), link, kept: Mutex::default() }
+    }
+
     /// What a map that looks at the link shows, its pages counted from 0.
     fn view(&self) -> (View, Arc<Watched>) {
-        let mut inner = self.vm.book.lock();
-        let view = inner.view(self.link);
-        let watched = inner.watch(&view.shown);
+        let mut kept = self.kept.lock().anyway();
+        let (view, watched) = {
+            let mut inner = self.vm.book.lock();
+            let view = inner.view(self.link);
+            let watched = match &*kept {
+                Some((known, watched)) if Arc::ptr_eq(&known.shown, &view.shown) => Arc::clone(watched),
+                _ => inner.watch(&view.shown),
+            };
+            (view, watched)
+        };
+        *kept = Some((view.clone(), Arc::clone(&watched)));
         (view, watched)
     }
 
@@ -502,8 +515,8 @@ impl Drop for Hold {
         let _masked = Masked::asynchronous();
         let gone = {
             let mut inner = self.vm.book.lock();
-            let moved = inner.chains.release(self.link);
-            inner.follow(&moved)
+            let transfers = inner.chains.release(self.link);
+            inner.follow(&transfers)
         };
         drop(gone);
         self.vm.keeper.bell.call();

@@ -69,7 +69,7 @@ pub(crate) struct Buffers {
 impl Buffer {
     /// Zeroed memory of this size is mapped, not touched.
     pub(crate) fn new(pages: u64) -> io::Result<Self> {
-        let region = Region::map(pages.max(BUFFER_PAGES) * PAGE_SIZE, Contents::Anonymous)?;
+        let region = Region::map(pages.max(BUFFER_PAGES) * PAGE_SIZE, Contents::Undumped)?;
         Ok(Self { memory: Memory::Own(region), used_pages: 0 })
     }
 
@@ -129,7 +129,7 @@ impl Buffers {
 
     /// As [`Self::new`], all made now: of touches, and of reads that no touch waits for. Their long reads share parts of one huge page.
     pub(crate) fn of_reads(count: usize) -> io::Result<[Self; 2]> {
-        let mut region = Region::map(REGION_ALIGN, Contents::Anonymous)?;
+        let mut region = Region::map(REGION_ALIGN, Contents::Undumped)?;
         // Where the kernel knows no huge pages they are small ones.
         let _ = region.prefer_huge(true);
         let parts = Part::cut(region, LONG_PAGES * PAGE_SIZE);

@@ -16,6 +16,7 @@
 //! A child's page tables are the kernel's copies of its parent's; what is not in them is filled from the same objects at the same
 //! addresses. So a child's map is one more [`MapCore`] here, with the child's descriptor.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -333,6 +334,7 @@ fn serve(own: &Arc<Space>, shared: &Arc<Shared>) {
                     });
                     &of_child
                 };
+                fork::end_children_before(uffd.as_fd());
                 if let Some((heir, reader)) = Heir::new(uffd, maps) {
                     shared.table_bytes.fetch_add(heir.bytes, Ordering::SeqCst);
                     heirs.push(heir);

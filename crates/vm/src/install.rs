@@ -489,13 +489,15 @@ impl MapCore {
         run: PageRange,
         account: &mut Account,
     ) -> io::Result<Shown> {
-        let count = (run.end().0 - place.page.0).min(COPY_PAGES);
-        let mut buffer = self.vm.buffers.take();
-        let bytes = buffer.pages(count);
+        // Who waited for a buffer would wait for a device, with a section open: where none is free, one page goes over the stack.
+        let mut buffer = self.vm.buffers.pop();
+        let mut on_stack = [0; PAGE_SIZE as usize];
+        let count = if buffer.is_some() { (run.end().0 - place.page.0).min(COPY_PAGES) } else { 1 };
+        let bytes = buffer.as_mut().map_or(&mut on_stack[..], |buffer| buffer.pages(count));
         let read = frames.memfd.read_at(bytes, place.page.offset_bytes());
         let at = place.offset_of(place.page);
         let copied = read.and_then(|()| self.space.uffd.copy(&self.span, at, bytes, self.writes_told()));
-        self.vm.buffers.give(buffer);
+        buffer.into_iter().for_each(|buffer| self.vm.buffers.give(buffer));
         let pages = match copied? {
             Progress::Done => count,
             Progress::Part(bytes) => bytes / PAGE_SIZE,

@@ -51,7 +51,7 @@ pub(crate) struct MapCore {
     id: u64,
     /// (c)
     pub(crate) vm: Arc<VmCore>,
-    /// (c) Where it is.
+    /// (c) Where it is: in this process, or, of a child's, in the child.
     pub(crate) span: Arc<Span>,
     /// (c) Who serves it.
     pub(crate) space: Arc<Space>,
@@ -134,9 +134,6 @@ impl Map {
             true if is_inheritable => vm.space_of_heirs()?,
             true => return Err(MapError::Inherit),
         };
-        if options.executable {
-            pieces.iter().for_each(|piece| piece.object.is_code.store(1, Ordering::Relaxed));
-        }
         let failed = |error| MapError::Memory { len_bytes: window.bytes(), source: error };
         // A handler would wait for locks that this thread holds.
         let _masked = Masked::asynchronous();
@@ -223,6 +220,7 @@ impl Map {
             let start_address = core.address_of(segment.pages.start());
             let backing = crate::Backing { map: core.id, window: segment.of_object(), start_address };
             segment.object.backings.put(number, backing, self.at);
+            segment.object.is_code.fetch_add(u32::from(core.executable), Ordering::Relaxed);
         }
         core.vm.maps.fetch_add(1, Ordering::AcqRel);
         let operations = core.laid.len() as u64;
@@ -369,6 +367,7 @@ impl Drop for Map {
         drop(hurry);
         for (number, segment) in (0..).zip(&core.laid[..]) {
             segment.object.backings.remove(core.id, number);
+            segment.object.is_code.fetch_sub(u32::from(core.executable), Ordering::Relaxed);
         }
         core.vm.maps.fetch_sub(1, Ordering::AcqRel);
         let operations = core.laid.len() as u64;
@@ -451,7 +450,8 @@ impl MapCore {
         let heir = Arc::new(Self {
             id: next_map_id(),
             vm: Arc::clone(&self.vm),
-            span: Arc::clone(&self.span),
+            // The parent's mapping goes when the parent drops its map.
+            span: Arc::new(self.span.elsewhere()),
             space: Arc::clone(space),
             laid: Arc::clone(&self.laid),
             // No snapshots are taken of it: it shows what it did at the fork.

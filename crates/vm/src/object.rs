@@ -84,7 +84,7 @@ pub(crate) struct ObjectCore {
     pub(crate) id: u32,
     /// (c) Unique in its pool.
     pub(crate) pool_key: u32,
-    /// (a) Whether a map of code shows it: then its frames go last.
+    /// (a) How many maps of code it lies in: where there is one, its frames go last.
     pub(crate) is_code: AtomicU32,
     /// (c)
     pub(crate) name: String,

@@ -21,7 +21,7 @@ use crate::vm::Vm;
 
 /// Pages that are read, summed and written at once.
 const PIECE_PAGES: u64 = 64;
-/// Past so many images the next save writes one with all pages: each is an open file of whoever opens the snapshot.
+/// Where there are so many images, a save that has to write a page writes one image with all pages: each is an open file of whoever opens the snapshot.
 const IMAGES_MAX: usize = 16;
 
 /// What [`Object::save`] did.
@@ -99,16 +99,17 @@ impl Object {
         before: Option<&Manifest>,
         shown: &[Segment],
     ) -> Result<Saved, SavedError> {
-        let mut saving = Saving::new(directory, before, self.len_bytes());
-        for segment in shown {
-            if is_saved(&segment.object) {
-                saving.save(&segment.object, segment.pages, segment.first)?;
-                saving.gap += segment.pages.len();
-            } else {
-                saving.leave(segment)?;
-            }
-        }
-        let Saving { manifest, image, pages_written, .. } = saving.end();
+        let number = before.and_then(|before| before.images.last()).map_or(1, |last| last + 1);
+        // Where an image is not as it was left, all pages are written anew.
+        let kept = before.filter(|before| {
+            before.pages() == self.len_bytes().div_ceil(PAGE_SIZE) && directory.images_of(before).is_ok()
+        });
+        let save = |kept| Saving::new(directory, kept, number, self.len_bytes()).all(shown);
+        let saving = match save(kept)? {
+            Some(saving) => saving,
+            None => save(None)?.expect("no image is kept"),
+        };
+        let Saving { manifest, image, pages_written, .. } = saving;
         let pages = manifest.runs.iter().map(|run| run.sums.len() as u64).sum();
         let images = manifest.images.len() as u64;
         if before != Some(&manifest) {
@@ -138,18 +139,13 @@ struct Saving<'a> {
     pages_written: u64,
     /// So many pages before this one are saved, and nothing below them is seen.
     gap: u64,
+    /// A page would take an image more than there may be: it and those behind it are not saved.
+    is_full: bool,
     bytes: Vec<u8>,
 }
 
 impl<'a> Saving<'a> {
-    fn new(directory: &'a Directory, before: Option<&'a Manifest>, len_bytes: u64) -> Self {
-        let number = before.and_then(|before| before.images.last()).map_or(1, |last| last + 1);
-        let kept = before.filter(|before| {
-            // Where an image is not as it was left, all pages are written anew.
-            before.images.len() < IMAGES_MAX
-                && before.pages() == len_bytes.div_ceil(PAGE_SIZE)
-                && directory.images_of(before).is_ok()
-        });
+    fn new(directory: &'a Directory, kept: Option<&'a Manifest>, number: u64, len_bytes: u64) -> Self {
         // Those of before stay known, so that their pages are, and go at the end where nothing of them is left.
         let mut images = kept.map_or_else(Vec::new, |kept| kept.images.clone());
         images.push(number);
@@ -172,14 +168,31 @@ impl<'a> Saving<'a> {
             number,
             pages_written: 0,
             gap: 0,
+            is_full: false,
             bytes: vec![0; (PIECE_PAGES * PAGE_SIZE) as usize],
         }
+    }
+
+    /// All of the snapshot, which `shown` is; `None` where that takes more images than there may be, beside those that are kept.
+    fn all(mut self, shown: &[Segment]) -> Result<Option<Self>, SavedError> {
+        for segment in shown {
+            if is_saved(&segment.object) {
+                self.save(&segment.object, segment.pages, segment.first)?;
+                if self.is_full {
+                    return Ok(None);
+                }
+                self.gap += segment.pages.len();
+            } else {
+                self.leave(segment)?;
+            }
+        }
+        Ok(Some(self.end()))
     }
 
     /// The snapshot's `pages`, which are those of `object` from `first` on.
     fn save(&mut self, object: &ObjectCore, pages: PageRange, first: PageIndex) -> Result<(), SavedError> {
         let mut from = pages.start();
-        while from < pages.end() {
+        while from < pages.end() && !self.is_full {
             let piece = PageRange::new(from, PageIndex(pages.end().0.min(from.0 + PIECE_PAGES)));
             let source = PageIndex(first.0 + (from.0 - pages.start().0));
             if !self.is_known(object, piece, source) {
@@ -233,6 +246,10 @@ impl<'a> Saving<'a> {
             if kept.is_none() {
                 self.pages_written += 1;
                 if self.image.is_none() {
+                    if self.kept.is_some_and(|kept| kept.images.len() >= IMAGES_MAX) {
+                        self.is_full = true;
+                        return Ok(());
+                    }
                     let len_bytes = self.manifest.pages() * PAGE_SIZE;
                     self.image = Some(self.directory.new_image(self.number, len_bytes)?);
                 }
@@ -381,7 +398,7 @@ impl Vm {
             return Err(SavedError::Nothing { path: path.as_ref().to_owned() });
         };
         let pages = directory.pages(manifest)?;
-        let manifest = pages.manifest.clone();
+        let manifest = Arc::clone(&pages.manifest);
         let name = directory.path().to_string_lossy().into_owned();
         drop(directory);
         let zeros = self.anonymous(manifest.len_bytes)?;

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::new_file::NewFile;
@@ -79,7 +80,7 @@ impl Directory {
     /// The pages that `manifest`, which was read here, says are saved.
     pub(crate) fn pages(&self, manifest: Manifest) -> Result<SavedPages, SavedError> {
         let images = self.images_of(&manifest)?;
-        Ok(SavedPages { manifest, images })
+        Ok(SavedPages { manifest: Arc::new(manifest), images })
     }
 
     /// The images that `manifest` names.
@@ -238,7 +239,7 @@ fn unwritten(path: &Path, source: io::Error) -> SavedError {
 /// The pages of a saved snapshot, as an object's bytes; those that were not saved read as zeros, and no map shows them.
 #[derive(Debug)]
 pub(crate) struct SavedPages {
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: Arc<Manifest>,
     images: Vec<(PathBuf, File)>,
 }
 

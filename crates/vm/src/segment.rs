@@ -161,9 +161,36 @@ pub(crate) fn lookup(segments: &[Segment], page: PageIndex) -> Place<'_> {
 /// The places of `range`, one for each segment that it meets, with how many pages of it from `page` on lie there.
 pub(crate) fn places(segments: &[Segment], range: PageRange) -> impl Iterator<Item = (Place<'_>, u64)> {
     let first = segments[0].pages.start();
-    segments.iter().filter_map(move |segment| {
+    let from = segments.partition_point(|segment| segment.pages.end() <= range.start());
+    let meets = move |segment: &&Segment| segment.pages.start().max(range.start()) < range.end();
+    segments[from..].iter().take_while(meets).map(move |segment| {
         let start = range.start().max(segment.pages.start());
         let end = range.end().min(segment.pages.end());
-        (start < end).then(|| (segment.place(start, first), end.0 - start.0))
+        (segment.place(start, first), end.0 - start.0)
     })
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+    use crate::{Vm, VmOptions};
+
+    #[test]
+    fn places_are_those_of_the_segments_that_a_range_meets() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(64 * PAGE_SIZE).unwrap();
+        let range = |start, end| PageRange::new(PageIndex(start), PageIndex(end));
+        let segment = |at: u64| {
+            let object = Arc::clone(&zeros.core);
+            let pages = range(10 + 4 * at, 14 + 4 * at);
+            Segment { pages, object, first: PageIndex(8 * at), install: Install::Zero }
+        };
+        let segments: Vec<Segment> = (0..5).map(segment).collect();
+        for (start, end) in (10..=30).flat_map(|start| (start..=30).map(move |end| (start, end))) {
+            let found = places(&segments, range(start, end)).map(|(place, count)| (place.page, count));
+            let parts = segments.iter().filter_map(|segment| segment.part(range(start, end)));
+            let expected = parts.map(|part| (part.first, part.pages.len()));
+            assert!(found.eq(expected), "{start}..{end}");
+        }
+    }
 }

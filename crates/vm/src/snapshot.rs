@@ -33,7 +33,8 @@ enum Lack {
 
 impl Map {
     /// Makes an object of what a private map holds now. The map goes on above this snapshot. Pages that were written to since the
-    /// map's last snapshot are copied, and all others are shared: the cost depends on the written pages only.
+    /// map's last snapshot are copied, and all others are shared: how long writers wait, and what is copied, depends on the written pages only. The call
+    /// itself also takes 0.4 µs and 40 bytes for each run of pages that were frozen before.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -282,7 +283,7 @@ fn shadow(
         hold.link = link;
         book.lend(below, &transfers.copied, taken);
         book.put(link, below, store);
-        gone = book.follow(&transfers.moved);
+        gone = book.follow(&transfers);
         link
     } else {
         book.put(below, below, store);
@@ -342,13 +343,17 @@ pub(crate) mod tests {
 
     use prepage_sys::call_filter::{When, fail};
     use prepage_sys::sigbus::{BusFault, Verdict};
-    use prepage_testing::{Need, unless_refused};
+    use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
     use crate::book::STORES_MOST;
-    use crate::error::AccessError;
+    use crate::error::{AccessError, MapError};
+    use crate::fault::Context;
     use crate::inline::on_fault;
-    use crate::{MapOptions, VmOptions};
+    use crate::{MapOptions, Mode, VmOptions};
+
+    /// PAGEMAP_SCAN
+    const SCAN: u32 = 0xc060_6610;
 
     /// The pages that the kernel holds of a memfd.
     fn held(store: &ObjectCore) -> u64 {
@@ -447,6 +452,49 @@ pub(crate) mod tests {
         assert_eq!([5, 42].map(|page| read(&clone, page)), [1, 2]);
     }
 
+    /// As before Linux 6.7, whose page maps cannot be scanned.
+    #[test]
+    fn a_first_snapshot_that_the_kernel_cannot_take_changes_nothing() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        write(&mut map, 5, 1);
+        let scan = (libc::SYS_ioctl, When::Is(1, SCAN));
+        let Some(failed) = while_failing(libc::ENOTTY, scan, || map.snapshot()) else { return };
+        assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
+        assert!(!map.core.has_marks(), "writes are told from here on");
+        let clone = vm.map(&map.snapshot().unwrap(), &MapOptions::private()).unwrap();
+        assert_eq!(read(&clone, 5), 1);
+    }
+
+    /// The writer has touched the page, and it went before the handler came to copy it.
+    #[test]
+    fn a_handler_reads_no_frozen_page_that_has_gone() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(128 * PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::private().mode(Mode::Handler));
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let Some(map) = unless_refused(map, need, refused) else { return };
+        let _first = map.snapshot().unwrap();
+        assert_eq!(read(&map, 42), 0);
+        let core = &map.core;
+        let page = PageIndex(42);
+        let mut account = Account::here();
+        // As after a write that has not been tried again yet.
+        assert!(core.open(page, Context::Handler, &mut account).unwrap());
+        let store = map.new_store().unwrap();
+        let (frozen, _) = core.freeze(&store, |_| Ok::<_, ()>(())).unwrap().unwrap();
+        assert_eq!(frozen, [PageRange::new(page, PageIndex(43))]);
+        assert_eq!(object.evict(frozen[0]).unwrap(), 1);
+        assert!(!core.open(page, Context::Handler, &mut account).unwrap(), "the handler has read the page");
+        // Who takes the snapshot may wait for it.
+        core.copy_all(&frozen, account.cpu).unwrap();
+        assert!(core.open(page, Context::Handler, &mut account).unwrap());
+    }
+
     #[test]
     fn what_was_written_to_is_known_still_where_a_discard_fails() {
         let vm = Vm::new(VmOptions::default()).unwrap();
@@ -478,6 +526,22 @@ pub(crate) mod tests {
         assert!(statistics.objects <= STORES_MOST as u64 + 3, "{} objects", statistics.objects);
         map.discard(map.window()).unwrap();
         assert!((0..PAGES).all(|page| read(&map, page) == page as u8 | 1));
+    }
+
+    /// Also where no clone was there in between.
+    #[test]
+    fn clones_of_a_snapshot_are_made_of_one_list() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(128 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        (0..64).for_each(|page| write(&mut map, 2 * page, 1));
+        let snapshot = map.snapshot().unwrap();
+        let made_of = |clone: Map| [&clone.core.laid, &clone.core.shown.current()].map(Arc::downgrade);
+        let clone = || vm.map(&snapshot, &MapOptions::private()).unwrap();
+        let [first, second] = [(); 2].map(|()| made_of(clone()));
+        assert!(first.iter().zip(&second).all(|(first, second)| first.ptr_eq(second)));
+        drop(snapshot);
+        assert_eq!(first.map(|list| list.strong_count()), [0; 2]);
     }
 
     #[test]

@@ -204,6 +204,10 @@ impl Writes {
         }
     }
 
+    fn is_frozen(&self, index: u64) -> bool {
+        self.word(index).load(Ordering::SeqCst) & STATE == FROZEN
+    }
+
     /// Sleeps while somebody copies the page.
     fn wait_for_copy(&self, index: u64) {
         let word = self.word(index);
@@ -262,7 +266,12 @@ impl MapCore {
     }
 
     /// Lets `page` be written to; false where a handler would have to wait for it.
-    fn open(&self, page: PageIndex, context: Context, account: &mut Account) -> std::io::Result<bool> {
+    pub(crate) fn open(
+        &self,
+        page: PageIndex,
+        context: Context,
+        account: &mut Account,
+    ) -> std::io::Result<bool> {
         let writes = self.writes.writes.get().expect("pages are protected only then");
         let index = self.index_of(page);
         loop {
@@ -284,7 +293,11 @@ impl MapCore {
                     drop(section);
                     if writes.change(index, FROZEN, COPYING) {
                         let run = PageRange::new(PageIndex(index), PageIndex(index + 1));
-                        self.copy_frozen(writes, run, account.cpu);
+                        self.copy_frozen(writes, run, context != Context::Handler, account.cpu);
+                    }
+                    // One that went meanwhile would be waited for here: the touch brings it back first.
+                    if context == Context::Handler && writes.is_frozen(index) {
+                        return Ok(false);
                     }
                     continue;
                 }
@@ -306,8 +319,9 @@ impl MapCore {
         }
     }
 
-    /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken.
-    fn copy_frozen(&self, writes: &Writes, run: PageRange, cpu: usize) {
+    /// Copies `run`, by index, which the caller made Copying, into the snapshot that is being taken. Where the caller may not wait, pages that are not in memory stay
+    /// Frozen: to read one could be a fault, and the caller may be who answers it.
+    fn copy_frozen(&self, writes: &Writes, run: PageRange, may_wait: bool, cpu: usize) {
         let freeze = writes.freeze.enter(cpu).expect("pages are frozen while a snapshot is taken alone");
         // One that is not there cannot be read by the kernel then, and nobody waits for it.
         if self.space.mode == Mode::Inline && self.copy_pages(&freeze, run).is_ok_and(|all| all) {
@@ -321,7 +335,9 @@ impl MapCore {
         for (index, entry) in run.iter().zip(&*entries) {
             let mut to = if outcome.is_ok() { CLEAN } else { KEPT };
             // One that is the object's, or none at all, was never written to.
-            if outcome.is_ok() && entry.may_be_private() {
+            if outcome.is_ok() && entry.may_be_private() && !entry.is_present() && !may_wait {
+                to = FROZEN;
+            } else if outcome.is_ok() && entry.may_be_private() {
                 (to, outcome) = match self.copy_pages(&freeze, PageRange::new(index, PageIndex(index.0 + 1)))
                 {
                     Ok(true) => (CLEAN | COPIED, Ok(())),
@@ -382,6 +398,9 @@ impl MapCore {
             return Ok(());
         }
         let table = self.vm.page_map()?;
+        let (start, end) = self.addresses();
+        // What this kernel cannot tell is an error before anything has changed.
+        table.occupied_in(start..start + PAGE_SIZE)?;
         let writes = Writes::of_pages(self.window.len())?;
         let writes = self.writes.writes.get_or_init(|| writes);
         // What is mapped is protected by who maps it from here on, where the mapping takes that.
@@ -395,7 +414,6 @@ impl MapCore {
                 None => self.vm.zeros.sections.wait(),
             }
         }
-        let (start, end) = self.addresses();
         // Also what is on a swap device: protected there, it is when it comes back.
         for (from, to) in table.occupied_in(start..end)? {
             self.space.uffd.protect(&self.span, from - start, to - from)?;
@@ -515,11 +533,11 @@ impl MapCore {
                     to.0 += 1;
                 }
                 if to > from {
-                    self.copy_frozen(writes, PageRange::new(from, to), cpu);
+                    self.copy_frozen(writes, PageRange::new(from, to), true, cpu);
                 } else {
-                    // Who wrote to it copied it, or is about to have done so.
+                    // Who wrote to it copied it, or is about to have done so or left it.
                     writes.wait_for_copy(from.0);
-                    to.0 += 1;
+                    to.0 += u64::from(!writes.is_frozen(from.0));
                 }
                 from = to;
             }

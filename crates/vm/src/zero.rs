@@ -48,7 +48,7 @@ pub(crate) struct Zeros {
 
 impl Zeros {
     pub(crate) fn new() -> io::Result<Self> {
-        let pages = Region::map(REGION_ALIGN, Contents::Anonymous)?;
+        let pages = Region::map(REGION_ALIGN, Contents::Undumped)?;
         // Mapped before signal handlers hand it to the kernel.
         assert!(pages.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
         Ok(Self { pages, stand_in: OnceLock::new(), sections: Sections::default() })

@@ -129,6 +129,40 @@ fn a_child_keeps_a_map_that_the_parent_drops_at_once() {
 }
 
 #[test]
+fn a_map_that_is_dropped_goes_while_a_child_has_it() {
+    if !is_alone("a_map_that_is_dropped_goes_while_a_child_has_it") {
+        return;
+    }
+    const PAGES: u64 = 64;
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let file = support::file(PAGES * PAGE_SIZE);
+    let mut map = vm.map(&vm.file(file.path()).unwrap(), &inherited()).unwrap();
+    write(&mut map, 3, 1003);
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    let child = Forked::new(|| {
+        let _ = rustix::io::read(&reading, &mut [0; 1]);
+        first_other(&map, |page| if page == 3 { 1003 } else { of_file(page) })
+    });
+    let child = child.unwrap();
+    let (start, end) = (map.address(), map.address() + PAGES * PAGE_SIZE);
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.starts_with(&format!("{start:x}-{end:x} ")))
+    };
+    assert!(is_mapped());
+    drop(map);
+    support::until(|| !is_mapped());
+    // What lies there now is nobody else's.
+    let other = vm.map(&vm.anonymous(PAGES * PAGE_SIZE).unwrap(), &inherited()).unwrap();
+    assert_eq!(rustix::io::write(&writing, b"g"), Ok(1));
+    assert_eq!(exit_of(child), Some(0));
+    assert_eq!(first_other(&other, |_| 0), 0);
+}
+
+#[test]
 fn a_fork_needs_no_free_descriptor() {
     if !is_alone("a_fork_needs_no_free_descriptor") {
         return;
@@ -428,6 +462,54 @@ fn children_end_with_who_serves_them() {
     assert_eq!(rustix::io::read(&reading, &mut there[1..]), Ok(1));
     let _child = child.unwrap();
     std::process::exit(9);
+}
+
+/// With many descriptors it takes the kernel a while to close them all.
+#[test]
+fn children_in_a_fault_read_nothing_when_who_serves_them_is_killed() {
+    const NAME: &str = "children_in_a_fault_read_nothing_when_who_serves_them_is_killed";
+    const CHILDREN: u64 = 32;
+    if !support::is_child(NAME) {
+        let child = support::child(NAME, &[]);
+        let said = String::from_utf8_lossy(&child.stdout);
+        // The output has ended, so no child is left that could write to it.
+        assert!(!said.contains("read a page"), "{said}");
+        assert!(
+            child.status.signal() == Some(libc::SIGKILL) || said.contains("not permitted"),
+            "{:?} {said}",
+            child.status
+        );
+        return;
+    }
+    let vm = vm();
+    if !is_permitted(&vm) {
+        println!("not permitted");
+        return;
+    }
+    let words = Words { len_bytes: 8 * PAGE_SIZE, ..Words::default() };
+    let object = vm.source("held", Held(words, std::sync::Arc::new(AtomicBool::new(false)))).unwrap();
+    let map = vm.map(&object, &inherited().policy("none".parse().unwrap())).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit =
+        rustix::process::Rlimit { current: limit.maximum.map(|most| most.min(4096)).or(Some(4096)), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let others: Vec<_> = (0..1500).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+    let (reading, writing) = rustix::pipe::pipe().unwrap();
+    let touch = || {
+        // Not by this, which the test's own children have.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+        let _ = rustix::io::write(&writing, b"c");
+        let word = read(&map, 7);
+        let _ = rustix::io::write(rustix::stdio::stdout(), format!("read a page: {word}\n").as_bytes());
+        0
+    };
+    let children: Vec<_> = (0..CHILDREN).map(|_| Forked::new(touch).unwrap()).collect();
+    for _ in 0..CHILDREN {
+        assert_eq!(rustix::io::read(&reading, &mut [0; 1]), Ok(1));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    drop((children, others));
 }
 
 #[test]

@@ -258,6 +258,20 @@ fn code_goes_after_data() {
 }
 
 #[test]
+fn what_no_map_of_code_shows_any_more_goes_as_data_does() {
+    let (_pool, vm) = limited(512);
+    let (code, data) = (words(&vm, 64), words(&vm, 1024));
+    drop(vm.map(&code, &exact(MapOptions::shared().executable())).unwrap());
+    let plain = vm.map(&code, &exact(MapOptions::shared())).unwrap();
+    let map = vm.map(&data, &exact(MapOptions::shared())).unwrap();
+    (0..64).for_each(|page| assert_eq!(touch(&plain, page), word(page * 4096)));
+    (0..16 * 640).for_each(|turn| {
+        touch(&map, turn % 640);
+    });
+    assert!(code.resident_pages() < 64);
+}
+
+#[test]
 fn what_is_pinned_stays_and_can_be_handed_to_system_calls() {
     use std::io::Write;
     let (pool, vm) = limited(64);

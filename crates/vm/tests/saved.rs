@@ -115,6 +115,7 @@ fn images_of_which_nothing_is_left_go_and_many_become_one() {
     let vm = vm();
     let zeros = vm.anonymous(64 * PAGE_SIZE).unwrap();
     let mut map = private(&vm, &zeros);
+    let mut most = 0;
     for round in 1..=50 {
         // Page 0 each time, and another.
         write(&mut map, 0, round);
@@ -123,7 +124,12 @@ fn images_of_which_nothing_is_left_go_and_many_become_one() {
         assert_eq!(saved.pages, 1 + round);
         assert!(saved.images <= 16, "{saved:?}");
         assert_eq!(names_in(directory.path()).len() as u64, saved.images + 1);
+        most = most.max(saved.images);
+        // However many there are, what has not changed is not written again.
+        let again = map.snapshot().unwrap().save(directory.path()).unwrap();
+        assert_eq!((again.pages_written, again.images), (0, saved.images));
     }
+    assert_eq!(most, 16);
     let opened = private(&vm, &vm.open_snapshot(directory.path()).unwrap());
     assert_eq!([0, 1, 20, 50, 51].map(|page| read(&opened, page)), [50, 1, 20, 50, 0]);
     // All pages anew: one image.

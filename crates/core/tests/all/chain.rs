@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use prepage_core::PageIndex;
-use prepage_core::chain::{ChainCounts, Chains, DEPTH_MAX, LinkId, Source, Transfer};
+use prepage_core::chain::{ChainCounts, Chains, DEPTH_MAX, LinkId, Source, Transfer, Transfers};
 use proptest::prelude::*;
 
 /// What a parent does after each of its forks.
@@ -74,7 +74,7 @@ fn children_that_exit_before_the_write_leave_no_trace() {
     let mut forks = Forks::anonymous(8);
     for fork in 1..=20 {
         forks.chains.hold(forks.parent);
-        assert_eq!(forks.chains.release(forks.parent), []);
+        assert_eq!(forks.chains.release(forks.parent), Transfers::default());
         forks.write(fork, 0);
     }
     assert_eq!((forks.copies(), forks.chains.counts().depth_max, forks.chains.links().count()), (0, 0, 1));
@@ -193,6 +193,7 @@ proptest! {
         // Each map's top, and what it should read.
         let mut maps: Vec<(LinkId, Vec<u64>)> = Vec::new();
         for (now, step) in (1_u64..).zip(steps) {
+            let mut gone = Vec::new();
             match step {
                 Step::File => {
                     let file = chains.add_terminal(PAGES);
@@ -212,6 +213,7 @@ proptest! {
                     bytes.0.insert((written.top, page), now);
                     maps[at].0 = written.top;
                     maps[at].1[page as usize] = now;
+                    gone = written.transfers.gone;
                 }
                 Step::Fork { map } if !maps.is_empty() => {
                     let forked = maps[map % maps.len()].clone();
@@ -220,8 +222,9 @@ proptest! {
                 }
                 Step::Exit { map } if !maps.is_empty() => {
                     let (top, _) = maps.swap_remove(map % maps.len());
-                    let moved = chains.release(top);
-                    bytes.transfer(&moved, true);
+                    let transfers = chains.release(top);
+                    bytes.transfer(&transfers.moved, true);
+                    gone = transfers.gone;
                 }
                 Step::Destroy => {
                     for (link, pages) in chains.destroy_shadowed() {
@@ -231,8 +234,10 @@ proptest! {
                 _ => {}
             }
             // Names of links that are gone are given out again.
+            bytes.0.retain(|(link, _), _| !gone.contains(link));
             let there: Vec<LinkId> = chains.links().collect();
-            bytes.0.retain(|(link, _), _| there.contains(link));
+            prop_assert!(bytes.0.keys().all(|(link, _)| there.contains(link)));
+            prop_assert!(!gone.iter().any(|link| there.contains(link)));
             for (top, content) in &maps {
                 prop_assert!(chains.depth(*top) <= DEPTH_MAX);
                 for (page, expected) in (0..PAGES).zip(content) {
