@@ -116,12 +116,9 @@ impl FairCrew {
         waits
     }
 
-    /// Drops the work that waits for other work of the same user which takes too long. Returns how many pieces.
-    pub fn drop_late(&self) -> usize {
-        self.drop_late_at(Instant::now())
-    }
-
-    fn drop_late_at(&self, now: Instant) -> usize {
+    /// Takes away the work that waits at `now` for other work of the same user which takes too long: whose it is, and the work. To drop it may take as long,
+    /// where it is the last that holds files.
+    pub fn take_late(&self, now: Instant) -> Vec<(u32, Work)> {
         let mut state = self.state.lock().anyway();
         let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
         let late: Vec<Work> =
@@ -223,9 +220,9 @@ mod tests {
             assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
             assert_eq!(next(&begun), other);
         }
-        assert_eq!(crew.drop_late(), 0, "they have just begun");
+        assert_eq!(crew.take_late(Instant::now()).len(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
-        assert_eq!(crew.drop_late_at(later), 38);
+        assert_eq!(crew.take_late(later).len(), 38);
         assert!(!crew.lend_at(7, Priority::Start, gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;

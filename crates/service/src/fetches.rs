@@ -22,7 +22,7 @@ use crate::askers::{Askers, Unanswered};
 use crate::beyond::beyond;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
-use crate::fair_crew::FairCrew;
+use crate::fair_crew::{self, FairCrew};
 use crate::holdings::{Holding, Holdings};
 use crate::known::Known;
 use crate::roots::Roots;
@@ -83,8 +83,8 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Arc<FairCrew>>>,
     prefetches: Mutex<Prefetches>,
-    /// Prefetches that have ended, by the user who may have chosen what they hold open: whose rights they had, or whose container it is.
-    over: Mutex<HashMap<u32, Vec<(Engine, Holding)>>>,
+    /// What is over, by the user who may have chosen what it holds open: whose rights it had, or whose container it is.
+    over: Mutex<HashMap<u32, Over>>,
     /// What those under way and those that have ended hold.
     holdings: Arc<Holdings>,
     /// Below which roots is looked.
@@ -151,6 +151,20 @@ impl Prefetches {
     }
 }
 
+/// What nobody needs any more. To drop it may take for ever: it closes files, and roots of containers.
+#[derive(Default)]
+struct Over {
+    ended: Vec<(Engine, Holding, Option<Arc<Root>>)>,
+    /// Work of prefetches that came too late.
+    late: Vec<fair_crew::Work>,
+}
+
+impl std::fmt::Debug for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Over").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
 /// A prefetch under way.
 #[derive(Debug)]
 struct UnderWay {
@@ -171,6 +185,8 @@ struct UnderWay {
     has_begun: bool,
     /// Whether not all of it comes: by room, by time, or because somebody stopped it.
     is_cut_short: bool,
+    /// Since when its threads are to end early, each after the read that it is at.
+    stopped_at: Option<Instant>,
     priority: Priority,
 }
 
@@ -351,6 +367,7 @@ impl Fetches {
             began: Instant::now(),
             has_begun: false,
             is_cut_short,
+            stopped_at: None,
             priority,
         };
         {
@@ -362,8 +379,10 @@ impl Fetches {
             // What the process executes next may come before all threads have their work.
             prefetches.under_way.push(under_way);
         }
-        // Each container's overlay is a device of its own, and most of them lie on one disk.
-        let crew = self.readers_of(if root.is_some() { 0 } else { known.device });
+        // Each container's overlay is a device of its own, and most of them lie on one disk. What number a profile has for a device says nothing: after a
+        // boot it is another one's, and users write what they like into theirs.
+        let device = if root.is_some() { None } else { engine.device() };
+        let crew = self.readers_of(device.unwrap_or(0));
         let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
             let (rights, account, root) = (known.rights.clone(), account.clone(), root.cloned());
@@ -467,6 +486,10 @@ impl Fetches {
 
     fn readers_of(&self, device: u64) -> Arc<FairCrew> {
         let mut readers = self.readers.lock().anyway();
+        if readers.len() >= DEVICES_MAX && !readers.contains_key(&device) {
+            // What nobody has read from for a while may be unmounted.
+            readers.retain(|_, crew| crew.threads().0 > 0);
+        }
         let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
         let crew = || Crew::of_readers("read", READERS, READS_WAITING_MAX);
         readers.entry(device).or_insert_with(|| Arc::new(FairCrew::of(crew(), READERS_OF_A_USER))).clone()
@@ -475,26 +498,36 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users on whose
     /// account files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
+        self.look_at(Instant::now())
+    }
+
+    fn look_at(&self, now: Instant) -> (bool, Vec<u32>) {
         let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
-        // What is dropped frees the files of prefetches.
-        readers.iter().for_each(|crew| self.counters.crowded.add(crew.drop_late() as u64));
-        let has_ended = |UnderWay { engine, began, has_begun, is_cut_short, .. }: &mut UnderWay| {
-            if *has_begun && engine.wait_for(Duration::ZERO) {
+        for (uid, work) in readers.iter().flat_map(|crew| crew.take_late(now)) {
+            self.counters.crowded.count();
+            self.over.lock().anyway().entry(uid).or_default().late.push(work);
+        }
+        let has_ended = |one: &mut UnderWay| {
+            if one.has_begun && !one.engine.is_at_work() {
                 return true;
             }
-            if began.elapsed() >= FETCH_MAX {
-                engine.cancel();
-                *is_cut_short = true;
+            let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
+            if is_too_long {
+                one.engine.cancel();
+                one.is_cut_short = true;
             }
-            began.elapsed() >= FETCH_MAX + HANGS_AFTER
+            // It may have been cancelled by whom it is no use to, or by itself.
+            if is_too_long || one.has_begun && one.engine.wait_for(Duration::ZERO) {
+                one.stopped_at.get_or_insert(now);
+            }
+            one.stopped_at.is_some_and(|at| now.saturating_duration_since(at) >= HANGS_AFTER)
         };
         let (ended, is_quiet) = {
             let under_way = &mut self.prefetches.lock().anyway().under_way;
             let ended: Vec<UnderWay> = under_way.extract_if(.., has_ended).collect();
             (ended, under_way.is_empty())
         };
-        let mut over = self.over.lock().anyway();
-        for UnderWay { engine, holding, known, root, owner, .. } in ended {
+        for UnderWay { engine, holding, known, planned, root, owner, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &engine);
             if engine.is_at_work() {
@@ -504,16 +537,16 @@ impl Fetches {
                 }
                 self.counters.hung.count();
             }
-            over.entry(owner).or_default().push((engine, holding));
+            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding, root));
         }
-        (is_quiet, over.keys().copied().collect())
+        (is_quiet, self.over.lock().anyway().keys().copied().collect())
     }
 
-    /// Closes the files of prefetches on user `uid`'s account that have ended. May wait for ever: a program that answers for a file system
+    /// Closes what prefetches on user `uid`'s account had open that have ended. May wait for ever: a program that answers for a file system
     /// is asked at each.
     pub fn close(&self, uid: u32) {
-        let ended = self.over.lock().anyway().remove(&uid);
-        drop(ended);
+        let over = self.over.lock().anyway().remove(&uid);
+        drop(over);
     }
 
     /// How many threads read, and how many of them hang.

@@ -283,3 +283,98 @@ fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of
     (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
     assert!(fetches.prefetches.lock().anyway().cancelled.len() <= CANCELLED_MAX);
 }
+
+/// Work for the readers that waits for as long as what is returned is not dropped, as many pieces as user `uid` may have there at once.
+fn keep_busy(fetches: &Fetches, known: &Known, uid: u32) -> std::sync::mpsc::SyncSender<()> {
+    let (gate, closed) = std::sync::mpsc::sync_channel::<()>(0);
+    let closed = Arc::new(Mutex::new(closed));
+    let (began, begun) = std::sync::mpsc::channel();
+    for _ in 0..READERS_OF_A_USER {
+        let (closed, began) = (closed.clone(), began.clone());
+        let hangs = move |_at_work| {
+            began.send(()).unwrap();
+            let _ = closed.lock().anyway().recv();
+        };
+        assert!(fetches.readers_of(known.device).lend(uid, Priority::Start, Box::new(hangs)));
+    }
+    (0..READERS_OF_A_USER).for_each(|_| begun.recv_timeout(PATIENCE).unwrap());
+    gate
+}
+
+/// A thread that is told to stop is at its last read still.
+#[test]
+fn what_is_cancelled_hangs_only_where_it_does_not_end_for_long() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    for hangs in [false, true] {
+        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+        let known = Arc::new(Known::new(&profile, own_rights()));
+        let fetches = Fetches::new(Arc::default());
+        let gate = keep_busy(&fetches, &known, known.rights.uid);
+        let now = Instant::now();
+        assert_eq!(fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch), Done::Fetched);
+        fetches.cancel(1, now);
+        // Not so late that what waits is taken away.
+        assert!(!fetches.look_at(now).0, "its work is not done");
+        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
+        if hangs {
+            assert!(fetches.look_at(Instant::now() + HANGS_AFTER).0);
+            assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (true, 1));
+            continue;
+        }
+        drop(gate);
+        let until = Instant::now() + PATIENCE;
+        while !fetches.look().0 {
+            assert!(Instant::now() < until, "it never ends");
+        }
+        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
+    }
+}
+
+/// The thread that looks has the whole machine to see to.
+#[test]
+fn work_that_comes_too_late_is_dropped_by_somebody_who_may_wait() {
+    struct Notes(std::sync::mpsc::Sender<std::thread::ThreadId>);
+    impl Drop for Notes {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+    let fetches = Fetches::new(Arc::default());
+    let known = Known::new(&Profile::default(), Rights::of_everybody());
+    let gate = keep_busy(&fetches, &known, 7);
+    let (noted, dropped) = std::sync::mpsc::channel();
+    let notes = Notes(noted);
+    let work = move |_at_work| drop(notes);
+    assert!(fetches.readers_of(known.device).lend(7, Priority::Start, Box::new(work)));
+    let users = fetches.look_at(Instant::now() + PATIENCE).1;
+    assert!(dropped.try_recv().is_err(), "it is not dropped here");
+    assert_eq!((users, fetches.counters.crowded.get()), (vec![7], 1));
+    let who = std::thread::scope(|scope| {
+        let closes = scope.spawn(|| fetches.close(7));
+        let id = closes.thread().id();
+        closes.join().unwrap();
+        id
+    });
+    assert_eq!(dropped.try_recv(), Ok(who));
+    drop(gate);
+}
+
+/// After a boot disks may have other numbers, and users write what they like into their profiles.
+#[test]
+fn readers_are_those_of_the_device_that_files_lie_on_whatever_profiles_say() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let mut profile = profile_of(&path);
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let device = std::mem::replace(&mut profile.files[0].identity.device, 12345);
+    let fetches = Fetches::new(Arc::default());
+    let devices = || fetches.readers.lock().anyway().keys().copied().collect::<Vec<_>>();
+    let known = Arc::new(Known::new(&profile, own_rights()));
+    assert_eq!(fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch), Done::Fetched);
+    assert_eq!(devices(), [device]);
+    (0..).filter(|other| *other != device).take(DEVICES_MAX).for_each(|other| _ = fetches.readers_of(other));
+    fetches.readers_of(54321);
+    assert!(devices().contains(&device) && devices().contains(&54321), "others have no threads");
+}
