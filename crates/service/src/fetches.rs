@@ -324,7 +324,7 @@ impl Fetches {
             }
         };
         if looked.is_ok() {
-            mark_if_changed(known, &engine);
+            mark_if_changed(known, &planned, &engine);
         }
         match (looked, turn) {
             (Ok(Residency::All), _) => {
@@ -529,7 +529,7 @@ impl Fetches {
         };
         for UnderWay { engine, holding, known, planned, root, owner, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
-            mark_if_changed(&known, &engine);
+            mark_if_changed(&known, &planned, &engine);
             if engine.is_at_work() {
                 match &root {
                     Some(root) => self.roots.leave_out(root.id()),
@@ -582,10 +582,13 @@ fn ask_for(known: &Known) -> Result<(), Unanswered> {
     Ok(())
 }
 
-/// The next start of `known` is to be observed if `engine` has found that its files hold something else now.
-fn mark_if_changed(known: &Known, engine: &Engine) {
-    if engine.outcome().skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
-        known.mark_as_changed();
+/// The next start of `known` is to be observed if `engine`, which fetches what is `planned` of it, has found that its files hold something else now.
+fn mark_if_changed(known: &Known, planned: &Profile, engine: &Engine) {
+    let skipped = engine.outcome().skipped.into_iter();
+    let changed = skipped.filter(|(_, why)| *why == Skipped::Changed).map(|(at, _)| &planned.files[at]);
+    let changed: Vec<_> = changed.map(|file| (file.path.clone(), file.fingerprint.clone())).collect();
+    if !changed.is_empty() {
+        known.mark_as_changed(changed);
     }
 }
 

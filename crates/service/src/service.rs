@@ -357,6 +357,7 @@ impl Service {
             if reload {
                 service.library.reload();
                 service.files.end_rests();
+                service.learner.forget_refused();
                 service.streaks.forget();
                 service.to_forget.note_all();
                 service.names.want();

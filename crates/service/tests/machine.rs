@@ -720,8 +720,19 @@ fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
     };
     start_until(&service, "nothing can be kept", "not_kept");
     assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    // Nor is it observed again and again.
+    let observed = service.count("observed");
+    for _ in 0..3 {
+        let starts = service.count("starts");
+        let _running = Running::start(&program);
+        service.wait_until("it is looked at", || service.count("starts") > starts);
+    }
+    // What is observed is counted at the end of its observation, and that of a start that is killed has come.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(service.count("observed"), observed);
     fs::remove_file(&filler).unwrap();
     drop(file);
+    service.signal(Signal::HUP);
     start_until(&service, "it is learned", "learned");
     assert_eq!(place.stores().list(Layer::Machine).unwrap().len(), 1);
     service.signal(Signal::TERM);
