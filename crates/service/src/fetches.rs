@@ -116,6 +116,8 @@ pub struct Start<'a> {
     pub root: Option<&'a Arc<Root>>,
     /// On whose account it is.
     pub starter: u32,
+    /// Called before it waits for what is under way for the same process: others of the user's starts may be looked at meanwhile.
+    pub gives_way: &'a dyn Fn(),
 }
 
 /// What was done for a program in a role.
@@ -227,7 +229,7 @@ impl Fetches {
             return Done::LeftAlone;
         }
         let name = name_of(start.uid, &known.key);
-        if let Some(done) = self.recent(&name, start.pid) {
+        if let Some(done) = self.recent(&name, start) {
             return done;
         }
         let done = self.fetch_now(known, Priority::Start, start, turn);
@@ -417,9 +419,10 @@ impl Fetches {
         Done::Fetched
     }
 
-    /// What was done a moment ago for a user's program in a role, by anybody's profile, as process `pid` is to be told; `None` where
+    /// What was done a moment ago for a user's program in a role, by anybody's profile, as the process of `start` is to be told; `None` where
     /// nothing was, and it is to be done and [noted](Self::note). It counts as done now. What is under way for this process is waited for.
-    fn recent(&self, name: &(u32, String, String), pid: u32) -> Option<Done> {
+    fn recent(&self, name: &(u32, String, String), start: &Start<'_>) -> Option<Done> {
+        let pid = start.pid;
         let mut recent = self.recent.lock().anyway();
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.holds());
@@ -429,6 +432,11 @@ impl Fetches {
         }
         let is_under_way =
             |one: Option<&Recent>| one.is_some_and(|one| one.pid == pid && one.done.is_none() && one.holds());
+        if is_under_way(recent.get(name)) {
+            drop(recent);
+            (start.gives_way)();
+            recent = self.recent.lock().anyway();
+        }
         // A look that takes longer hangs.
         let waited = self
             .is_done
@@ -465,7 +473,7 @@ impl Fetches {
         start: &Start<'_>,
     ) -> Done {
         let name = (start.uid, program.to_owned(), String::new());
-        if let Some(done) = self.recent(&name, start.pid) {
+        if let Some(done) = self.recent(&name, start) {
             return done;
         }
         let fetch = |mut guess: Profile| {

@@ -12,7 +12,8 @@ use crate::needed_file::needed_file;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
-    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new, root: None, starter: uid }
+    let gives_way = &|| {};
+    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new, root: None, starter: uid, gives_way }
 }
 
 fn own_rights() -> Rights {
@@ -173,17 +174,18 @@ fn no_user_is_told_what_was_done_for_another() {
     let fetches = Fetches::new(Arc::default());
     let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
     let name = |uid| name_of(uid, &key);
-    assert_eq!(fetches.recent(&name(7), 1), None);
-    assert_eq!(fetches.recent(&name(8), 2), None);
-    assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+    let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, Instant::now()));
+    assert_eq!(recent(&name(7), 1), None);
+    assert_eq!(recent(&name(8), 2), None);
+    assert_eq!(recent(&name(7), 3), Some(Done::Recent));
     fetches.note(&name(8), 2, Done::HeldOut);
-    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
+    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
     for pid in [3, 4, 3] {
-        let done = fetches.recent(&name(8), pid);
+        let done = recent(&name(8), pid);
         assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
     }
-    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
-    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
+    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
+    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = recent(&name(uid), uid));
     assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
 
@@ -233,16 +235,21 @@ fn a_guess_counts_as_a_guess_and_not_as_a_profile_that_was_fetched_or_in_memory(
 fn what_is_under_way_for_a_process_is_waited_for() {
     let fetches = Fetches::new(Arc::default());
     let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
-    assert_eq!(fetches.recent(&name, 1), None);
+    let (now, given_way) = (Instant::now(), std::sync::atomic::AtomicU32::new(0));
+    let recent = |pid| {
+        let gives_way = &|| _ = given_way.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        fetches.recent(&name, &Start { gives_way, ..start(7, pid, now) })
+    };
+    assert_eq!(recent(1), None);
     let done = std::thread::scope(|scope| {
-        let launched = scope.spawn(|| fetches.recent(&name, 1));
-        assert_eq!(fetches.recent(&name, 2), Some(Done::Recent), "no process waits for what is another's");
+        let launched = scope.spawn(|| recent(1));
+        assert_eq!(recent(2), Some(Done::Recent), "no process waits for what is another's");
         std::thread::sleep(Duration::from_millis(50));
         assert!(!launched.is_finished());
         fetches.note(&name, 1, Done::HeldOut);
         launched.join().unwrap()
     });
-    assert_eq!(done, Some(Done::HeldOut));
+    assert_eq!((done, given_way.into_inner()), (Some(Done::HeldOut), 1), "others are looked at meanwhile");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is done for a start: its pages are fetched, or it is observed, or followed to its end.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ impl Service {
         // A process that is over by the time that it is looked at has needed nothing either.
         let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
         let start = move |look| {
-            let next = service.fetch_for(pid, file);
+            let look = Cell::new(Some(look));
+            let next = service.fetch_for(pid, file, &|| drop(look.take()));
             drop(look);
             if !matches!(next, Next::Observe(..)) {
                 drop(service.learner.take_expected(pid));
@@ -115,8 +117,8 @@ impl Service {
         self.fetches.fetch(known, start, turn)
     }
 
-    /// Chooses and fetches for a start that was told when the moment beside `file` says.
-    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
+    /// Chooses and fetches for a start that was told when the moment beside `file` says. It `gives_way` before it waits for somebody.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>, gives_way: &dyn Fn()) -> Next {
         self.counters.starts.count();
         let now = Instant::now();
         let (file, moment) = file.unzip();
@@ -169,7 +171,8 @@ impl Service {
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
         let (starter, root) = (process.starter, root.as_ref());
-        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
+        let start =
+            Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter, gives_way };
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
