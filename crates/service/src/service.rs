@@ -390,7 +390,11 @@ impl Service {
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.
     fn rescan(self: &Arc<Self>, since_ticks: u64) {
-        for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
+        // What was started last is waited for still.
+        let mut found = started_since(since_ticks);
+        self.counters.crowded.add(found.len().saturating_sub(RESCANNED_MAX) as u64);
+        found.truncate(RESCANNED_MAX);
+        for pid in found {
             self.counters.rescanned.count();
             if let Some(uid) = starter_of(pid) {
                 self.launch(pid, uid, None);
