@@ -405,8 +405,11 @@ impl Permit {
         let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
         self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
         self.learner.spend(spent_ns);
-        // An observation takes up to 26 MB for seconds, and the service stays.
-        prepage_sys::heap::give_back();
+        // An observation takes up to 26 MB for seconds, and the service stays. That takes a while in which nobody else may allocate: programs
+        // that stand still for another observation would wait for it.
+        if self.learner.observed().all.len() == 1 {
+            prepage_sys::heap::give_back();
+        }
     }
 
     fn observe(&self, process: &Process, known: Option<&Known>, watch: &Watch) {
