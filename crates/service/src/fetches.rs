@@ -297,11 +297,13 @@ impl Fetches {
         let is_cut_short = engine.planned_bytes() < wanted_bytes;
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let entered = root.map(Root::enter);
+        let mut device = None;
         let look = || {
             // A start of which something is on its way is a cold one, however little is left of it.
             let is_cold = turn == Turn::Prefetch && !on_their_way.is_empty();
             if is_cold || turn == Turn::Prefetch && root.is_none() {
                 let is_warm = !is_cold && engine.is_warm();
+                device = engine.device();
                 return if is_warm { Residency::All } else { Residency::Most };
             }
             // A new container's names are in nobody's memory, and to wait for all that are looked at takes longer than what is left of the start.
@@ -309,6 +311,7 @@ impl Fetches {
                 return Residency::Most;
             }
             engine.open_sample();
+            device = engine.device();
             // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out: in an overlay it says so to no other.
             drop((assumed, entered));
             match engine.residency() {
@@ -381,10 +384,8 @@ impl Fetches {
             // What the process executes next may come before all threads have their work.
             prefetches.under_way.push(under_way);
         }
-        // Each container's overlay is a device of its own, and most of them lie on one disk. What number a profile has for a device says nothing: after a
-        // boot it is another one's, and users write what they like into theirs.
-        let device = if root.is_some() { None } else { engine.device() };
-        let crew = self.readers_of(device.unwrap_or(0));
+        // Each container's overlay is a device of its own, and most of them lie on one disk.
+        let crew = if root.is_some() { self.readers_of(0) } else { self.readers_on(device, known.device) };
         let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
             let (rights, account, root) = (known.rights.clone(), account.clone(), root.cloned());
@@ -490,6 +491,13 @@ impl Fetches {
         let done = guess().map_or(Done::Unknown, fetch);
         self.note(&name, start.pid, done);
         done
+    }
+
+    /// The readers of the `device` that files were seen to lie on. What number a profile has `learned` for it says little: after a boot it is another one's,
+    /// and users write what they like into theirs. Where no file was opened it tells which of the devices is meant that have readers.
+    fn readers_on(&self, device: Option<u64>, learned: u64) -> Arc<FairCrew> {
+        let is_there = || self.readers.lock().anyway().contains_key(&learned);
+        self.readers_of(device.unwrap_or_else(|| if is_there() { learned } else { 0 }))
     }
 
     fn readers_of(&self, device: u64) -> Arc<FairCrew> {

@@ -381,6 +381,9 @@ fn readers_are_those_of_the_device_that_files_lie_on_whatever_profiles_say() {
     let known = Arc::new(Known::new(&profile, own_rights()));
     assert_eq!(fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch), Done::Fetched);
     assert_eq!(devices(), [device]);
+    let is_of = |seen, learned| fetches.readers_on(seen, learned);
+    assert!(Arc::ptr_eq(&is_of(Some(device), 12345), &is_of(None, device)));
+    assert!(Arc::ptr_eq(&is_of(None, 12345), &fetches.readers_of(0)), "nobody has seen such a device");
     (0..).filter(|other| *other != device).take(DEVICES_MAX).for_each(|other| _ = fetches.readers_of(other));
     fetches.readers_of(54321);
     assert!(devices().contains(&device) && devices().contains(&54321), "others have no threads");
