@@ -396,6 +396,12 @@ impl Engine {
         self.state.amounts.clone()
     }
 
+    /// The device (`st_dev`) that the first open file of the sample lies on, by which [`Self::is_warm`] judges; `None` where none is open.
+    pub fn device(&self) -> Option<u64> {
+        let file = self.state.sample().find_map(|read| self.state.files.opened(read.file))?;
+        Some(rustix::fs::fstat(file).ok()?.st_dev)
+    }
+
     /// Opens the files of the sample by which [`Self::is_warm`] and [`Self::residency`] judge, and reads nothing of them.
     pub fn open_sample(&self) {
         self.state.sample().for_each(|read| _ = self.state.file(read.file));

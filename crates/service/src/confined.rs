@@ -52,7 +52,7 @@ const REFUSED: &[&[i64]] = &[
     &[libc::SYS_setuid, libc::SYS_setreuid, libc::SYS_setresuid],
     &[libc::SYS_setgid, libc::SYS_setregid, libc::SYS_setresgid],
     // Other processes' memory, keys, devices, and calls that no filter sees.
-    &[libc::SYS_process_vm_writev, libc::SYS_mknodat],
+    &[libc::SYS_process_vm_writev, libc::SYS_shmat, libc::SYS_mknodat],
     &[libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl],
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register],
 ];
@@ -61,11 +61,23 @@ const REFUSED: &[&[i64]] = &[
 const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_mknod, libc::SYS_modify_ldt];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
-/// New code, of its own and for the kernel to run, and sockets other than the one that it answers at.
-const REFUSED_WHERE: [(i64, When); 4] = [
+/// What makes a process look at other mounts, processes, users and so on than this one. One more there is of clone3(2) alone.
+const NEW_NAMESPACES: i32 = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+/// New code, of its own and for the kernel to run, new namespaces, and sockets other than the one that it answers at.
+const REFUSED_WHERE: [(i64, When); 7] = [
     (libc::SYS_bpf, When::Not(0, RUN_AT_TRACEPOINT)),
+    (libc::SYS_mmap, When::Bits(2, libc::PROT_EXEC as u32)),
     (libc::SYS_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
     (libc::SYS_pkey_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
+    (libc::SYS_clone, When::Bits(0, NEW_NAMESPACES as u32)),
+    // What it would create a filter cannot see. Threads are made by clone(2) then.
+    (libc::SYS_clone3, When::AsMissing),
     (libc::SYS_socket, When::Not(0, libc::AF_UNIX as u32)),
 ];
 
@@ -113,6 +125,11 @@ fn give_up_capabilities() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use prepage_core::{PageIndex, PageRange};
+    use prepage_sys::mapping::FileMapping;
+
     use super::*;
 
     /// A thread can do it for itself alone.
@@ -141,6 +158,11 @@ mod tests {
             let flags = rustix::mount::MountFlags::empty();
             let mounted = rustix::mount::mount("none", directory.path(), "tmpfs", flags, None);
             assert!(denied(mounted.map_err(Into::into)), "mounts");
+            let pages = PageRange::new(PageIndex(0), PageIndex(1));
+            let opened = std::fs::File::open(&file).unwrap();
+            assert!(denied(FileMapping::executable(opened.as_fd(), pages).map(drop)), "maps code");
+            assert!(FileMapping::new(opened.as_fd(), pages).is_ok());
+            assert_eq!(std::thread::spawn(|| 1).join().unwrap(), 1);
             assert!(std::os::unix::net::UnixListener::bind(directory.path().join("socket")).is_ok());
         };
         std::thread::scope(|scope| scope.spawn(give_up_and_try).join().unwrap());

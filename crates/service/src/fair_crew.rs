@@ -13,6 +13,9 @@ use crate::crew::{Crew, Priority};
 const WAITING_MAX: usize = 512;
 /// Those of one user that are under way at once, where nothing else is said.
 const OF_A_USER_MAX: usize = 2;
+/// Of root's, one for so many threads: all that a boot starts is root's.
+const THREADS_OF_ROOT: usize = 4;
+const ROOT: u32 = 0;
 /// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -23,8 +26,9 @@ pub type Work = Box<dyn FnOnce(AtWork) + Send>;
 #[derive(Debug)]
 pub struct FairCrew {
     crew: Crew,
-    /// Pieces of one user that are under way at once: nobody knows of any of them whether it will ever end.
+    /// Pieces of one user that are under way at once, and of root: nobody knows of any of them whether it will ever end.
     of_a_user_max: usize,
+    of_root_max: usize,
     state: Mutex<State>,
 }
 
@@ -74,14 +78,20 @@ pub struct AtWork {
 }
 
 impl FairCrew {
-    /// At most `threads_max` threads, and as many again in place of those that hang; of each user two pieces of work are under way at once.
+    /// At most `threads_max` threads, and as many again in place of those that hang; of each user two pieces of work are under way at once, and of root a
+    /// quarter of what threads there are.
     pub fn new(name: &'static str, threads_max: usize) -> Self {
-        Self::of(Crew::new(name, threads_max, WAITING_MAX), OF_A_USER_MAX)
+        let crew = Self::of(Crew::new(name, threads_max, WAITING_MAX), OF_A_USER_MAX);
+        Self { of_root_max: OF_A_USER_MAX.max(threads_max / THREADS_OF_ROOT), ..crew }
     }
 
     /// The threads of `crew`; of each user `of_a_user_max` pieces of work are under way at once.
     pub fn of(crew: Crew, of_a_user_max: usize) -> Self {
-        Self { crew, of_a_user_max, state: Mutex::default() }
+        Self { crew, of_a_user_max, of_root_max: of_a_user_max, state: Mutex::default() }
+    }
+
+    fn max_of(&self, uid: u32) -> usize {
+        if uid == ROOT { self.of_root_max } else { self.of_a_user_max }
     }
 
     /// The threads, for work that is of no user.
@@ -99,7 +109,7 @@ impl FairCrew {
         let mut state = self.state.lock().anyway();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
-        if user.under_way < self.of_a_user_max {
+        if user.under_way < self.max_of(uid) {
             user.under_way += 1;
             drop(state);
             let is_lent = self.hand_on(uid, work);
@@ -108,7 +118,7 @@ impl FairCrew {
             }
             return is_lent;
         }
-        let waits = may_wait && !user.is_slow(self.of_a_user_max, now);
+        let waits = may_wait && !user.is_slow(self.max_of(uid), now);
         if waits {
             user.waiting[priority as usize].push_back(work);
             state.waiting += 1;
@@ -116,20 +126,18 @@ impl FairCrew {
         waits
     }
 
-    /// Drops the work that waits for other work of the same user which takes too long. Returns how many pieces.
-    pub fn drop_late(&self) -> usize {
-        self.drop_late_at(Instant::now())
-    }
-
-    fn drop_late_at(&self, now: Instant) -> usize {
+    /// Takes away the work that waits at `now` for other work of the same user which takes too long: whose it is, and the work. To drop it may take as long,
+    /// where it is the last that holds files.
+    pub fn take_late(&self, now: Instant) -> Vec<(u32, Work)> {
         let mut state = self.state.lock().anyway();
-        let slow = state.users.values_mut().filter(|user| user.is_slow(self.of_a_user_max, now));
-        let late: Vec<Work> =
-            slow.flat_map(|user| user.waiting.iter_mut()).flat_map(|line| line.drain(..)).collect();
+        let slow = state.users.iter_mut().filter(|(uid, user)| user.is_slow(self.max_of(**uid), now));
+        let mut late = Vec::new();
+        for (uid, user) in slow {
+            let waiting = user.waiting.iter_mut().flat_map(|line| line.drain(..));
+            late.extend(waiting.map(|work| (*uid, work)));
+        }
         state.waiting -= late.len();
-        drop(state);
-        // To drop them may take long: they may be the last that hold files.
-        late.len()
+        late
     }
 
     /// How many threads there are, and how many of them hang.
@@ -223,9 +231,9 @@ mod tests {
             assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
             assert_eq!(next(&begun), other);
         }
-        assert_eq!(crew.drop_late(), 0, "they have just begun");
+        assert_eq!(crew.take_late(Instant::now()).len(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
-        assert_eq!(crew.drop_late_at(later), 38);
+        assert_eq!(crew.take_late(later).len(), 38);
         assert!(!crew.lend_at(7, Priority::Start, gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;
@@ -266,6 +274,21 @@ mod tests {
         let mut gates = gates.into_iter();
         drop(gates.next());
         assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);
+        drop(gates);
+    }
+
+    /// All that a boot starts is root's.
+    #[test]
+    fn more_of_roots_work_is_done_at_once_and_threads_are_left_for_others() {
+        let crew = Arc::new(FairCrew::new("test", 16));
+        let (began, begun) = channel();
+        let (gates, work): (Vec<_>, Vec<_>) = (0..20).map(|at| gated(&began, at)).unzip();
+        work.into_iter().for_each(|work| assert!(crew.lend(ROOT, Priority::Start, work)));
+        assert_eq!((0..4).map(|_| next(&begun)).sum::<u32>(), 1 + 2 + 3);
+        for other in 100..103 {
+            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
+            assert_eq!(next(&begun), other);
+        }
         drop(gates);
     }
 

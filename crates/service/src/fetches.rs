@@ -22,7 +22,7 @@ use crate::askers::{Askers, Unanswered};
 use crate::beyond::beyond;
 use crate::counters::Counters;
 use crate::crew::{Crew, Priority};
-use crate::fair_crew::FairCrew;
+use crate::fair_crew::{self, FairCrew};
 use crate::holdings::{Holding, Holdings};
 use crate::known::Known;
 use crate::roots::Roots;
@@ -83,8 +83,8 @@ pub struct Fetches {
     counters: Arc<Counters>,
     readers: Mutex<HashMap<u64, Arc<FairCrew>>>,
     prefetches: Mutex<Prefetches>,
-    /// Prefetches that have ended, by the user who may have chosen what they hold open: whose rights they had, or whose container it is.
-    over: Mutex<HashMap<u32, Vec<(Engine, Holding)>>>,
+    /// What is over, by the user who may have chosen what it holds open: whose rights it had, or whose container it is.
+    over: Mutex<HashMap<u32, Over>>,
     /// What those under way and those that have ended hold.
     holdings: Arc<Holdings>,
     /// Below which roots is looked.
@@ -116,6 +116,8 @@ pub struct Start<'a> {
     pub root: Option<&'a Arc<Root>>,
     /// On whose account it is.
     pub starter: u32,
+    /// Called before it waits for what is under way for the same process: others of the user's starts may be looked at meanwhile.
+    pub gives_way: &'a dyn Fn(),
 }
 
 /// What was done for a program in a role.
@@ -151,6 +153,20 @@ impl Prefetches {
     }
 }
 
+/// What nobody needs any more. To drop it may take for ever: it closes files, and roots of containers.
+#[derive(Default)]
+struct Over {
+    ended: Vec<(Engine, Holding, Option<Arc<Root>>)>,
+    /// Work of prefetches that came too late.
+    late: Vec<fair_crew::Work>,
+}
+
+impl std::fmt::Debug for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Over").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
 /// A prefetch under way.
 #[derive(Debug)]
 struct UnderWay {
@@ -171,6 +187,8 @@ struct UnderWay {
     has_begun: bool,
     /// Whether not all of it comes: by room, by time, or because somebody stopped it.
     is_cut_short: bool,
+    /// Since when its threads are to end early, each after the read that it is at.
+    stopped_at: Option<Instant>,
     priority: Priority,
 }
 
@@ -211,7 +229,7 @@ impl Fetches {
             return Done::LeftAlone;
         }
         let name = name_of(start.uid, &known.key);
-        if let Some(done) = self.recent(&name, start.pid) {
+        if let Some(done) = self.recent(&name, start) {
             return done;
         }
         let done = self.fetch_now(known, Priority::Start, start, turn);
@@ -279,11 +297,13 @@ impl Fetches {
         let is_cut_short = engine.planned_bytes() < wanted_bytes;
         let Ok(assumed) = known.rights.assume() else { return Done::Unknown };
         let entered = root.map(Root::enter);
+        let mut device = None;
         let look = || {
             // A start of which something is on its way is a cold one, however little is left of it.
             let is_cold = turn == Turn::Prefetch && !on_their_way.is_empty();
             if is_cold || turn == Turn::Prefetch && root.is_none() {
                 let is_warm = !is_cold && engine.is_warm();
+                device = engine.device();
                 return if is_warm { Residency::All } else { Residency::Most };
             }
             // A new container's names are in nobody's memory, and to wait for all that are looked at takes longer than what is left of the start.
@@ -291,6 +311,7 @@ impl Fetches {
                 return Residency::Most;
             }
             engine.open_sample();
+            device = engine.device();
             // This process's own rights let the kernel say what is in memory, so that no page has to be read to find out: in an overlay it says so to no other.
             drop((assumed, entered));
             match engine.residency() {
@@ -308,7 +329,7 @@ impl Fetches {
             }
         };
         if looked.is_ok() {
-            mark_if_changed(known, &engine);
+            mark_if_changed(known, &planned, &engine);
         }
         match (looked, turn) {
             (Ok(Residency::All), _) => {
@@ -351,6 +372,7 @@ impl Fetches {
             began: Instant::now(),
             has_begun: false,
             is_cut_short,
+            stopped_at: None,
             priority,
         };
         {
@@ -363,7 +385,7 @@ impl Fetches {
             prefetches.under_way.push(under_way);
         }
         // Each container's overlay is a device of its own, and most of them lie on one disk.
-        let crew = self.readers_of(if root.is_some() { 0 } else { known.device });
+        let crew = if root.is_some() { self.readers_of(0) } else { self.readers_on(device, known.device) };
         let mut is_whole = true;
         engine.start_on(&mut |work: Work| {
             let (rights, account, root) = (known.rights.clone(), account.clone(), root.cloned());
@@ -398,9 +420,10 @@ impl Fetches {
         Done::Fetched
     }
 
-    /// What was done a moment ago for a user's program in a role, by anybody's profile, as process `pid` is to be told; `None` where
+    /// What was done a moment ago for a user's program in a role, by anybody's profile, as the process of `start` is to be told; `None` where
     /// nothing was, and it is to be done and [noted](Self::note). It counts as done now. What is under way for this process is waited for.
-    fn recent(&self, name: &(u32, String, String), pid: u32) -> Option<Done> {
+    fn recent(&self, name: &(u32, String, String), start: &Start<'_>) -> Option<Done> {
+        let pid = start.pid;
         let mut recent = self.recent.lock().anyway();
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.holds());
@@ -410,6 +433,11 @@ impl Fetches {
         }
         let is_under_way =
             |one: Option<&Recent>| one.is_some_and(|one| one.pid == pid && one.done.is_none() && one.holds());
+        if is_under_way(recent.get(name)) {
+            drop(recent);
+            (start.gives_way)();
+            recent = self.recent.lock().anyway();
+        }
         // A look that takes longer hangs.
         let waited = self
             .is_done
@@ -446,7 +474,7 @@ impl Fetches {
         start: &Start<'_>,
     ) -> Done {
         let name = (start.uid, program.to_owned(), String::new());
-        if let Some(done) = self.recent(&name, start.pid) {
+        if let Some(done) = self.recent(&name, start) {
             return done;
         }
         let fetch = |mut guess: Profile| {
@@ -465,8 +493,19 @@ impl Fetches {
         done
     }
 
+    /// The readers of the `device` that files were seen to lie on. What number a profile has `learned` for it says little: after a boot it is another one's,
+    /// and users write what they like into theirs. Where no file was opened it tells which of the devices is meant that have readers.
+    fn readers_on(&self, device: Option<u64>, learned: u64) -> Arc<FairCrew> {
+        let is_there = || self.readers.lock().anyway().contains_key(&learned);
+        self.readers_of(device.unwrap_or_else(|| if is_there() { learned } else { 0 }))
+    }
+
     fn readers_of(&self, device: u64) -> Arc<FairCrew> {
         let mut readers = self.readers.lock().anyway();
+        if readers.len() >= DEVICES_MAX && !readers.contains_key(&device) {
+            // What nobody has read from for a while may be unmounted.
+            readers.retain(|_, crew| crew.threads().0 > 0);
+        }
         let device = if readers.len() < DEVICES_MAX || readers.contains_key(&device) { device } else { 0 };
         let crew = || Crew::of_readers("read", READERS, READS_WAITING_MAX);
         readers.entry(device).or_insert_with(|| Arc::new(FairCrew::of(crew(), READERS_OF_A_USER))).clone()
@@ -475,28 +514,38 @@ impl Fetches {
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users on whose
     /// account files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
+        self.look_at(Instant::now())
+    }
+
+    fn look_at(&self, now: Instant) -> (bool, Vec<u32>) {
         let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
-        // What is dropped frees the files of prefetches.
-        readers.iter().for_each(|crew| self.counters.crowded.add(crew.drop_late() as u64));
-        let has_ended = |UnderWay { engine, began, has_begun, is_cut_short, .. }: &mut UnderWay| {
-            if *has_begun && engine.wait_for(Duration::ZERO) {
+        for (uid, work) in readers.iter().flat_map(|crew| crew.take_late(now)) {
+            self.counters.crowded.count();
+            self.over.lock().anyway().entry(uid).or_default().late.push(work);
+        }
+        let has_ended = |one: &mut UnderWay| {
+            if one.has_begun && !one.engine.is_at_work() {
                 return true;
             }
-            if began.elapsed() >= FETCH_MAX {
-                engine.cancel();
-                *is_cut_short = true;
+            let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
+            if is_too_long {
+                one.engine.cancel();
+                one.is_cut_short = true;
             }
-            began.elapsed() >= FETCH_MAX + HANGS_AFTER
+            // It may have been cancelled by whom it is no use to, or by itself.
+            if is_too_long || one.has_begun && one.engine.wait_for(Duration::ZERO) {
+                one.stopped_at.get_or_insert(now);
+            }
+            one.stopped_at.is_some_and(|at| now.saturating_duration_since(at) >= HANGS_AFTER)
         };
         let (ended, is_quiet) = {
             let under_way = &mut self.prefetches.lock().anyway().under_way;
             let ended: Vec<UnderWay> = under_way.extract_if(.., has_ended).collect();
             (ended, under_way.is_empty())
         };
-        let mut over = self.over.lock().anyway();
-        for UnderWay { engine, holding, known, root, owner, .. } in ended {
+        for UnderWay { engine, holding, known, planned, root, owner, .. } in ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
-            mark_if_changed(&known, &engine);
+            mark_if_changed(&known, &planned, &engine);
             if engine.is_at_work() {
                 match &root {
                     Some(root) => self.roots.leave_out(root.id()),
@@ -504,16 +553,16 @@ impl Fetches {
                 }
                 self.counters.hung.count();
             }
-            over.entry(owner).or_default().push((engine, holding));
+            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding, root));
         }
-        (is_quiet, over.keys().copied().collect())
+        (is_quiet, self.over.lock().anyway().keys().copied().collect())
     }
 
-    /// Closes the files of prefetches on user `uid`'s account that have ended. May wait for ever: a program that answers for a file system
+    /// Closes what prefetches on user `uid`'s account had open that have ended. May wait for ever: a program that answers for a file system
     /// is asked at each.
     pub fn close(&self, uid: u32) {
-        let ended = self.over.lock().anyway().remove(&uid);
-        drop(ended);
+        let over = self.over.lock().anyway().remove(&uid);
+        drop(over);
     }
 
     /// How many threads read, and how many of them hang.
@@ -549,10 +598,13 @@ fn ask_for(known: &Known) -> Result<(), Unanswered> {
     Ok(())
 }
 
-/// The next start of `known` is to be observed if `engine` has found that its files hold something else now.
-fn mark_if_changed(known: &Known, engine: &Engine) {
-    if engine.outcome().skipped.iter().any(|(_, why)| *why == Skipped::Changed) {
-        known.mark_as_changed();
+/// The next start of `known` is to be observed if `engine`, which fetches what is `planned` of it, has found that its files hold something else now.
+fn mark_if_changed(known: &Known, planned: &Profile, engine: &Engine) {
+    let skipped = engine.outcome().skipped.into_iter();
+    let changed = skipped.filter(|(_, why)| *why == Skipped::Changed).map(|(at, _)| &planned.files[at]);
+    let changed: Vec<_> = changed.map(|file| (file.path.clone(), file.fingerprint.clone())).collect();
+    if !changed.is_empty() {
+        known.mark_as_changed(changed);
     }
 }
 

@@ -163,7 +163,7 @@ impl Gains {
             let known = &start.known;
             if let Some(start) = progress.cold_start(known.device, process.context.began_ns, fetched) {
                 if needs_more(known, &self.starts(uid, known), start) {
-                    known.mark_as_changed();
+                    known.mark_as_changed(Vec::new());
                 }
                 self.keep(uid, &known.key, &known.past.starts, start);
             }

@@ -74,6 +74,8 @@ struct State {
     /// What the machine is busy with, in a word; `idle` where it is not.
     now: &'static str,
     brought: Vec<Entry>,
+    /// Programs that are being brought in, which `brought` has not meanwhile: more than one where others hang.
+    bringing: Vec<Bringing>,
     in_memory: HashMap<(u32, Launched), Instant>,
     /// When the last round began in which nothing was expected, and nothing brought in; `None` after another, and after a launch.
     nothing_since: Option<Instant>,
@@ -122,6 +124,15 @@ struct Entry {
     brought: Brought,
     /// Whether all of it was brought in: nothing came between, and nothing of another one, which may share files with it, was sent out since.
     is_whole: bool,
+    started: Option<Instant>,
+}
+
+/// A program that is being brought in.
+#[derive(Debug)]
+struct Bringing {
+    uid: u32,
+    what: Launched,
+    /// When it was started meanwhile.
     started: Option<Instant>,
 }
 
@@ -215,10 +226,20 @@ impl Idle {
             log.launched(uid, &what, process.login(), unix_s());
             has_slept
         };
+        {
+            let mut state = self.state.lock().anyway();
+            state.has_slept |= has_slept;
+            state.nothing_since = None;
+        }
+        self.note_start(uid, &what);
+    }
+
+    /// Notes the start of what may be brought in.
+    fn note_start(&self, uid: u32, what: &Launched) {
         let mut state = self.state.lock().anyway();
-        state.has_slept |= has_slept;
-        state.nothing_since = None;
-        let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, &what));
+        let bringing = state.bringing.iter_mut().filter(|one| one.uid == uid && one.what == *what);
+        bringing.for_each(|one| _ = one.started.get_or_insert_with(Instant::now));
+        let expected = state.brought.iter_mut().find(|entry| entry.is_of(uid, what));
         if let Some(entry) = expected.filter(|entry| entry.started.is_none()) {
             entry.started = Some(Instant::now());
             self.counters.predicted_starts.count();
@@ -324,9 +345,10 @@ impl Idle {
             let mut state = self.state.lock().anyway();
             let taken_bytes = state.brought.iter().map(|entry| entry.brought.bytes()).sum();
             let begun = state.brought.extract_if(.., |entry| entry.is_of(uid, &what)).next();
+            state.bringing.push(Bringing { uid, what: what.clone(), started: None });
             (reading.spare_bytes(taken_bytes), begun)
         };
-        let started = begun.as_ref().and_then(|begun| begun.started);
+        let started_before = begun.as_ref().and_then(|begun| begun.started);
         let begun_bytes = begun.as_ref().map_or(0, |begun| begun.brought.bytes());
         let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
         let known = self.library.expected(&key, uid).filter(|_| self.library.wishes(Some(uid)).predicts);
@@ -345,11 +367,17 @@ impl Idle {
             (None, begun) => begun.map(|begun| begun.brought),
         };
         let mut state = self.state.lock().anyway();
+        let at = state.bringing.iter().position(|one| one.uid == uid && one.what == what);
+        let started_meanwhile = at.and_then(|at| state.bringing.swap_remove(at).started);
+        let started = started_before.or(started_meanwhile);
         match brought {
             Some(brought) => {
                 self.counters.predicted_bytes.add(brought.bytes() - begun_bytes);
                 if begun_bytes == 0 {
                     self.counters.predicted.count();
+                }
+                if started.is_some() && started_before.is_none() {
+                    self.counters.predicted_starts.count();
                 }
                 // What something came between is gone on with.
                 let is_whole = !reader.is_stopped();

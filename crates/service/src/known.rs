@@ -1,6 +1,6 @@
 //! A profile in memory: what a start needs at once of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ use prepage_trace::now_ns;
 
 /// What one takes whatever is in it: itself, and its places in the maps that it is found by.
 const OWN_BYTES: u64 = 1024;
+/// So many observations in a row are begun because it has changed. Where none of them gets a new profile, the next ones would not either.
+const TRIES_MAX: u8 = 3;
 
 /// A profile in memory, shared by the threads that fetch.
 ///
@@ -41,8 +43,12 @@ pub struct Known {
     left_alone_until: Mutex<Option<Instant>>,
     /// Since when somebody looks whether its files are in memory.
     looked_at: Mutex<Option<Instant>>,
+    /// Files that were found to hold something else, by path and what was learned of their content.
+    changed: Mutex<Vec<(String, Fingerprint)>>,
     /// Atomic; set once.
     has_changed: AtomicBool,
+    /// Atomic: observations that were begun.
+    tries: AtomicU8,
     /// Atomic: when it was last looked for, on the clock of [`now_ns`].
     used_ns: AtomicU64,
     /// Atomic: when a start of it was drawn to be observed, seconds since 1970; 0 where none was. What such a start shows may change nothing.
@@ -61,6 +67,7 @@ impl Known {
         let bytes = OWN_BYTES + bytes_of(&planned) + bytes_of(&past) + size_of_val(&*rights.groups) as u64;
         let planned = Arc::new(planned);
         let (has_changed, [used_ns, drawn_unix_s]) = (AtomicBool::new(false), [0; 2].map(AtomicU64::new));
+        let (changed, tries) = (Mutex::default(), AtomicU8::new(0));
         Self {
             key,
             rights,
@@ -71,7 +78,9 @@ impl Known {
             bytes,
             left_alone_until: Mutex::default(),
             looked_at: Mutex::default(),
+            changed,
             has_changed,
+            tries,
             used_ns,
             drawn_unix_s,
         }
@@ -128,14 +137,42 @@ impl Known {
         *self.left_alone_until.lock().anyway() = Some(Instant::now() + pause);
     }
 
-    /// Its files were found to hold something else, or a start of it waited much longer than usual: its next start is to be observed.
-    pub fn mark_as_changed(&self) {
+    /// `files` of it, by path and what was learned of their content, were found to hold something else; where there are none, a start of it waited much
+    /// longer than usual.
+    pub fn mark_as_changed(&self, files: Vec<(String, Fingerprint)>) {
+        if !files.is_empty() {
+            *self.changed.lock().anyway() = files;
+        }
         self.has_changed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they were.
+    /// Whether that was found.
     pub fn has_changed(&self) -> bool {
         self.has_changed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a start is to be observed because of it: not where signs of change are not followed for now ([`Profile::expect_changed_files`]).
+    pub fn is_change_due(&self) -> bool {
+        if !self.has_changed() || self.tries.load(Ordering::Relaxed) >= TRIES_MAX {
+            return false;
+        }
+        if self.changed.lock().anyway().is_empty() {
+            return self.past.history.rest == 0;
+        }
+        let mut past = Profile { history: self.past.history, ..Profile::default() };
+        past.expect_changed_files();
+        past.observation_due(None)
+    }
+
+    /// Whether that is the first sign of change after a while: it does not wait until there is plenty of time.
+    pub fn is_new_change(&self) -> bool {
+        self.is_change_due() && self.past.history.rest == 0
+    }
+
+    /// A start of it is observed. Returns the files that were found to hold something else.
+    pub fn take_changes(&self) -> Vec<(String, Fingerprint)> {
+        let _ = self.tries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tries| tries.checked_add(1));
+        self.changed.lock().anyway().clone()
     }
 
     /// Whether it was learned from a moment ago, or a start of it was drawn for that. By a clock that was ahead it may have been in the future.
@@ -178,7 +215,11 @@ impl Drop for Looking<'_> {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::ColdStart;
+    use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
+    use prepage_core::profile::{ColdStart, FileIdentity, History};
+    use prepage_core::{PageIndex, PageRange};
+    use prepage_prefetch::persist::{Shown, persist};
+    use prepage_profiles::{Layer, Stores};
 
     use super::*;
 
@@ -238,6 +279,71 @@ mod tests {
         let next = Known::new(&profile, Rights::of_everybody());
         next.continues(&known);
         assert!([known, next].iter().all(|known| known.was_just_learned(LEARNED + 160)));
+    }
+
+    /// A program whose data file is written between all of its starts.
+    #[test]
+    fn what_holds_something_else_in_each_start_is_observed_once_between_two_others() {
+        const STARTS: u64 = 100;
+        let directory = tempfile::tempdir().unwrap();
+        let stores = Stores::at(directory.path().join("store"));
+        let key = ProgramKey { program: "/bin/x".into(), role: "x".into() };
+        let seen = |content: u64| {
+            let range = PageRange::new(PageIndex(0), PageIndex(16));
+            let file = ObservedFile {
+                path: "/data".into(),
+                identity: FileIdentity::default(),
+                content: Fingerprint::BuildId(content.to_le_bytes().to_vec()),
+                pages: vec![UsedPages { range, rank: 0, by_read: true, is_sure: true }],
+                coverage: Coverage::Exact,
+            };
+            Observation {
+                unix_s: content,
+                files: vec![file],
+                names: Vec::new(),
+                coverage: Coverage::Exact,
+                reads_coverage: Coverage::Exact,
+                names_coverage: Coverage::Exact,
+                unseen_below: Vec::new(),
+                seen_below: Vec::new(),
+                unseen: Vec::new(),
+            }
+        };
+        let (mut observed, mut at_once) = (Vec::new(), Vec::new());
+        for start in 0..STARTS {
+            let known =
+                stores.find(&key).unwrap().map(|found| Known::new(&found.profile, Rights::of_everybody()));
+            if let Some(known) = &known {
+                let [file] = &known.planned.files[..] else { panic!("{known:?}") };
+                known.mark_as_changed(vec![(file.path.clone(), file.fingerprint.clone())]);
+                at_once.extend(known.is_new_change().then_some(start));
+            }
+            // Each tenth start is of the sample.
+            if known.as_ref().is_none_or(|known| known.is_change_due() || start % 10 == 0) {
+                let changed = known.as_ref().map(Known::take_changes).unwrap_or_default();
+                let shown = Shown { observation: Some(seen(start)), changed, ..Shown::default() };
+                persist(&stores, &key, Layer::User, &shown).unwrap();
+                observed.push(start);
+            }
+        }
+        assert!(observed.len() <= 26, "{observed:?}");
+        assert_eq!(at_once, [1], "the first change is one that nobody has seen");
+    }
+
+    #[test]
+    fn a_change_of_which_observations_show_nothing_does_not_have_each_start_observed() {
+        let profile =
+            Profile { history: History { observations: 8, ..History::default() }, ..Profile::default() };
+        let known = Known::new(&profile, Rights::of_everybody());
+        assert!(!known.is_change_due());
+        known.mark_as_changed(vec![("/data".into(), Fingerprint::BuildId(vec![1]))]);
+        let due = [(); 5].map(|()| {
+            let is_due = known.is_change_due();
+            known.take_changes();
+            is_due
+        });
+        assert_eq!(due, [true, true, true, false, false]);
+        assert!(known.has_changed());
     }
 
     #[test]

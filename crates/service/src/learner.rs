@@ -12,7 +12,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey, StoreError};
+use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::processor_time::of_this_process;
@@ -24,9 +24,11 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use crate::allowance::Allowance;
 use crate::counters::Counters;
 use crate::for_all::{Owners, has_words_of_its_own, is_called_by_root, is_for_all, keep_what_is_of_root};
+use crate::known::Known;
 use crate::library::Library;
 use crate::moment::Moment;
 use crate::process::Process;
+use crate::refused::Refused;
 use crate::start_names::StartNames;
 use crate::start_opens::StartOpens;
 use crate::watch::Watch;
@@ -71,6 +73,7 @@ pub struct Learner {
     service: OwnedFd,
     /// Programs of which the last observations have missed something, and how many of them in a row.
     unfinished: Mutex<HashMap<ProgramKey, u8>>,
+    refused: Refused,
     /// What sees the names that starts look up.
     lookups: Option<Arc<Lookups>>,
     /// Why nothing does.
@@ -153,6 +156,7 @@ impl Learner {
             texts: Mutex::default(),
             firsts: Mutex::default(),
             unfinished: Mutex::default(),
+            refused: Refused::default(),
             stop,
             service,
             lookups,
@@ -325,6 +329,29 @@ impl Learner {
         !texts.insert(checksum(&(uid, key)))
     }
 
+    /// Whether nothing of a start of `process` is to be observed for now: what the last ones showed could not be kept.
+    pub fn is_refused(&self, process: &Process) -> bool {
+        self.refused.is_in_pause(process.rights.uid, &process.context.key, Instant::now())
+    }
+
+    /// Has what could not be kept observed again: the configuration or something else has changed.
+    pub fn forget_refused(&self) {
+        self.refused.forget_all();
+    }
+
+    /// Whether what a start of `process` shows may be kept, as far as that is known before. A user of whom all was kept so far is not asked for: that takes
+    /// a while, and the start goes on.
+    fn may_keep(&self, process: &Process) -> bool {
+        if let Some(root) = &process.root {
+            let _entered = root.enter();
+            // There is nobody in a container whose own it could be.
+            return is_for_all(process);
+        }
+        !self.refused.has_some_of(process.rights.uid)
+            || self.layer_of(process) == Layer::Machine
+            || self.library.room_of_user(process).is_ok()
+    }
+
     /// The layer that what a start shows goes into: the machine's where it may be told to all users, and where words of the call that stand in the role are no
     /// user's secret. What a user has learned apart goes on so: it is what the user's starts are served from.
     fn layer_of(&self, process: &Process) -> Layer {
@@ -367,23 +394,32 @@ impl Drop for Permit {
 impl Permit {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
-    pub fn learn(&self, process: &Process, watch: &Watch) {
+    /// What is `known` of the program decides nothing but which of its files are learned anew.
+    pub fn learn(&self, process: &Process, known: Option<&Known>, watch: &Watch) {
         // Programs stand still for a moment when they are observed. Whoever stops or kills the service then leaves them so.
         let observe = || {
             let _ = rustix::thread::set_name(c"observe");
-            self.observe(process, watch);
+            self.observe(process, known, watch);
             of_this_process().as_nanos() as u64
         };
         let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
         self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
         self.learner.spend(spent_ns);
-        // An observation takes up to 26 MB for seconds, and the service stays.
-        prepage_sys::heap::give_back();
+        // An observation takes up to 26 MB for seconds, and the service stays. That takes a while in which nobody else may allocate: programs
+        // that stand still for another observation would wait for it.
+        if self.learner.observed().all.len() == 1 {
+            prepage_sys::heap::give_back();
+        }
     }
 
-    fn observe(&self, process: &Process, watch: &Watch) {
+    fn observe(&self, process: &Process, known: Option<&Known>, watch: &Watch) {
         let learner = &*self.learner;
-        let pid = process.context.pid;
+        let (pid, uid, key) = (process.context.pid, process.rights.uid, &process.context.key);
+        if !learner.may_keep(process) {
+            drop(learner.take_expected(pid));
+            return learner.refused.note(uid, key, Instant::now());
+        }
+        let changed = known.map(Known::take_changes).unwrap_or_default();
         let (Ok(until), Ok(stop), Ok(service)) = (
             Until::ended_or(pid, WINDOW),
             learner.stop.as_fd().try_clone_to_owned(),
@@ -398,46 +434,50 @@ impl Permit {
         let mut opens = StartOpens::follow(process, watch, names, spent_max);
         let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
         let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
-        let key = &process.context.key;
         let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
         let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
         let mut observation = observer.follow_with(&until, &mut opens);
         let is_whole = learner.is_whole(&observation);
+        let has_files = !observation.files.is_empty();
         let layer = {
             let _entered = process.root.as_ref().map(Root::enter);
-            let layer = match process.root {
-                None => Some(learner.layer_of(process)),
-                // There is nobody in a container whose own it could be.
-                Some(_) => is_for_all(process).then_some(Layer::Machine),
-            };
-            if layer == Some(Layer::Machine) {
+            let layer = if process.root.is_some() { Layer::Machine } else { learner.layer_of(process) };
+            if layer == Layer::Machine {
                 keep_what_is_of_root(&mut observation, &mut Owners::of(process));
             }
             layer
         };
         if observation.files.is_empty() {
+            if has_files {
+                learner.refused.note(uid, key, Instant::now());
+            }
             learner.note_in_vain(key);
             return learner.counters.observed.count();
         }
-        let shown = Shown { observation: Some(observation), ..Shown::default() };
+        let shown = Shown { observation: Some(observation), changed, ..Shown::default() };
         let library = &learner.library;
         let written = match (layer, &process.root) {
-            (None, _) => Err(StoreError::Nowhere),
-            (Some(_), Some(_)) => {
+            (_, Some(_)) => {
                 library.update_of_containers(key, |stores| persist(stores, key, Layer::User, &shown))
             }
-            (Some(Layer::Machine), None) => {
+            (Layer::Machine, None) => {
                 library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
             }
-            (Some(layer), None) => {
+            (layer, None) => {
                 learner.counters.private.count();
                 library.update_of_user(process, |stores| persist(stores, key, layer, &shown))
             }
         };
         learner.note_whether_whole(key, is_whole);
         match written {
-            Ok(()) => learner.counters.learned.count(),
-            Err(_) => learner.counters.not_kept.count(),
+            Ok(()) => {
+                learner.refused.forget(uid, key);
+                learner.counters.learned.count();
+            }
+            Err(_) => {
+                learner.refused.note(uid, key, Instant::now());
+                learner.counters.not_kept.count();
+            }
         }
         learner.counters.observed.count();
     }

@@ -47,6 +47,7 @@
 //! | `gains`       | what fetching gains: starts that are followed, and some of them held out |
 //! | `learner`     | observe and persist, within a share of the processor                     |
 //! | `for_all`     | what of that all users may be told                                       |
+//! | `refused`     | what of that could not be kept, and is not observed for now              |
 //! | `allowance`   | that share                                                               |
 //! | `accounts`    | whose accounts were removed                                              |
 //! | `tree`        | whose start a process belongs to                                         |
@@ -129,6 +130,7 @@ mod place;
 mod process;
 mod quiet;
 mod reading;
+mod refused;
 mod replay;
 mod roots;
 mod round;

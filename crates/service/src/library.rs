@@ -306,6 +306,17 @@ impl Library {
         Ok(())
     }
 
+    /// Whether the own profiles of the user for whom `process` runs could be written, with the rights of the user and no others.
+    ///
+    /// # Errors
+    /// Why not; Nowhere where the user has no place for them.
+    pub fn room_of_user(&self, process: &Process) -> Result<(), StoreError> {
+        let (stores, home) = self.stores_for(process).ok().flatten().ok_or(StoreError::Nowhere)?;
+        let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
+        let _assumed = process.rights.assume().map_err(|_| StoreError::Nowhere)?;
+        stores.room_by_trial(Layer::User)
+    }
+
     /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
     /// says where that is: whoever is asked else may be a server that does not answer.
     ///

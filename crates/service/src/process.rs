@@ -307,13 +307,17 @@ fn ticks(time: Duration) -> u64 {
     (time.as_nanos() * u128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000) as u64
 }
 
-/// The processes that were started at `since_ticks` or later and have executed something, but for this one.
+/// The processes that were started at `since_ticks` or later and have executed something, but for this one, the newest first.
 pub fn started_since(since_ticks: u64) -> Vec<u32> {
-    let is_new = |pid: &u32| {
-        ProcessStat::of(*pid)
-            .is_ok_and(|stat| stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0)
+    let started = |pid: u32| {
+        let stat = ProcessStat::of(pid).ok()?;
+        let is_new = stat.started_ticks + 1 >= since_ticks && stat.environment_end > 0;
+        is_new.then_some((stat.started_ticks, pid))
     };
-    processes().filter(|pid| *pid != std::process::id()).filter(is_new).collect()
+    let mut found: Vec<(u64, u32)> =
+        processes().filter(|pid| *pid != std::process::id()).filter_map(started).collect();
+    found.sort_unstable_by_key(|one| std::cmp::Reverse(*one));
+    found.into_iter().map(|(_, pid)| pid).collect()
 }
 
 /// Whether a process is one of prepage's own that read for others: what it opens, nobody has used. One that is gone is not known any more.
@@ -439,6 +443,22 @@ mod tests {
         let [sh, other] = ["/bin/sh", "/bin/true"].map(|path| FileHandle::of(Path::new(path)).unwrap());
         assert_eq!(Process::of(child.0.id(), Some(&other)).unwrap_err(), LeftAlone::Gone);
         assert!(Process::of(child.0.id(), Some(&sh)).is_ok());
+    }
+
+    #[test]
+    fn what_was_started_last_is_found_first() {
+        let since = boot_ticks();
+        let children = [(); 3].map(|()| {
+            let before = boot_ticks();
+            let child = Waiting::new(Command::new("sh").args(["-c", SCRIPT]));
+            while boot_ticks() <= before + 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            child
+        });
+        let mut found = started_since(since);
+        found.retain(|pid| children.iter().any(|child| child.0.id() == *pid));
+        assert_eq!(found, [2, 1, 0].map(|at: usize| children[at].0.id()));
     }
 
     #[test]

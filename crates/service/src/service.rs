@@ -313,7 +313,8 @@ impl Service {
             let service = self.clone();
             self.looks.lend(uid, Priority::Start, Box::new(move |_look| service.fetches.close(uid)));
         }
-        self.counters.crowded.add(self.looks.drop_late() as u64);
+        // They hold nothing that takes long to drop.
+        self.counters.crowded.add(self.looks.take_late(Instant::now()).len() as u64);
         self.do_what_is_due();
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
@@ -356,6 +357,7 @@ impl Service {
             if reload {
                 service.library.reload();
                 service.files.end_rests();
+                service.learner.forget_refused();
                 service.streaks.forget();
                 service.to_forget.note_all();
                 service.names.want();
@@ -388,7 +390,11 @@ impl Service {
 
     /// Looks at the processes that were started since `since_ticks`: execs were missed.
     fn rescan(self: &Arc<Self>, since_ticks: u64) {
-        for pid in started_since(since_ticks).into_iter().take(RESCANNED_MAX) {
+        // What was started last is waited for still.
+        let mut found = started_since(since_ticks);
+        self.counters.crowded.add(found.len().saturating_sub(RESCANNED_MAX) as u64);
+        found.truncate(RESCANNED_MAX);
+        for pid in found {
             self.counters.rescanned.count();
             if let Some(uid) = starter_of(pid) {
                 self.launch(pid, uid, None);

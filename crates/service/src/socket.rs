@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::timed_stream::TimedStream;
 use prepage_sys::user_namespace::maker_of;
 use rustix::net::SocketAddrUnix;
@@ -30,6 +31,10 @@ const QUESTION_BYTES_MAX: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Threads that answer: one user holds up two of them.
 const THREADS: usize = 6;
+/// Whoever is not root waits for the next answer this many times as long as the last one took the processor: with two threads, nobody has root's service
+/// take more than a tenth of one.
+const PAUSES: u32 = 19;
+const ROOT: u32 = 0;
 
 /// The socket, as long as the service runs.
 #[derive(Debug)]
@@ -63,8 +68,8 @@ impl Socket {
                 };
                 let service = service.clone();
                 // Whoever hangs up early, or asks too often at once, hears nothing.
-                let work = move |_at_work| drop(answer(stream, uid, &service));
-                crew.lend(account, Priority::Start, Box::new(work));
+                let work = move || drop(answer(stream, uid, &service));
+                crew.lend(account, Priority::Start, Box::new(move |_at_work| paced(account, work)));
             }
         };
         std::thread::Builder::new().name("accept".into()).spawn(accept)?;
@@ -81,6 +86,15 @@ fn account_of(pid: u32, uid: u32) -> u32 {
 impl Drop for Socket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Does `work` on the account of user `account`, and returns when the next one may be done.
+fn paced(account: u32, work: impl FnOnce()) {
+    let before = of_this_thread();
+    work();
+    if account != ROOT {
+        std::thread::sleep(PAUSES * of_this_thread().saturating_sub(before));
     }
 }
 
@@ -161,6 +175,22 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(ask(&path).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         }
+    }
+
+    #[test]
+    fn who_asks_all_the_time_takes_a_part_of_a_processor_and_root_is_not_kept_waiting() {
+        let work = || {
+            let before = of_this_thread();
+            while of_this_thread() - before < Duration::from_millis(5) {}
+        };
+        let parts = [7, ROOT].map(|account| {
+            let (began, before) = (std::time::Instant::now(), of_this_thread());
+            (0..4).for_each(|_| paced(account, work));
+            let took = of_this_thread() - before;
+            took.as_secs_f64() / began.elapsed().as_secs_f64()
+        });
+        assert!(parts[0] < 0.06, "{parts:?}");
+        assert!(parts[1] > 2.0 * parts[0], "{parts:?}");
     }
 
     #[test]

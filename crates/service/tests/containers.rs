@@ -216,6 +216,22 @@ fn what_a_container_puts_in_the_place_of_a_file_is_not_read_and_holds_up_nobody(
     });
 }
 
+/// An image's script that belongs to the user that the container runs as, called by its health check again and again.
+#[test]
+fn what_may_not_be_kept_of_a_container_is_not_observed() {
+    let Some(image) = Image::new() else { return };
+    std::os::unix::fs::chown(image.below(&image.program()), Some(54321), None).unwrap();
+    let service = Prepaged::start(&image.place, &[]);
+    for _ in 0..3 {
+        let before = service.count("unknown");
+        let _container = image.run("", &image.program());
+        service.wait_until("it is looked at", || service.count("unknown") > before);
+    }
+    // What is observed is counted at the end of its observation.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(["observed", "not_kept"].map(|count| service.count(count)), [0, 0]);
+}
+
 /// Most services of systemd have a mount namespace of their own.
 #[test]
 fn a_sandbox_with_the_machines_root_has_the_machines_profiles_and_what_cannot_be_served_is_counted() {

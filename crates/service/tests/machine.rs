@@ -360,6 +360,38 @@ fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
+/// nobody, and accounts whose home is root's: jobs of cron and of monitors begin all the time.
+#[test]
+fn of_a_user_who_has_no_place_for_profiles_one_start_is_observed_however_programs_are_called() {
+    const USER: u32 = 54321;
+    let Some(place) = Place::new() else { return };
+    let program = place.program("own");
+    std::os::unix::fs::chown(&program, Some(USER), None).unwrap();
+    let service = Prepaged::start(&place, &[]);
+    let start = |name: &str| {
+        let before = service.count("unknown");
+        let mut command = Command::new(&program);
+        let running =
+            Running(command.arg0(name).arg("60").env("HOME", "/nonexistent").uid(USER).spawn().unwrap());
+        service.wait_until("it is looked at", || service.count("unknown") > before);
+        running
+    };
+    // One that ends before it is observed says nothing.
+    service.wait_until("it is observed", || {
+        drop(start("own"));
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            service.count("not_kept") > 0
+        })
+    });
+    let observed = service.count("observed");
+    for name in ["own", "another", "third"] {
+        drop(start(name));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((service.count("observed"), service.count("not_kept")), (observed, 1));
+}
+
 /// What one user has put there is not for all others to read.
 #[test]
 fn of_a_users_start_the_machine_learns_what_is_roots() {
@@ -720,8 +752,19 @@ fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
     };
     start_until(&service, "nothing can be kept", "not_kept");
     assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
+    // Nor is it observed again and again.
+    let observed = service.count("observed");
+    for _ in 0..3 {
+        let starts = service.count("starts");
+        let _running = Running::start(&program);
+        service.wait_until("it is looked at", || service.count("starts") > starts);
+    }
+    // What is observed is counted at the end of its observation, and that of a start that is killed has come.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(service.count("observed"), observed);
     fs::remove_file(&filler).unwrap();
     drop(file);
+    service.signal(Signal::HUP);
     start_until(&service, "it is learned", "learned");
     assert_eq!(place.stores().list(Layer::Machine).unwrap().len(), 1);
     service.signal(Signal::TERM);

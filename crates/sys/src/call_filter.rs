@@ -31,6 +31,8 @@ static OWN: AtomicU32 = AtomicU32::new(0);
 pub enum When {
     /// Always.
     Always,
+    /// Always, with ENOSYS whatever the others fail with: callers go on with an older call, as on kernels without this one.
+    AsMissing,
     /// Where the argument (0 to 5) has one of these bits.
     Bits(u8, u32),
     /// Where the argument (0 to 5) is anything else.
@@ -39,7 +41,7 @@ pub enum When {
     Is(u8, u32),
 }
 
-/// From now on the system calls `refused` fail with EPERM, in this thread and in the threads and processes that it starts: to be
+/// From now on the system calls `refused` fail with EPERM ([`When::AsMissing`]: ENOSYS), in this thread and in the threads and processes that it starts: to be
 /// called while the process has one thread. Sets no_new_privs, as the kernel asks for.
 ///
 /// # Errors
@@ -133,6 +135,7 @@ fn program(errno: i32, refused: &[(i64, When)]) -> Vec<sock_filter> {
         };
         let case = match *when {
             When::Always => vec![refuse],
+            When::AsMissing => vec![give(SECCOMP_RET_ERRNO | libc::ENOSYS as u32)],
             When::Bits(at, bits) => vec![argument(at), jump(BPF_JSET, bits, 0, 1), refuse, allow],
             When::Not(at, value) => vec![argument(at), jump(BPF_JEQ, value, 1, 0), refuse, allow],
             When::Is(at, value) => vec![argument(at), jump(BPF_JEQ, value, 0, 1), refuse, allow],
@@ -177,6 +180,8 @@ mod tests {
             (libc::SYS_chroot, When::Always),
             (libc::SYS_socket, When::Not(0, libc::AF_UNIX as u32)),
             (libc::SYS_mprotect, When::Bits(2, libc::PROT_EXEC as u32)),
+            (libc::SYS_clone3, When::AsMissing),
+            (libc::SYS_clone, When::Bits(0, libc::CLONE_NEWUSER as u32)),
         ];
         std::thread::spawn(move || {
             let filter = fail(libc::EPERM, &refused);
@@ -201,6 +206,11 @@ mod tests {
                 assert_eq!(protect(libc::PROT_READ | libc::PROT_EXEC), Some(libc::EPERM));
                 assert_eq!(protect(libc::PROT_READ | libc::PROT_WRITE), None);
                 assert_eq!(libc::munmap(page, 4096), 0);
+                // Without the filter: EINVAL, both.
+                let clone3 = libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0_usize);
+                assert_eq!(code(clone3), Some(libc::ENOSYS));
+                let flags = libc::CLONE_NEWUSER | libc::CLONE_FS;
+                assert_eq!(code(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)), Some(libc::EPERM));
             }
             // A thread that it starts has the filter too.
             let is_refused = || std::os::unix::fs::chroot("/no/such").unwrap_err().raw_os_error();

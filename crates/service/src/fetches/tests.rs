@@ -12,7 +12,8 @@ use crate::needed_file::needed_file;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
-    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new, root: None, starter: uid }
+    let gives_way = &|| {};
+    Start { uid, pid, seen_at, executed_at: seen_at, parents: &Vec::new, root: None, starter: uid, gives_way }
 }
 
 fn own_rights() -> Rights {
@@ -173,17 +174,18 @@ fn no_user_is_told_what_was_done_for_another() {
     let fetches = Fetches::new(Arc::default());
     let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
     let name = |uid| name_of(uid, &key);
-    assert_eq!(fetches.recent(&name(7), 1), None);
-    assert_eq!(fetches.recent(&name(8), 2), None);
-    assert_eq!(fetches.recent(&name(7), 3), Some(Done::Recent));
+    let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, Instant::now()));
+    assert_eq!(recent(&name(7), 1), None);
+    assert_eq!(recent(&name(8), 2), None);
+    assert_eq!(recent(&name(7), 3), Some(Done::Recent));
     fetches.note(&name(8), 2, Done::HeldOut);
-    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
+    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
     for pid in [3, 4, 3] {
-        let done = fetches.recent(&name(8), pid);
+        let done = recent(&name(8), pid);
         assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
     }
-    assert_eq!(fetches.recent(&name(8), 2), Some(Done::HeldOut));
-    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = fetches.recent(&name(uid), uid));
+    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
+    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = recent(&name(uid), uid));
     assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
 
@@ -233,16 +235,21 @@ fn a_guess_counts_as_a_guess_and_not_as_a_profile_that_was_fetched_or_in_memory(
 fn what_is_under_way_for_a_process_is_waited_for() {
     let fetches = Fetches::new(Arc::default());
     let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
-    assert_eq!(fetches.recent(&name, 1), None);
+    let (now, given_way) = (Instant::now(), std::sync::atomic::AtomicU32::new(0));
+    let recent = |pid| {
+        let gives_way = &|| _ = given_way.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        fetches.recent(&name, &Start { gives_way, ..start(7, pid, now) })
+    };
+    assert_eq!(recent(1), None);
     let done = std::thread::scope(|scope| {
-        let launched = scope.spawn(|| fetches.recent(&name, 1));
-        assert_eq!(fetches.recent(&name, 2), Some(Done::Recent), "no process waits for what is another's");
+        let launched = scope.spawn(|| recent(1));
+        assert_eq!(recent(2), Some(Done::Recent), "no process waits for what is another's");
         std::thread::sleep(Duration::from_millis(50));
         assert!(!launched.is_finished());
         fetches.note(&name, 1, Done::HeldOut);
         launched.join().unwrap()
     });
-    assert_eq!(done, Some(Done::HeldOut));
+    assert_eq!((done, given_way.into_inner()), (Some(Done::HeldOut), 1), "others are looked at meanwhile");
 }
 
 #[test]
@@ -282,4 +289,102 @@ fn what_is_cancelled_before_it_is_under_way_is_not_fetched_and_the_next_start_of
     assert!(!fetches.prefetches.lock().anyway().is_cancelled(2, seen_at));
     (0..2 * CANCELLED_MAX as u32).for_each(|pid| fetches.cancel(pid, Instant::now()));
     assert!(fetches.prefetches.lock().anyway().cancelled.len() <= CANCELLED_MAX);
+}
+
+/// Work for the readers that waits for as long as what is returned is not dropped, as many pieces as user `uid` may have there at once.
+fn keep_busy(fetches: &Fetches, known: &Known, uid: u32) -> std::sync::mpsc::SyncSender<()> {
+    let (gate, closed) = std::sync::mpsc::sync_channel::<()>(0);
+    let closed = Arc::new(Mutex::new(closed));
+    let (began, begun) = std::sync::mpsc::channel();
+    for _ in 0..READERS_OF_A_USER {
+        let (closed, began) = (closed.clone(), began.clone());
+        let hangs = move |_at_work| {
+            began.send(()).unwrap();
+            let _ = closed.lock().anyway().recv();
+        };
+        assert!(fetches.readers_of(known.device).lend(uid, Priority::Start, Box::new(hangs)));
+    }
+    (0..READERS_OF_A_USER).for_each(|_| begun.recv_timeout(PATIENCE).unwrap());
+    gate
+}
+
+/// A thread that is told to stop is at its last read still.
+#[test]
+fn what_is_cancelled_hangs_only_where_it_does_not_end_for_long() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    for hangs in [false, true] {
+        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+        let known = Arc::new(Known::new(&profile, own_rights()));
+        let fetches = Fetches::new(Arc::default());
+        let gate = keep_busy(&fetches, &known, known.rights.uid);
+        let now = Instant::now();
+        assert_eq!(fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch), Done::Fetched);
+        fetches.cancel(1, now);
+        // Not so late that what waits is taken away.
+        assert!(!fetches.look_at(now).0, "its work is not done");
+        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
+        if hangs {
+            assert!(fetches.look_at(Instant::now() + HANGS_AFTER).0);
+            assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (true, 1));
+            continue;
+        }
+        drop(gate);
+        let until = Instant::now() + PATIENCE;
+        while !fetches.look().0 {
+            assert!(Instant::now() < until, "it never ends");
+        }
+        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
+    }
+}
+
+/// The thread that looks has the whole machine to see to.
+#[test]
+fn work_that_comes_too_late_is_dropped_by_somebody_who_may_wait() {
+    struct Notes(std::sync::mpsc::Sender<std::thread::ThreadId>);
+    impl Drop for Notes {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+    let fetches = Fetches::new(Arc::default());
+    let known = Known::new(&Profile::default(), Rights::of_everybody());
+    let gate = keep_busy(&fetches, &known, 7);
+    let (noted, dropped) = std::sync::mpsc::channel();
+    let notes = Notes(noted);
+    let work = move |_at_work| drop(notes);
+    assert!(fetches.readers_of(known.device).lend(7, Priority::Start, Box::new(work)));
+    let users = fetches.look_at(Instant::now() + PATIENCE).1;
+    assert!(dropped.try_recv().is_err(), "it is not dropped here");
+    assert_eq!((users, fetches.counters.crowded.get()), (vec![7], 1));
+    let who = std::thread::scope(|scope| {
+        let closes = scope.spawn(|| fetches.close(7));
+        let id = closes.thread().id();
+        closes.join().unwrap();
+        id
+    });
+    assert_eq!(dropped.try_recv(), Ok(who));
+    drop(gate);
+}
+
+/// After a boot disks may have other numbers, and users write what they like into their profiles.
+#[test]
+fn readers_are_those_of_the_device_that_files_lie_on_whatever_profiles_say() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let mut profile = profile_of(&path);
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let device = std::mem::replace(&mut profile.files[0].identity.device, 12345);
+    let fetches = Fetches::new(Arc::default());
+    let devices = || fetches.readers.lock().anyway().keys().copied().collect::<Vec<_>>();
+    let known = Arc::new(Known::new(&profile, own_rights()));
+    assert_eq!(fetches.fetch(&known, &start(7, 1, Instant::now()), Turn::Prefetch), Done::Fetched);
+    assert_eq!(devices(), [device]);
+    let is_of = |seen, learned| fetches.readers_on(seen, learned);
+    assert!(Arc::ptr_eq(&is_of(Some(device), 12345), &is_of(None, device)));
+    assert!(Arc::ptr_eq(&is_of(None, 12345), &fetches.readers_of(0)), "nobody has seen such a device");
+    (0..).filter(|other| *other != device).take(DEVICES_MAX).for_each(|other| _ = fetches.readers_of(other));
+    fetches.readers_of(54321);
+    assert!(devices().contains(&device) && devices().contains(&54321), "others have no threads");
 }

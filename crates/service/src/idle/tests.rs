@@ -175,3 +175,51 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
     idle.settle(&expected, true, 100, &Round::default());
     assert_eq!(idle.state.lock().anyway().worth.used_share(), Some(0.0));
 }
+
+/// To bring it in takes a while, and its pages are of use to whoever has started it.
+#[test]
+fn what_is_started_while_it_is_brought_in_counts_as_started() {
+    let Some(directory) = on_a_disk() else { return };
+    let directory = directory.path().canonicalize().unwrap();
+    let idle = Idle { after: Duration::from_secs(1), ..idle_in(&directory) };
+    let what = what("program");
+    let [first, second] =
+        ["first", "second"].map(|name| needed_file(&directory.join(name), PAGES, &[4, 5, 6, 7]));
+    let files = vec![first.1.clone(), second.1];
+    let profile =
+        Profile { program: what.program.clone(), role: what.role.clone(), files, ..Profile::default() };
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let layer = directory.join("layer");
+    std::fs::create_dir_all(&layer).unwrap();
+    std::fs::set_permissions(&layer, everybody).unwrap();
+    let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
+    std::fs::write(layer.join(key.file_name()), prepage_core::profile::file::encode(&profile)).unwrap();
+    idle.library.reload();
+    assert!(idle.library.expected(&key, 7).is_some());
+    let reading = Reading {
+        disk_busy: 0.0,
+        processor_busy: 0.0,
+        io_stalled: None,
+        memory_stalled: None,
+        is_on_battery: false,
+        free_bytes: 8 << 30,
+        total_bytes: 16 << 30,
+    };
+    let begun = brought_of(&first.0, first.1, &what);
+    idle.state.lock().anyway().brought.push(Entry { is_whole: false, ..begun });
+    evict(second.0.as_fd(), PATIENCE).unwrap();
+    let is_there = || !idle.state.lock().anyway().brought.is_empty();
+    std::thread::scope(|scope| {
+        // It looks at the disk for a while before it reads.
+        let bringing = scope.spawn(|| idle.bring(7, what.clone(), &reading, &Arc::default()));
+        while is_there() && !bringing.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(!bringing.is_finished(), "it is over before anything is started");
+        idle.note_start(7, &what);
+        idle.give_way();
+    });
+    let state = idle.state.lock().anyway();
+    assert!(state.brought[0].started.is_some() && state.bringing.is_empty(), "{state:?}");
+    assert_eq!(idle.counters.predicted_starts.get(), 1);
+}

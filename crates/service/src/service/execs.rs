@@ -157,7 +157,9 @@ impl Service {
             let may_follow = !is_in_container && self.may_follow(&known, uid, starter, wishes);
             let parents = || recent_parents(ProcessStat::of(pid).as_ref().ok());
             let (at, root, below) = (moment.at, root.as_ref(), below_root(root.as_deref()));
-            let start = Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter };
+            let gives_way = &|| {};
+            let start =
+                Start { uid, pid, seen_at: at, executed_at: at, parents: &parents, root, starter, gives_way };
             let done = self
                 .fetch_known(&known, &start, may_follow, wishes, &|| self.tree.of(pid, below, &parents()));
             let account = self.fetches.account_of(pid, &known.key);

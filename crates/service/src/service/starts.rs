@@ -1,12 +1,12 @@
 //! What is done for a start: its pages are fetched, or it is observed, or followed to its end.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::gain::Turn;
 use prepage_core::profile::start::Draw;
 use prepage_prefetch::clock::unix_s;
-use prepage_profiles::ProgramKey;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::random::random;
 use prepage_sys::root::Root;
@@ -38,7 +38,7 @@ pub(super) fn below_root(root: Option<&Root>) -> Below {
 #[derive(Debug)]
 enum Next {
     /// It is to be observed.
-    Observe(Process),
+    Observe(Process, Option<Arc<Known>>),
     /// It is followed, to see what fetching gains.
     Follow(Process, Followed),
     /// Nothing. What it has needed.
@@ -53,9 +53,10 @@ impl Service {
         // A process that is over by the time that it is looked at has needed nothing either.
         let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
         let start = move |look| {
-            let next = service.fetch_for(pid, file);
+            let look = Cell::new(Some(look));
+            let next = service.fetch_for(pid, file, &|| drop(look.take()));
             drop(look);
-            if !matches!(next, Next::Observe(_)) {
+            if !matches!(next, Next::Observe(..)) {
                 drop(service.learner.take_expected(pid));
             }
             if let Some((file, caller)) = whose {
@@ -66,7 +67,7 @@ impl Service {
                 Next::Follow(process, start) => {
                     service.learner.spend(service.gains.follow(&process, &start));
                 }
-                Next::Observe(process) => service.observe(&process),
+                Next::Observe(process, known) => service.observe(&process, known.as_deref()),
                 Next::Done(_) => {}
             }
         };
@@ -80,7 +81,7 @@ impl Service {
     pub(super) fn may_follow(&self, known: &Known, uid: u32, starter: u32, wishes: Wishes) -> bool {
         self.measures(wishes)
             && uid == starter
-            && !known.has_changed()
+            && !known.is_change_due()
             && !self.learner.owes(&known.key)
             && !known.past.observation_due(None)
             && self.gains.has_room(uid)
@@ -116,8 +117,8 @@ impl Service {
         self.fetches.fetch(known, start, turn)
     }
 
-    /// Chooses and fetches for a start that was told when the moment beside `file` says.
-    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>) -> Next {
+    /// Chooses and fetches for a start that was told when the moment beside `file` says. It `gives_way` before it waits for somebody.
+    fn fetch_for(&self, pid: u32, file: Option<(FileHandle, Moment)>, gives_way: &dyn Fn()) -> Next {
         self.counters.starts.count();
         let now = Instant::now();
         let (file, moment) = file.unzip();
@@ -170,7 +171,8 @@ impl Service {
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
         let (starter, root) = (process.starter, root.as_ref());
-        let start = Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter };
+        let start =
+            Start { uid, pid, seen_at: now, executed_at, parents: &parents, root, starter, gives_way };
         let mut may_follow = false;
         let done = match &found {
             Some(known) => {
@@ -209,9 +211,9 @@ impl Service {
         {
             self.to_forget.note(file.clone());
         }
-        let is_due = self.is_due(found.as_ref(), key, done, may_come_again);
+        let is_due = self.is_due(&process, found.as_ref(), done, may_come_again);
         if is_due && part_of.is_none() && self.may_learn_of(&process, found.as_ref(), wishes) {
-            return Next::Observe(process);
+            return Next::Observe(process, found);
         }
         if let (Some(_), Some(file)) = (&found, file)
             && self.library.only_role(&file, process.rights.uid).is_some()
@@ -270,13 +272,22 @@ impl Service {
         self.counters.left_alone.count();
     }
 
-    /// Whether a start of `key`, of which `known` is known and for which this was `done`, is to be observed once there is time.
-    fn is_due(&self, known: Option<&Arc<Known>>, key: &ProgramKey, done: Done, may_come_again: bool) -> bool {
+    /// Whether a start of `process`, of which `known` is known and for which this was `done`, is to be observed once there is time.
+    fn is_due(
+        &self,
+        process: &Process,
+        known: Option<&Arc<Known>>,
+        done: Done,
+        may_come_again: bool,
+    ) -> bool {
+        if self.learner.is_refused(process) {
+            return false;
+        }
         match known {
             Some(_) if done == Done::HeldOut => false,
             Some(known) => {
                 let draw = if matches!(done, Done::Warm | Done::Recent) { Draw::Warm } else { Draw::Cold };
-                let is_owed = known.has_changed() || self.learner.owes(key);
+                let is_owed = known.is_change_due() || self.learner.owes(&process.context.key);
                 let is_drawn = || known.past.observation_due(self.sample(known).map(draw));
                 is_owed
                     || is_drawn() && {
@@ -295,7 +306,7 @@ impl Service {
 
     /// Whether there is time to observe `process`, of which `known` is known, and the `wishes` of its user let it be observed.
     fn may_learn_of(&self, process: &Process, known: Option<&Arc<Known>>, wishes: Wishes) -> bool {
-        let is_known = known.is_some_and(|known| !known.has_changed());
+        let is_known = known.is_some_and(|known| !known.is_new_change());
         self.may_observe()
             && (!is_known || self.learner.has_plenty())
             && (process.root.is_some() || wishes.learns)
@@ -310,11 +321,11 @@ impl Service {
         self.learns && self.learner.may_observe()
     }
 
-    fn observe(&self, process: &Process) {
+    fn observe(&self, process: &Process, known: Option<&Known>) {
         let pid = process.context.pid;
         let Some(permit) = self.learner.permit(process.starter) else { return };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
-        permit.learn(process, &self.watch);
+        permit.learn(process, known, &self.watch);
     }
 }
