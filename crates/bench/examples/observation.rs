@@ -124,7 +124,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Whether a start is observed: plain and observed ones, in another order from round to round.
 fn in_turn(round: usize) -> [bool; 2] {
-    [round % 2 == 1, round % 2 == 0]
+    let observed_first = round % 2 == 1;
+    [observed_first, !observed_first]
 }
 
 /// One start. Returns how long it took, in milliseconds, with what it waits for observing to begin.
