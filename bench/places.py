@@ -42,20 +42,28 @@ def begin():
     exit_on_signals()
 
 
+def await_all():
+    """What observes a start and writes what it saw is nobody's child any more, and so became ours."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait4(-1, 0)
+
+
 def start(command, env, cold=True):
     """Milliseconds of one start, and its exit code. Whoever it left behind has ended when this returns."""
     if cold:
         drop_caches()
     began = time.monotonic()
     child = subprocess.Popen(command, env=env, cwd="/", **QUIET)
-    _, status, _ = os.wait4(child.pid, 0)
-    took = (time.monotonic() - began) * 1e3
-    child.returncode = os.waitstatus_to_exitcode(status)
-    while True:  # what observes and writes is nobody's child any more, and so became ours
-        try:
-            os.wait4(-1, 0)
-        except ChildProcessError:
-            break
+    try:
+        child.wait()
+        took = (time.monotonic() - began) * 1e3
+        await_all()
+    except BaseException:
+        child.kill()
+        # It would write to a store that is gone.
+        await_all()
+        raise
     return took, child.returncode
 
 
