@@ -7,7 +7,7 @@ TARGET := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 STATIC := -C target-feature=+crt-static -C relocation-model=static
 BUILD := target/$(TARGET)
 ARM64 := aarch64-linux-gnu
-# The starter is linked with musl: 1.2 MB to read from a cold disk instead of 1.9. Where Rust has no such target (a distribution's
+# The starter is linked with musl, so that less of it is read from a cold disk (docs/adr/0002-two-binaries.md). Where Rust has no such target (a distribution's
 # own cargo), with glibc.
 STARTER := $(subst -gnu,-musl,$(TARGET))
 PREFIX ?= /usr/local
@@ -38,7 +38,7 @@ build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-service --bin prepaged
 	@cp $(BUILD)/release/prepage-tools $(BUILD)/release/prepaged build/
-	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
+	CC="$(CC)" crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/*.c
 	build/prepage man build/man
 	@cp crates/service/prepaged.8 build/man/
@@ -75,6 +75,9 @@ lint: setup-build setup-lint
 	@# The starter as `build` makes it.
 	target=$(STARTER); rustup target add $$target 2>/dev/null || target=$(TARGET); \
 		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
+	@# A user's compiler may warn of more.
+	@mkdir -p target
+	CC="$(CC)" crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-linted.so" -Werror
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace --features prepage-bench/slow-volume
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
@@ -86,11 +89,12 @@ lint-arm64: setup-build setup-lint
 	@bench/packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 	rustup target add aarch64-unknown-linux-gnu
 	CC_aarch64_unknown_linux_gnu=$(ARM64)-gcc cargo clippy --locked --target aarch64-unknown-linux-gnu --workspace -- -D warnings
-	CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so"
+	CC=$(ARM64)-gcc crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-arm64.so" -Werror
 .PHONY: lint-arm64
 
 ## bench-start: cold, prefetched and warm starts of real programs, on the local disk and on slow volumes
 bench-start: build setup-bench setup-start setup-programs
+	@bench/packages vmtouch
 	RUSTFLAGS= cargo build --locked --release -p prepage-bench --features slow-volume --example slow_volume
 	bench/start
 
@@ -138,8 +142,8 @@ bench-tight: build setup-bench
 	bench/tight
 
 ## bench-preload: the service beside the daemon preload(8) and beside whole files, on every program (root): `make bench-service PLACES=beside`; PROGRAMS, ROUNDS, STARTS settable
-bench-preload: build setup-bench setup-start setup-programs
-	bench/service beside
+bench-preload:
+	$(MAKE) bench-service PLACES=beside
 
 ## bench-modes: the modes of a study of prefetching at exec: before the program, of whole files, with pages mapped ahead
 bench-modes: build setup-bench
@@ -179,7 +183,8 @@ bench-memory: build
 .PHONY: bench-memory
 
 ## bench-read-pieces: how fast the disk is read into memory in one piece and in many (root)
-bench-read-pieces: setup-bench
+bench-read-pieces:
+	@bench/packages python3
 	bench/read-pieces
 	bench/read-pieces 8192
 
@@ -338,7 +343,7 @@ clean:
 
 setup-build:
 	@command -v cargo >/dev/null || { echo "no cargo: install Rust 1.88 or newer (https://rustup.rs)"; exit 1; }
-	@bench/packages gcc libc6-dev
+	@CC="$(CC)" bench/packages build-essential
 
 .PHONY: setup-lint setup-check setup-fuzz
 setup-lint:
@@ -362,16 +367,19 @@ setup-demo:
 	@bench/packages gcc python3
 
 setup-bench:
-	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless chromium linux-perf
+	@bench/packages gcc python3
+	@bench/packages --optional clang emacs-nox gdb nodejs default-jdk-headless chromium linux-perf
 
 .PHONY: bench-simulate traces bench-policies setup-traces
 setup-traces:
-	@bench/packages gcc clang emacs-nox gdb nodejs default-jdk-headless firefox-esr python3 python3-pandas python3-scipy python3-matplotlib
+	@bench/packages gcc python3 python3-pandas python3-scipy python3-matplotlib
+	@bench/packages --optional clang emacs-nox gdb nodejs default-jdk-headless firefox-esr
 
 .PHONY: setup-start setup-programs
 setup-start:
-	@bench/packages vmtouch util-linux e2fsprogs firefox-esr python3-pandas python3-scipy python3-matplotlib
+	@bench/packages util-linux e2fsprogs
+	@bench/packages --optional firefox-esr python3-pandas python3-scipy python3-matplotlib
 
-# With those of setup-bench and setup-start, the programs of bench/programs.py.
+# With those of setup-bench and setup-start, the programs of bench/programs.py. Those that are not there are left out, and named.
 setup-programs:
-	@bench/packages php-cli r-base-core ghostscript ffmpeg cmake git perl golang-go
+	@bench/packages --optional php-cli r-base-core ghostscript ffmpeg cmake git perl golang-go

@@ -8,9 +8,10 @@ sandbox     an ordinary user whom perf_event_open, userfaultfd and ptrace are re
 far         root, with /usr on a volume that takes 1 ms for each read, of however many at once (bench/volume)
 counted     the same with 0.5 ms a read, 3000 reads and 125 MB a second
 """
-import contextlib, ctypes, os, re, shutil, signal, subprocess, sys, tempfile, time
+import contextlib, ctypes, os, re, shutil, subprocess, sys, tempfile, time
 
-from programs import commands, set_up
+from machine import drop_caches, exit_on_signals
+from programs import commands, installed, set_up
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PREPAGE = os.path.abspath(os.environ.get("PREPAGE", "build/prepage"))
@@ -38,27 +39,31 @@ def begin():
     if os.geteuid() != 0:
         sys.exit(f"{sys.argv[0]}: needs root: caches are dropped and the read-ahead is set (and restored)")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
+
+
+def await_all():
+    """What observes a start and writes what it saw is nobody's child any more, and so became ours."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait4(-1, 0)
 
 
 def start(command, env, cold=True):
     """Milliseconds of one start, and its exit code. Whoever it left behind has ended when this returns."""
     if cold:
-        os.sync()
-        with open("/proc/sys/vm/drop_caches", "w") as drop:
-            drop.write("3")
-        time.sleep(0.2)
+        drop_caches()
     began = time.monotonic()
     child = subprocess.Popen(command, env=env, cwd="/", **QUIET)
-    _, status, _ = os.wait4(child.pid, 0)
-    took = (time.monotonic() - began) * 1e3
-    child.returncode = os.waitstatus_to_exitcode(status)
-    while True:  # what observes and writes is nobody's child any more, and so became ours
-        try:
-            os.wait4(-1, 0)
-        except ChildProcessError:
-            break
+    try:
+        child.wait()
+        took = (time.monotonic() - began) * 1e3
+        await_all()
+    except BaseException:
+        child.kill()
+        # It would write to a store that is gone.
+        await_all()
+        raise
     return took, child.returncode
 
 
@@ -198,5 +203,5 @@ class Place:
 
 
 def chosen(work):
-    """The names in PROGRAMS, or those of all programs."""
-    return os.environ.get("PROGRAMS", " ".join(commands(work))).split()
+    """The names in PROGRAMS, or those of all programs that are installed."""
+    return installed(os.environ.get("PROGRAMS", " ".join(commands(work))).split(), work)

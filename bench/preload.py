@@ -6,15 +6,10 @@ before each start, which are not counted.
 """
 import glob, os, re, signal, subprocess, sys, time
 
+from machine import disk_reads
+
 LEARNING_S, SETTLING_S = (int(os.environ.get(name, default)) for name, default in (("LEARNING_S", "20"), ("SETTLING_S", "5")))
 IN_ITS_FAVOUR = {"cycle": "1", "minsize": "0", "memtotal": "100", "memfree": "100", "memcached": "100"}
-
-
-def read_bytes():
-    """What the disk with /usr has read so far."""
-    device = os.stat("/usr").st_dev
-    with open(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat") as stat:
-        return int(stat.read().split()[2]) * 512
 
 
 class Preload:
@@ -51,11 +46,11 @@ class Preload:
 
     def read(self):
         """Lets it read what it expects, from a cold cache."""
-        before = read_bytes()
+        _, before = disk_reads("/usr")
         self.child.send_signal(signal.SIGCONT)
         time.sleep(SETTLING_S)
         self.child.send_signal(signal.SIGSTOP)
-        self.ahead.append(read_bytes() - before)
+        self.ahead.append(disk_reads("/usr")[1] - before)
 
     def end(self):
         self.child.kill()

@@ -1,6 +1,6 @@
 """The programs whose starts are measured, and what they are given to work on. For shell scripts:
 
-    python3 bench/programs.py names                  names of all programs
+    python3 bench/programs.py names [PROGRAM…]       names of these programs, or of all, without those that are not installed: these are named
     python3 bench/programs.py set-up WORK            makes what the programs read, and prints what to `eval`: their environment
     python3 bench/programs.py command WORK PROGRAM   prints what to `eval`: the array `command`
     python3 bench/programs.py files PROGRAM          prints the regular files in $PREPAGE's profiles of programs called so
@@ -37,6 +37,27 @@ def commands(work):
         "go": ["go", "env", "GOROOT"],
         "cmake": ["cmake", "--help-module-list"],
     }
+
+
+def installed(names, work=""):
+    """Those of the programs called so that can be measured here; says which are left out."""
+    def lacks(name):
+        program = commands(work)[name][0]
+        if not shutil.which(program):
+            return program
+        if name == "java" and not shutil.which("javac"):
+            return "javac"
+        if name == "python":
+            find = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, ['pandas', 'scipy', 'matplotlib'])))"
+            return "pandas, scipy or matplotlib" if subprocess.run([program, "-c", find], check=False).returncode else None
+        return None
+
+    if unknown := [name for name in names if name not in commands(work)]:
+        sys.exit(f"no such program: {unknown[0]}")
+    lacking = {name: lack for name in names if (lack := lacks(name))}
+    for name, lack in lacking.items():
+        print(f"  {name}: left out: no {lack}", file=sys.stderr)
+    return [name for name in names if name not in lacking]
 
 
 def environment(work):
@@ -94,8 +115,8 @@ def whole_files(program, env=os.environ):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["names"]:
-            print(*commands(""))
+        case ["names", *names]:
+            print(*installed(names or commands("")))
         case ["set-up", work]:
             set_up(work)
             print(*("export " + shlex.quote(f"{name}={value}") for name, value in environment(work).items()), sep="\n")

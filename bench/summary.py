@@ -63,7 +63,8 @@ for place in ("local", "far", "counted"):
     names = list(commands(""))
     groups = {f"the first {count}": names[:count] for count in FIRST} | {f"all {len(reports)}": list(reports)}
     for group, members in groups.items():
-        if not reports.keys() >= set(members):
+        if lacking := [program for program in members if program not in reports]:
+            print(f"  prefetched / cold, {group}: not told, for these were not measured: {' '.join(lacking)}")
             continue
         chosen = [reports[program] for program in members]
         wanted = f"; {WANTED[place]}" if group == f"the first {max(FIRST)}" else ""

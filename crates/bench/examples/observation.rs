@@ -23,6 +23,9 @@ use prepage_sys::spawn::spawn_waiting;
 use prepage_trace::space::mappings;
 use rustix::event::{PollFd, PollFlags, poll};
 
+/// Pause between making the cache cold and the start: the kernel has freed memory to sort and to hand back to the host.
+const SETTLING: Duration = Duration::from_millis(200);
+
 type Pages = HashSet<(String, u64)>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -43,16 +46,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut cold, mut warm) = ([vec![], vec![]], [vec![], vec![]]);
     let mut last = None;
-    for _ in 0..rounds {
-        for observed in [false, true] {
+    for round in 0..rounds {
+        for observed in in_turn(round) {
             drop_caches()?;
+            std::thread::sleep(SETTLING);
             let (took, observation) = start(&command, observed)?;
             cold[usize::from(observed)].push(took);
             last = observation.or(last);
         }
     }
-    for _ in 0..rounds {
-        for observed in [false, true] {
+    for round in 0..rounds {
+        for observed in in_turn(round) {
             let (took, observation) = start(&command, observed)?;
             warm[usize::from(observed)].push(took);
             last = observation.or(last);
@@ -116,6 +120,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(path, lines.join("\n") + "\n")?;
     }
     Ok(())
+}
+
+/// Whether a start is observed: plain and observed ones, in another order from round to round.
+fn in_turn(round: usize) -> [bool; 2] {
+    let observed_first = round % 2 == 1;
+    [observed_first, !observed_first]
 }
 
 /// One start. Returns how long it took, in milliseconds, with what it waits for observing to begin.

@@ -262,9 +262,10 @@ impl Bench {
             Some(early) if way.maps_ahead() => early.variables(),
             _ => self.advise_random.as_deref().map(advise_random).unwrap_or_default(),
         };
-        if matches!(way, Way::Run)
-            && let Ok(directory) = self.stores.directory(Layer::User)
-        {
+        if !matches!(way, Way::Run) {
+            // Neither the service nor a link of `prepage enable` is to prefetch what it starts.
+            variables.push(("PREPAGE", "off".into()));
+        } else if let Ok(directory) = self.stores.directory(Layer::User) {
             variables.push(("PREPAGE_STORE", directory.into()));
         }
         variables
@@ -319,4 +320,25 @@ fn wait_for(program: u32) -> io::Result<(Reaped, Others)> {
 /// What the disk with /usr has done so far; `None` where the file system has no disk of its own.
 fn disk() -> Option<DiskStat> {
     rustix::fs::stat("/usr").ok().and_then(|stat| DiskStat::of(stat.st_dev))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_else_prefetches_for_a_start_that_is_compared_with_run() {
+        let bench = Bench {
+            command: vec!["true".into()],
+            starter: "prepage".into(),
+            stores: Stores::of_user().unwrap(),
+            chill: Chill::OwnFiles,
+            early_fault: None,
+            advise_random: None,
+            block_reads: None,
+        };
+        let off = ("PREPAGE", OsString::from("off"));
+        assert!(bench.variables(&Way::Plain).contains(&off));
+        assert!(!bench.variables(&Way::Run).contains(&off), "it would be switched off itself");
+    }
 }

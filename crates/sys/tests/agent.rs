@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use prepage_sys::agent::{Arming, Carrying, Event, Last, Lookup};
 use prepage_testing::{Need, has};
@@ -16,6 +16,19 @@ fn programs_find_their_environment_as_it_was() {
     same_with_and_without("/usr/bin/printenv", &["LD_AUDIT", "PREPAGE_AGENT", "PREPAGE_TEST"]);
     same_with_and_without("/bin/sh", &["-c", "env; exit 7"]);
     same_with_and_without("/usr/bin/env", &["-i", "/bin/sh", "-c", "/usr/bin/env"]);
+}
+
+#[test]
+fn any_c_compiler_builds_the_agent_without_a_warning() {
+    for compiler in ["gcc", "clang"] {
+        if !tool(compiler) {
+            continue;
+        }
+        let path = library().with_file_name(format!("{compiler}.so"));
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/agent/build");
+        let status = Command::new(build).arg(&path).arg("-Werror").env("CC", compiler).status();
+        assert!(status.unwrap().success(), "{compiler}");
+    }
 }
 
 #[test]

@@ -142,11 +142,12 @@ fn purging_empties_what_is_mounted_and_takes_its_own_from_where_a_link_leads() {
     }
     let before = "for place in /var/lib /var/cache /run /usr/local/lib; do mount -t tmpfs none $place; done\n\
         mkdir -p /var/lib/prepage /var/lib/volume/x /var/cache/prepage /run/prepage\n\
-        touch /var/lib/other /var/lib/volume/x/y /var/lib/volume/a.profile /run/prepage/x; mkdir /var/lib/volume/gains; ln -s /var/lib/volume /var/cache/prepage/link\n";
+        touch /var/lib/other /var/lib/volume/x/y /var/lib/volume/a.profile /run/prepage/x; mkdir /var/lib/volume/gains /var/lib/volume/ends; ln -s /var/lib/volume /var/cache/prepage/link\n";
     let mounted = format!("{before}mount -t tmpfs none /var/lib/prepage; touch /var/lib/prepage/x.profile");
     let list = "cd /var; find lib cache /run/prepage -mindepth 1 2>/dev/null | sort";
     let (called, left) = script("postrm", "purge", &["deb-systemd-helper", "systemctl"], &mounted, list);
-    let untouched = "lib/volume\nlib/volume/a.profile\nlib/volume/gains\nlib/volume/x\nlib/volume/x/y\n";
+    let untouched =
+        "lib/volume\nlib/volume/a.profile\nlib/volume/ends\nlib/volume/gains\nlib/volume/x\nlib/volume/x/y\n";
     assert_eq!(left, format!("lib/other\nlib/prepage\n{untouched}"));
     assert!(called.contains("deb-systemd-helper purge"), "{called}");
     let linked = format!("{before}rmdir /var/lib/prepage; ln -s volume /var/lib/prepage");
