@@ -307,6 +307,7 @@ mod tests {
                 unseen_below: Vec::new(),
                 seen_below: Vec::new(),
                 unseen: Vec::new(),
+                is_in_exact_order: false,
             }
         };
         let (mut observed, mut at_once) = (Vec::new(), Vec::new());
