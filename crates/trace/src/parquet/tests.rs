@@ -29,6 +29,7 @@ fn trace(faults: u64) -> Trace {
         outside_faults: 6,
         system_calls_hidden: true,
         unsaved: 0,
+        unrecorded: 9,
         pids: vec![7],
         unread_maps: vec![7],
         probe_total_ns: Some(300),
