@@ -94,7 +94,7 @@ impl<'a> Persisting<'a> {
         match is_synced {
             true => self.stores.update(key, self.layer, change)?,
             false => self.stores.update_unsynced(key, self.layer, change)?,
-        }
+        };
         self.written = now.or(self.written.take());
         Ok(())
     }
