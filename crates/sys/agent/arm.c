@@ -161,20 +161,22 @@ void arm_one(const struct extent *extent)
 
 /* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
  * is told then what it could see. Where the kernel does not tell that, it is waited for until it has looked once more and hangs up, 20 ms
- * at most. */
+ * at most. The first process of a container waits in any case, and longer: with it ends whoever writes what was seen. */
 void arm_last_look(void)
 {
     struct {
         int fd;
         short events, revents;
     } hung_up = {.events = 0};
-    long patience[2] = {0, 20 * 1000 * 1000};
+    long is_first = RAW1(__NR_getpid, 0) == 1;
+    long patience[2] = {0, (is_first ? 200 : 20) * 1000 * 1000};
     enum last last = log_last();
     if (world.sandboxed || !receiver[0] || last == NOTHING)
         return;
     if (last == TELL && touched_tell(0, UINTPTR_MAX)) {
         log_told();
-        return;
+        if (!is_first)
+            return;
     }
     long told = tell_observer(-1);
     if (told < 0)
