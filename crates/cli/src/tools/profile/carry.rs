@@ -154,7 +154,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
         end = ExitCode::FAILURE;
     }
     for path in &removed {
-        say!("prepage: {}: removed to make room (store-max)", super::file_name(path));
+        say!("prepage: {}: removed to make room for others", printable(&super::file_name(path)));
     }
     if args.json {
         let one = |imported: &Imported| {
