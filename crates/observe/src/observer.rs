@@ -271,6 +271,8 @@ impl Observer {
         let _reading = self.inside.as_ref().and_then(Inside::read_here);
         let began_ns = now_ns();
         let mut next_early_ns = (follower.wants_so_far() && is_in_a_container()).then_some(FIRST_EARLY_NS);
+        // This process ends with the first one of its namespace.
+        let ends_with_it = next_early_ns.is_some() && self.pid == 1;
         loop {
             self.give_way();
             let is_followed = follower.wants_pages();
@@ -294,7 +296,14 @@ impl Observer {
                 }
                 return self.finish(until.was_stopped() || is_short, coverage);
             }
-            let is_due = |next: &u64| now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting();
+            // It waits until this is dropped.
+            let end = match &mut self.pages {
+                Pages::Tables(tables, ..) => tables.take_end_of_root().filter(|_| ends_with_it),
+                Pages::Faults(_) => None,
+            };
+            let is_due = |next: &u64| {
+                end.is_some() || now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting()
+            };
             if let Some(next_ns) = next_early_ns.filter(is_due) {
                 follower.so_far(
                     &observation(&self.sightings, self.rights.as_ref(), self.root.as_ref()).cut_short(),

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
-use prepage_sys::agent::{Record, Sent};
+use prepage_sys::agent::{Ending, Record, Sent};
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::{proc_file, processor_time};
 use prepage_trace::{Mapped, now_ns};
@@ -66,6 +66,8 @@ pub struct PageTables {
     endings: Endings,
     /// Whether a process has waited at its end: where it cannot tell what it has touched.
     are_waiting: bool,
+    /// The end of the first process of all, which waits until this is dropped.
+    end_of_root: Option<Ending>,
     unreadable: u32,
     /// Whether some mapping was too large to be looked at.
     is_cut: bool,
@@ -91,6 +93,7 @@ impl PageTables {
             has_windows: false,
             endings: Endings::default(),
             are_waiting: false,
+            end_of_root: None,
             unreadable: 0,
             is_cut: false,
         }
@@ -168,6 +171,9 @@ impl PageTables {
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
                     Some(process) => process.was_seen_last = true,
                     None => self.endings.missed(),
+                }
+                if ending.pid() == self.root {
+                    self.end_of_root = Some(ending);
                 }
             }
             let is_unread = |pid: &u32| self.processes.get(pid).is_some_and(Process::is_unread);
@@ -405,6 +411,11 @@ impl PageTables {
     /// Whether processes wait at their end until they were looked at.
     pub fn are_waiting(&self) -> bool {
         self.are_waiting
+    }
+
+    /// What lets the first process of all end, where that waits and all of it was looked at.
+    pub fn take_end_of_root(&mut self) -> Option<Ending> {
+        self.end_of_root.take()
     }
 
     /// Whether a process may stand still until [`Self::wait`] lets it go.

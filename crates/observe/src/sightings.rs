@@ -357,6 +357,7 @@ impl Sightings {
             unseen_below: Vec::new(),
             seen_below: Vec::new(),
             unseen,
+            is_cut_short: false,
         }
     }
 

@@ -16,7 +16,7 @@ use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_observe::sightings::{FileIndex, Seen, Sightings};
 use prepage_observe::{Follower, ObserveOptions, Observer, Until};
 use prepage_profiles::identity::Skipped;
-use prepage_profiles::{Layer, StoreError, Stores, chain};
+use prepage_profiles::{FoundProfile, Layer, StoreError, Stores, chain};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::memory_left::Cgroups;
 use prepage_sys::open_files;
@@ -60,16 +60,17 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Serves the start of a program with a profile, of which `cut` was cut off. The program waits for `word` where it
+    /// Serves the start of a program with the profile that was `found`, of which `cut` was cut off. The program waits for `word` where it
     /// is observed, if `is_due` says so of a warm start, or of a cold one.
     pub(crate) fn known(
         &self,
-        profile: &Profile,
+        found: &FoundProfile,
         cut: &[LeftOut],
         word: Option<Word>,
         is_due: impl FnOnce(bool) -> bool,
     ) {
         let Some(until) = &self.until() else { return };
+        let FoundProfile { profile, layer } = found;
         // A warm start does not ask for a dozen files of control groups, and no program waits for that.
         let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
         let tasks = LazyCell::new(|| Tasks::left(&groups));
@@ -98,7 +99,8 @@ impl Beside<'_> {
             Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
         let mut progress = Progress::new(self.context.pid, until);
-        let mut persisting = self.persisting();
+        // Nobody else repairs for this user what another layer has.
+        let mut persisting = self.persisting().upon((*layer != Layer::User).then_some(profile));
         if !is_warm {
             if is_prefetched && tasks.are_few() {
                 return self.leave_alone(word);
@@ -136,18 +138,23 @@ impl Beside<'_> {
         // How long it took is known later, and not of a start that was cut short.
         if self.is_kept && (is_prefetched || was_cold) && !until.was_stopped() {
             let fetched = is_prefetched.then_some(&*amounts);
-            let start = progress.cold_start(choice.device, self.context.began_ns, fetched);
-            shown.cold_start = start.map(|start| ColdStart {
-                observed: shown.observation.is_some(),
-                wasted_pages: match &shown.observation {
-                    Some(observation) if is_prefetched => choice.pages_unused_in(observation),
-                    _ => 0,
-                },
-                ..start
-            });
-            if shown.cold_start.is_some() {
-                self.persist(&mut persisting, &shown);
+            let observed = shown.observation.is_some();
+            let wasted_pages = match &shown.observation {
+                Some(observation) if is_prefetched => choice.pages_unused_in(observation),
+                _ => 0,
+            };
+            let mut persist = |start: Option<ColdStart>| {
+                shown.cold_start = start.map(|start| ColdStart { observed, wasted_pages, ..start });
+                if shown.cold_start.is_some() {
+                    self.persist(&mut persisting, &shown);
+                }
+            };
+            let (device, began_ns) = (choice.device, self.context.began_ns);
+            // This process ends with the first one of its namespace.
+            if self.context.pid == 1 {
+                persist(progress.cold_start_so_far(device, began_ns, fetched));
             }
+            persist(progress.cold_start(device, began_ns, fetched));
         }
         if is_prefetched && !(is_warm && is_observed) {
             let lead = if is_warm { "not all of it was in memory after all: " } else { "" };
@@ -435,11 +442,15 @@ fn in_memory(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -
     with_left_out("nothing prefetched: what is there is in memory already", &left)
 }
 
-/// Files of `profile` that hold something else now.
+/// Files of `profile` that hold something else now, and mapped ones that are gone: a library has another name after an upgrade.
 fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)> {
-    let changed = outcome.skipped.iter().filter(|(_, why)| *why == Skipped::Changed);
-    let files = changed.filter_map(|&(at, _)| profile.files.get(at));
-    files.map(|file| (file.path.clone(), file.fingerprint.clone())).collect()
+    let skipped = outcome.skipped.iter().filter_map(|(at, why)| Some((profile.files.get(*at)?, why)));
+    let changed = skipped.filter(|(file, why)| match why {
+        Skipped::Changed => true,
+        Skipped::Missing => file.extents.iter().any(|extent| !extent.by_read),
+        _ => false,
+    });
+    changed.map(|(file, _)| (file.path.clone(), file.fingerprint.clone())).collect()
 }
 
 #[cfg(test)]
@@ -477,7 +488,10 @@ mod tests {
             let beside =
                 Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
             match is_known {
-                true => beside.known(&Profile::default(), &[], None, |_| true),
+                true => {
+                    let found = FoundProfile { profile: Profile::default(), layer: Layer::User };
+                    beside.known(&found, &[], None, |_| true);
+                }
                 false => beside.unknown(None),
             }
             drop(beside);
@@ -510,6 +524,24 @@ mod tests {
         std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
         assert!(heard.contains("before it was known what it is likely to use"), "{heard}");
         program.wait().unwrap();
+    }
+
+    #[test]
+    fn a_library_that_is_gone_is_a_change_and_a_file_that_was_read_is_none() {
+        let file = |path: &str, by_read| {
+            let pages = PageRange::new(PageIndex(0), PageIndex(1));
+            let extents = vec![Extent { by_read, ..Extent::new(pages, 0) }];
+            ProfiledFile { path: path.into(), extents, ..ProfiledFile::default() }
+        };
+        let files = vec![file("/lib/x.so.1", false), file("/tmp/read", true), file("/lib/y.so", false)];
+        let profile = Profile { files, ..Profile::default() };
+        let found = |skipped| {
+            let changed = changed(&profile, &Prefetched { skipped, ..Prefetched::default() });
+            changed.into_iter().map(|(path, _)| path).collect::<Vec<_>>()
+        };
+        let missing = (0..2).map(|at| (at, Skipped::Missing)).collect();
+        assert_eq!(found(missing), ["/lib/x.so.1"]);
+        assert_eq!(found(vec![(1, Skipped::Changed), (2, Skipped::Denied)]), ["/tmp/read"]);
     }
 
     #[test]

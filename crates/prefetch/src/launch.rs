@@ -26,7 +26,7 @@ use prepage_core::profile::start::Draw;
 use prepage_profiles::call::Call;
 use prepage_profiles::identity::identity_at;
 use prepage_profiles::room::BYTES_MAX;
-use prepage_profiles::{Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
+use prepage_profiles::{FoundProfile, Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_sys::random::random;
 use prepage_sys::{exec, own_pages, uncommon_calls};
@@ -519,7 +519,8 @@ impl Launch<'_> {
         let word = released_unless(is_observed, word);
         match stored.decode() {
             Ok((profile, cut)) if self.found.context.key.is_of(&profile) => {
-                self.beside(is_kept).known(&profile, &cut, word, |is_warm| if is_warm { warm } else { cold });
+                let found = FoundProfile { profile, layer: stored.layer };
+                self.beside(is_kept).known(&found, &cut, word, |is_warm| if is_warm { warm } else { cold });
             }
             // Another program's, or bytes that make no sense: learned anew and replaced, if anything is learned.
             Ok(_) | Err(_) => self.beside(is_kept).unknown(word),

@@ -4,6 +4,9 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::{ColdStart, Fingerprint, Profile};
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 
+/// Where a program's first observations are cut short, as in containers that end with it, so many have the next start observed, too.
+const CUT_SHORT_MAX: u8 = 3;
+
 /// What a start showed.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
@@ -36,6 +39,8 @@ pub struct Persisting<'a> {
     stores: &'a Stores,
     key: &'a ProgramKey,
     layer: Layer,
+    /// What a later layer knows: a profile of this one begins with it.
+    base: Option<&'a Profile>,
     written: Option<Written>,
 }
 
@@ -55,7 +60,13 @@ struct Written {
 impl<'a> Persisting<'a> {
     /// Nothing is written yet.
     pub fn new(stores: &'a Stores, key: &'a ProgramKey, layer: Layer) -> Self {
-        Self { stores, key, layer, written: None }
+        Self { stores, key, layer, base: None, written: None }
+    }
+
+    /// Goes on with what a later layer knows, `base`, where this one has no profile: from then on it is this one's that is followed.
+    #[must_use]
+    pub fn upon(self, base: Option<&'a Profile>) -> Self {
+        Self { base, ..self }
     }
 
     /// Writes what the start showed up to now, in place of what was written of it before.
@@ -75,7 +86,7 @@ impl<'a> Persisting<'a> {
     }
 
     fn write(&mut self, shown: &Shown, is_synced: bool) -> Result<(), StoreError> {
-        let (key, written) = (self.key, self.written.as_ref());
+        let (key, base, written) = (self.key, self.base, self.written.as_ref());
         let mut now = None;
         let change = |stored| {
             let (before, in_before) = match (written, stored) {
@@ -84,7 +95,7 @@ impl<'a> Persisting<'a> {
                 }
                 // Where another start wrote meanwhile, what this one showed before stays in what that one made of it.
                 (Some(written), Some(stored)) => (Some(stored), written.observation.clone()),
-                (_, stored) => (stored, None),
+                (_, stored) => (stored.or_else(|| base.cloned()), None),
             };
             let observation = shown.observation.clone();
             let own = with(before.clone(), key, shown, in_before.as_ref())?;
@@ -94,7 +105,7 @@ impl<'a> Persisting<'a> {
         match is_synced {
             true => self.stores.update(key, self.layer, change)?,
             false => self.stores.update_unsynced(key, self.layer, change)?,
-        }
+        };
         self.written = now.or(self.written.take());
         Ok(())
     }
@@ -140,8 +151,12 @@ fn with(
         (Some(observation), None) => profile.observe(observation),
         _ => {}
     }
-    // What one host had learned is this one's from here on: it may have come with an image, or from another machine.
-    if observation.is_some() && profile.sources.len() == 1 {
+    // What it did not come to shows in the next start.
+    if observation.is_some_and(|seen| seen.is_cut_short) && profile.history.observations <= CUT_SHORT_MAX {
+        profile.history.due = profile.history.due.max(1);
+    }
+    // What others had learned is this host's from here on: it may have come with an image, or from other machines, and speaks for these no more.
+    if observation.is_some() {
         profile.sources.clear();
     }
     if let Some(start) = shown.cold_start {
@@ -193,6 +208,27 @@ mod tests {
         assert_eq!(profile.history.observations, 2);
         for name in ["/early", "/late", "/later", "/last"] {
             assert_eq!(counts(&profile, name), twice, "{name}");
+        }
+    }
+
+    /// As in containers that end with their program.
+    #[test]
+    fn a_start_that_was_cut_short_has_the_next_observed_a_few_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let due = || stores.find(&key).unwrap().unwrap().profile.history.due;
+        let whole = shown("/early");
+        let so_far =
+            Shown { observation: whole.observation.clone().map(Observation::cut_short), ..Shown::default() };
+        let mut first = Persisting::new(&stores, &key, Layer::User);
+        first.persist_so_far(&so_far).unwrap();
+        assert_eq!(due(), 1);
+        first.persist(&whole).unwrap();
+        assert_eq!(due(), 0, "it came to its end after all");
+        for expected in [1, 1, 0, 0] {
+            persist(&stores, &key, Layer::User, &so_far).unwrap();
+            assert_eq!(due(), expected);
         }
     }
 
@@ -268,6 +304,50 @@ mod tests {
         assert_eq!(learned, [true, true], "{:?}", merged.lookups);
     }
 
+    /// As when a fleet's profile is imported, and the fleet's hosts merge what they have learned since.
+    #[test]
+    fn who_goes_on_with_what_many_learned_speaks_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let known = || stores.find(&key).unwrap().unwrap().profile;
+        persist(&stores, &key, Layer::User, &shown("/early")).unwrap();
+        let of_many = Profile { sources: (1..=1000).collect(), ..known() };
+        stores.update(&key, Layer::User, |_| Some(of_many.clone())).unwrap();
+        (0..8).for_each(|_| persist(&stores, &key, Layer::User, &shown("/late")).unwrap());
+        assert_eq!(known().sources.len(), 1);
+        let merged = merge(&[&of_many, &known()]);
+        assert_eq!(merged.sources.len(), 1001);
+        let probability = |name: &str| {
+            let found = merged.lookups.iter().find(|lookup| lookup.path == name);
+            found.map_or(0.0, |lookup| lookup.counts.probability())
+        };
+        assert!(probability("/early") > 0.7 && probability("/late") < 0.3, "{:?}", merged.lookups);
+    }
+
+    /// As of a program that was learned for all users, and not by this one.
+    #[test]
+    fn what_a_later_layer_knows_is_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let [stores, machine] = ["user", "machine"].map(|name| Stores::at(dir.path().join(name)));
+        persist(&machine, &key, Layer::User, &shown("/early")).unwrap();
+        let base = machine.find(&key).unwrap().unwrap().profile;
+        let start = |unix_s| Shown {
+            cold_start: Some(ColdStart { unix_s, ..ColdStart::default() }),
+            ..Shown::default()
+        };
+        persist(&stores, &key, Layer::User, &start(5)).unwrap();
+        assert!(stores.find(&key).unwrap().is_none(), "of nothing observed nothing begins");
+        let upon = || Persisting::new(&stores, &key, Layer::User).upon(Some(&base));
+        let mut first = upon();
+        first.persist(&start(5)).unwrap();
+        first.persist(&start(5)).unwrap();
+        upon().persist(&start(6)).unwrap();
+        let known = stores.find(&key).unwrap().unwrap().profile;
+        assert_eq!((known.starts.len(), &known.lookups), (2, &base.lookups));
+    }
+
     fn shown(name: &str) -> Shown {
         let observation = Observation {
             unix_s: 1,
@@ -280,6 +360,7 @@ mod tests {
             unseen_below: Vec::new(),
             seen_below: Vec::new(),
             unseen: Vec::new(),
+            is_cut_short: false,
         };
         Shown { observation: Some(observation), ..Shown::default() }
     }

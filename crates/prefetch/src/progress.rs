@@ -69,20 +69,28 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// What is kept of a cold start that began at `began_ns`, on the clock of [`now_ns`], of a program on file system `device`: `fetched` is what
-    /// was prefetched for it, where it was not held out. Waits until it is known how long it took. `None` where most of what was prefetched
-    /// was in memory, where the prefetch ended early because memory got short, and of a start that was cut short.
+    /// The same as [`Self::cold_start_so_far`], once it is known how long the start took; that is waited for. `None` also of a start that was cut
+    /// short.
     pub fn cold_start(&self, device: u64, began_ns: u64, fetched: Option<&Amounts>) -> Option<ColdStart> {
+        let start = self.cold_start_so_far(device, began_ns, fetched)?;
+        self.wait_until_known(began_ns).then(|| ColdStart { took_us: self.took_us(began_ns), ..start })
+    }
+
+    /// What is kept of a cold start that began at `began_ns`, on the clock of [`now_ns`], of a program on file system `device`: `fetched` is what
+    /// was prefetched for it, where it was not held out. `None` where most of what was prefetched was in memory, and where the prefetch ended early
+    /// because memory got short.
+    pub fn cold_start_so_far(
+        &self,
+        device: u64,
+        began_ns: u64,
+        fetched: Option<&Amounts>,
+    ) -> Option<ColdStart> {
         let read_bytes = fetched.map_or(Some(0), |fetched| self.read_bytes(fetched))?;
-        if !self.wait_until_known(began_ns) {
-            return None;
-        }
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Some(ColdStart {
             unix_s: unix_s(),
             device,
             held_out: fetched.is_none(),
-            took_us: self.took_us(began_ns),
             waited_us: micros(self.last_wait_ns.saturating_sub(began_ns)),
             prefetched_pages: number(read_bytes / PAGE_SIZE),
             missed_pages: number(self.disk_faults),

@@ -77,12 +77,21 @@ impl Call {
         directory: PathBuf,
     ) -> io::Result<Self> {
         let mut argv = split_for_env(&command).unwrap_or(command);
-        let wrappers = called(&readable(&argv));
+        let found = |name: Option<&OsString>| {
+            let name = name.ok_or(io::ErrorKind::InvalidInput)?;
+            let is_path = name.as_encoded_bytes().contains(&b'/');
+            if is_path { ask.find(directory.join(name).as_os_str()) } else { ask.find(name) }
+        };
+        let mut wrappers = called(&readable(&argv));
+        let (program, file) = match found(argv.get(wrappers)) {
+            // It runs another command, by options that are not known here, or says itself that there is none.
+            Err(_) if wrappers > 0 && matches!(ask, Ask::FileSystems) => {
+                wrappers = 0;
+                found(argv.first())?
+            }
+            found => found?,
+        };
         argv.drain(..wrappers);
-        let name = argv.first().ok_or(io::ErrorKind::InvalidInput)?;
-        let is_path = name.as_encoded_bytes().contains(&b'/');
-        let name = if is_path { directory.join(name).into() } else { name.clone() };
-        let (program, file) = ask.find(&name)?;
         // What a wrapper executes is another command, which nobody sees that it was a script's.
         Ok(Self { program, file, argv, directory, script: script.filter(|_| wrappers == 0) })
     }

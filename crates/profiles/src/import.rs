@@ -3,10 +3,10 @@
 //! Device, inode and times of a file differ from machine to machine; what it holds decides. A file that holds something
 //! else here, or that is not here, is left out, and its pages with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use prepage_core::profile::bounds::bound;
-use prepage_core::profile::merge::merge;
+use prepage_core::profile::merge::{merge, supplemented};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_sys::mounts::{Mount, mount_among, mounts};
 
@@ -14,6 +14,7 @@ use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
 use crate::public::public;
+use crate::source::source;
 use crate::store::Stores;
 use crate::store_error::StoreError;
 
@@ -35,6 +36,8 @@ pub struct Imported {
     pub left: Vec<Left>,
     /// Whether the store knows more than before.
     pub news: bool,
+    /// Profiles of the store that were removed to make room.
+    pub removed: Vec<PathBuf>,
 }
 
 /// Looks at the files of `profile` and keeps what fits this machine.
@@ -51,7 +54,8 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
     let files = std::mem::take(&mut profile.files);
     if !Path::new(&profile.program).is_absolute() {
         leave(&profile.program, "no absolute path of a program".into());
-        return Imported { profile: Profile { lookups: Vec::new(), ..profile }, left, news: false };
+        let profile = Profile { lookups: Vec::new(), ..profile };
+        return Imported { profile, left, news: false, removed: Vec::new() };
     }
     for file in files {
         if places.wait(&file.path) {
@@ -71,11 +75,12 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
         }
         !waits
     });
-    Imported { profile, left, news: false }
+    Imported { profile, left, news: false, removed: Vec::new() }
 }
 
 /// Adds what fits this machine to a layer of `stores`, to one that all read only what is [`public`]; or, in a `dry_run`, finds out what would
-/// be added.
+/// be added. What was learned here stays as it is: it knows more of this machine than anybody's export of it, and what came after that. What came from
+/// elsewhere before is merged with it.
 ///
 /// # Errors
 /// When the store cannot be read or written.
@@ -94,16 +99,18 @@ pub fn import(
         return Ok(imported);
     }
     let key = ProgramKey { program: imported.profile.program.clone(), role: imported.profile.role.clone() };
+    let directory = stores.directory(layer)?;
     let added = |before: Option<Profile>| {
-        let both: Vec<&Profile> = before.iter().chain([&imported.profile]).collect();
-        let mut after = merge(&both);
-        if let Some(before) = &before {
-            // What it was worth on this machine's devices, and whether it is to be observed here, nobody else knows better.
-            after.starts.clone_from(&before.starts);
-            (after.history.due, after.history.rest) = (before.history.due, before.history.rest);
-        }
-        let is_news = before.as_ref().is_none_or(|before| !before.knows_as(&after));
-        is_news.then_some(after)
+        let Some(before) = before else { return Some(imported.profile.clone()) };
+        let mut after = if before.sources == [source(directory, &key, &before.sources)] {
+            supplemented(&before, &imported.profile)
+        } else {
+            merge(&[&before, &imported.profile])
+        };
+        // What it was worth on this machine's devices, and whether it is to be observed here, nobody else knows better.
+        after.starts.clone_from(&before.starts);
+        (after.history.due, after.history.rest) = (before.history.due, before.history.rest);
+        (!before.knows_as(&after)).then_some(after)
     };
     imported.news = if dry_run {
         let before = match stores.at_path(layer, &stores.path_of(&key, layer)?) {
@@ -114,7 +121,7 @@ pub fn import(
         added(before.filter(|profile| key.is_of(profile))).is_some()
     } else {
         let mut news = false;
-        stores.update(&key, layer, |before| {
+        imported.removed = stores.update(&key, layer, |before| {
             let after = added(before);
             news = after.is_some();
             after
@@ -125,23 +132,24 @@ pub fn import(
 }
 
 /// What of it all may have.
-fn for_all(imported: Imported) -> Imported {
-    let Imported { profile, mut left, news } = imported;
+fn for_all(mut imported: Imported) -> Imported {
+    let profile = std::mem::take(&mut imported.profile);
     let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
     let [program, role] = [&profile.program, &profile.role].map(String::clone);
-    let profile = match public(profile) {
-        Ok(profile) => profile,
+    match public(profile) {
+        Ok(profile) => imported.profile = profile,
         Err(why) => {
-            left.push(Left { path: program.clone(), reason: why.to_string() });
-            return Imported { profile: Profile { program, role, ..Profile::default() }, left, news };
+            imported.left.push(Left { path: program.clone(), reason: why.to_string() });
+            imported.profile = Profile { program, role, ..Profile::default() };
+            return imported;
         }
     };
-    let is_kept = |path: &String| profile.files.iter().any(|file| file.path == *path);
-    left.extend(paths.into_iter().filter(|path| !is_kept(path)).map(|path| {
+    let is_kept = |path: &String| imported.profile.files.iter().any(|file| file.path == *path);
+    imported.left.extend(paths.into_iter().filter(|path| !is_kept(path)).map(|path| {
         let reason = "not everybody may read it, or it lies below a home directory".into();
         Left { path, reason }
     }));
-    Imported { profile, left, news }
+    imported
 }
 
 /// The file as it is on this machine.
@@ -293,15 +301,68 @@ mod tests {
             files: vec![ProfiledFile { extents: vec![], ..profile.files[0].clone() }],
             starts: vec![ColdStart { unix_s: 3, took_us: 5, ..ColdStart::default() }],
             history: History { observations: 4, due: 2, rest: 3, ..History::default() },
+            sources: vec![6, 7],
             ..profile.clone()
         };
         stores.update(&key, Layer::User, |_| Some(own.clone())).unwrap();
-        let of_many = Profile { sources: vec![7, 8], ..profile };
+        let of_many = Profile { sources: vec![6, 7, 8], ..profile };
         assert!(import(&stores, Layer::User, of_many, &Places::default(), false).unwrap().news);
         let known = stores.find(&key).unwrap().unwrap().profile;
-        assert_eq!((known.pages(), &known.sources[..]), (3, &[7, 8][..]));
+        assert_eq!((known.pages(), &known.sources[..]), (3, &[6, 7, 8][..]));
         assert_eq!(known.starts, own.starts);
         assert_eq!((known.history.due, known.history.rest), (2, 3));
+    }
+
+    /// As where the hosts of a fleet export, and each imports what was merged.
+    #[test]
+    fn what_was_learned_here_stays_whatever_others_know() {
+        let (dir, profile) = place();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let known = || stores.find(&key).unwrap().unwrap().profile;
+        let same = |start: u64, end: u64, counts| {
+            let range = PageRange::new(PageIndex(start), PageIndex(end));
+            ProfiledFile {
+                extents: vec![Extent { counts, ..Extent::new(range, 0) }],
+                ..profile.files[0].clone()
+            }
+        };
+        let name = |path: &str| Lookup { path: path.into(), list: false, counts: Counts::default() };
+        let [often, seldom] = [100, 20].map(|used| Counts::from_sixteenths(used, 128));
+        let learned = Profile {
+            files: vec![same(1, 3, often)],
+            lookups: vec![name("/home/ann/x"), name("/lib/x")],
+            sources: Vec::new(),
+            ..profile.clone()
+        };
+        stores.update(&key, Layer::User, |_| Some(learned.clone())).unwrap();
+        let own = known();
+        // With an export of this host's among them, and without.
+        for sources in [vec![own.sources[0], 8], (20..60).collect()] {
+            let others = Profile {
+                files: vec![same(0, 2, seldom)],
+                lookups: vec![name("/lib/x"), name("/lib/y")],
+                sources,
+                ..profile.clone()
+            };
+            let take =
+                || import(&stores, Layer::User, others.clone(), &Places::default(), false).unwrap().news;
+            assert!(take());
+            assert!(!take());
+            let now = known();
+            let counts = |page| {
+                let extents = &now.files[0].extents;
+                extents
+                    .iter()
+                    .find(|extent| extent.range.contains(PageIndex(page)))
+                    .map(|extent| extent.counts)
+            };
+            assert_eq!([0, 1, 2].map(counts), [Some(seldom), Some(often), Some(often)]);
+            let names: Vec<&str> = now.lookups.iter().map(|name| &*name.path).collect();
+            assert_eq!(names, ["/home/ann/x", "/lib/x", "/lib/y"]);
+            assert_eq!(now.sources, own.sources);
+            stores.update(&key, Layer::User, |_| Some(own.clone())).unwrap();
+        }
     }
 
     #[test]

@@ -125,6 +125,17 @@ mod tests {
         assert!(key(&[Path::new("env"), Path::new("-S"), Path::new("sh -e")]).program.ends_with("/env"));
     }
 
+    /// It runs another program, by options that nobody here knows, or says itself that there is none.
+    #[test]
+    fn a_wrapper_behind_which_no_program_is_found_is_the_program() {
+        for words in [&["nice", "--new-option", "7", "sh"][..], &["env", "-u", "X", "no-such-program"]] {
+            let words: Vec<&Path> = words.iter().map(Path::new).collect();
+            assert!(Path::new(&key(&words).program).ends_with(words[0]), "{words:?}");
+        }
+        let none = ["env", "sh", "x"].map(Path::new);
+        assert_eq!(key(&none), key(&none[1..]));
+    }
+
     /// Whoever sees the process sees `sh ./tool`.
     #[test]
     fn a_script_is_filed_under_what_runs_it() {

@@ -118,15 +118,20 @@ pub fn taken_in(directory: &Path) -> (usize, u64) {
 }
 
 /// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
-/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself.
-pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, bytes_max: u64) {
+/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself. Returns what was removed.
+pub(crate) fn make_room(
+    path: &Path,
+    directory: BorrowedFd<'_>,
+    written: &str,
+    bytes_max: u64,
+) -> Vec<PathBuf> {
     let mut files = files_of(path, FILES_MAX);
     let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let is_alike = |file: &StoreFile| file.is_named_like(written);
     let mut alike = files.iter().filter(|file| is_alike(file)).count();
     let (are_too_large, are_too_many) = (bytes > bytes_max, alike > PROFILES_OF_A_NAME_MAX);
     if !are_too_large && !are_too_many {
-        return;
+        return Vec::new();
     }
     let below = |max: u64, is_exceeded| if is_exceeded { max - max / ROOM_SHARE } else { max };
     let wanted_bytes = below(bytes_max, are_too_large);
@@ -149,16 +154,21 @@ pub(crate) fn make_room(path: &Path, directory: BorrowedFd<'_>, written: &str, b
         left_bytes -= if is_looked_at { file.bytes } else { 0 };
         (!is_written(file), if is_looked_at { file.worth(directory) } else { Worth::Once })
     });
-    for file in files.iter().rev() {
-        let is_too_much = if is_written(file) { bytes > bytes_max } else { bytes > wanted_bytes };
-        if is_too_much || (is_alike(file) && alike > wanted_alike) {
-            // What cannot be removed is one too many, and tried again with the next.
-            let _ =
-                rustix::fs::unlinkat(directory, file.path.file_name().unwrap_or_default(), AtFlags::empty());
+    let mut removed = Vec::new();
+    for file in files.into_iter().rev() {
+        let is_too_much = if is_written(&file) { bytes > bytes_max } else { bytes > wanted_bytes };
+        let is_alike = file.is_named_like(written);
+        if is_too_much || (is_alike && alike > wanted_alike) {
             bytes -= file.bytes;
-            alike -= usize::from(is_alike(file));
+            alike -= usize::from(is_alike);
+            let name = file.path.file_name().unwrap_or_default();
+            // What cannot be removed is one too many, and tried again with the next.
+            if rustix::fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
+                removed.push(file.path);
+            }
         }
     }
+    removed
 }
 
 /// How far two times are apart, whichever is the later.

@@ -248,16 +248,16 @@ impl Stores {
 
     /// Reads the profile of `key` in `layer`, lets `change` alter it (`None`: there is none, or it cannot be read) and
     /// writes what it returns, unless that is what is there. Others that do the same wait. Into layers that all read goes
-    /// only what is [`public`].
+    /// only what is [`public`]. Returns the profiles that were removed to make room.
     ///
     /// # Errors
-    /// When the layer cannot be read or written. What was there stays.
+    /// When the layer cannot be read or written, or the profile takes more than all of the layer may. What was there stays.
     pub fn update(
         &self,
         key: &ProgramKey,
         layer: Layer,
         change: impl FnOnce(Option<Profile>) -> Option<Profile>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<PathBuf>, StoreError> {
         self.update_by(write_at, key, layer, change)
     }
 
@@ -271,7 +271,7 @@ impl Stores {
         key: &ProgramKey,
         layer: Layer,
         change: impl FnOnce(Option<Profile>) -> Option<Profile>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<PathBuf>, StoreError> {
         self.update_by(write_unsynced_at, key, layer, change)
     }
 
@@ -281,7 +281,7 @@ impl Stores {
         key: &ProgramKey,
         layer: Layer,
         change: impl FnOnce(Option<Profile>) -> Option<Profile>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<PathBuf>, StoreError> {
         let directory = self.create(layer)?;
         let path = self.path_of(key, layer)?;
         let _lock = self.lock(directory.as_fd(), layer)?;
@@ -297,7 +297,7 @@ impl Stores {
         };
         let before = before.filter(|profile| key.is_of(profile));
         let unchanged = before.clone();
-        let Some(mut after) = change(before) else { return Ok(()) };
+        let Some(mut after) = change(before) else { return Ok(Vec::new()) };
         if after.sources.is_empty() {
             let known = unchanged.as_ref().map_or(&[][..], |before| &before.sources);
             after.sources.push(source(self.directory(layer)?, key, known));
@@ -312,14 +312,17 @@ impl Stores {
             if layer == Layer::User {
                 mark(directory.as_fd(), name.as_ref());
             }
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let io = |source| StoreError::Io { path: path.clone(), source };
-        write(directory.as_fd(), Path::new(&name), mode, &file::encode(&after)).map_err(io)?;
-        if let Some(bytes_max) = self.bytes_max(layer) {
-            make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max);
+        let bytes = file::encode(&after);
+        let bytes_max = self.bytes_max(layer).unwrap_or(u64::MAX);
+        let fits = bytes.len() as u64 <= bytes_max;
+        if fits {
+            let io = |source| StoreError::Io { path: path.clone(), source };
+            write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
         }
-        Ok(())
+        let removed = make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max);
+        if fits { Ok(removed) } else { Err(StoreError::Capped { bytes_max }) }
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.

@@ -50,8 +50,8 @@ pub enum StoreError {
         /// The directory.
         path: PathBuf,
     },
-    /// The configuration leaves no room for profiles.
-    #[error("store-max in the configuration is {bytes_max} bytes: no profile fits")]
+    /// The configuration leaves no room for profiles, or for this one.
+    #[error("store-max in the configuration is {bytes_max} bytes, which the profile does not fit into")]
     Capped {
         /// `store-max`.
         bytes_max: u64,

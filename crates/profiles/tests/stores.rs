@@ -351,11 +351,18 @@ fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {
         assert!(tried.last().unwrap().exists() && !tried[0].exists(), "{layer:?}");
         // Where only steady ones are left, those not used for long.
         let narrow = stores.clone().keeping(8 * size);
-        let last = add(&narrow, "last".into(), 1);
+        let last = stores.path_of(&key("last"), layer).unwrap();
+        let removed = narrow.update(&key("last"), layer, |_| Some(profile(&key("last")))).unwrap();
         assert!(last.exists() && !forgotten.exists(), "{layer:?}");
-        // A cap that one does not fit under.
-        let least = add(&stores.clone().keeping(size / 2), "least".into(), 1);
-        assert!(!least.exists() && taken_in(stores.directory(layer).unwrap()) == (0, 0));
+        assert!(removed.contains(&forgotten) && removed.iter().all(|path| !path.exists()), "{removed:?}");
+        // A cap that one does not fit under: it is not written to be removed, and what was there goes.
+        let none = stores.clone().keeping(size / 2);
+        let sources = (0..500).map(|at| u64::MAX - at).collect();
+        let refused =
+            none.update(&key("least"), layer, |_| Some(Profile { sources, ..profile(&key("least")) }));
+        assert!(matches!(refused, Err(StoreError::Capped { .. })), "{refused:?}");
+        assert!(!stores.path_of(&key("least"), layer).unwrap().exists());
+        assert!(taken_in(stores.directory(layer).unwrap()).1 <= size / 2);
     }
     let capped = stores.keeping(1000);
     assert!(matches!(capped.room(Layer::User), Err(StoreError::Capped { bytes_max: 1000 })));

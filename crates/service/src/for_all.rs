@@ -242,6 +242,7 @@ mod tests {
                 unseen_below: Vec::new(),
                 seen_below: Vec::new(),
                 unseen: Vec::new(),
+                is_cut_short: false,
             };
             keep_what_is_of_root(
                 &mut observation,

@@ -38,6 +38,12 @@ fn known(sandbox: &Sandbox, path: &Path) -> Option<serde_json::Value> {
     shown["files"].as_array()?.iter().find(|file| file["path"] == path.to_str().unwrap()).cloned()
 }
 
+/// What is known of python3.
+fn shown(sandbox: &Sandbox) -> serde_json::Value {
+    let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
+    serde_json::from_slice(&shown.stdout).expect("a profile")
+}
+
 fn observations(sandbox: &Sandbox) -> Option<u64> {
     let listed = sandbox.output(&["profile", "list", "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
@@ -126,6 +132,78 @@ fn a_start_cut_short_says_nothing_about_what_it_did_not_come_to() {
     assert_eq!(known(&sandbox, &late), Some(before), "not come to is not unused");
 }
 
+/// `prepage run PROGRAM` as the first process of a container, which ends with it.
+fn inside(sandbox: &Sandbox, program: &[&str]) -> Command {
+    let prepage = env!("CARGO_BIN_EXE_prepage");
+    let run = [prepage, "run", "--no-hold-out", "--"];
+    let container = ["-pf", "--kill-child", "--mount-proc"];
+    sandbox.command("unshare", &[&container[..], &run, program].concat())
+}
+
+#[test]
+fn what_the_first_process_of_a_container_uses_last_is_known_after_one_start() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Mounts) {
+        return;
+    }
+    let data = data(&sandbox, "data", 64);
+    let script = "import mmap, os, sys\n\
+        memory = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)\n\
+        [memory[page * 4096] for page in range(64)]\n";
+    let path = data.to_str().unwrap();
+    // The former ends before anything is written while it runs.
+    for (program, command) in [("cat", &["cat", path][..]), ("python3", &["python3", "-c", script, path])] {
+        // On a busy machine the program does not wait long enough.
+        let is_known = (0..10).any(|_| {
+            let mut container = inside(&sandbox, command);
+            assert!(container.stdout(Stdio::null()).status().unwrap().success());
+            sandbox.wait_for_helpers();
+            let shown = sandbox.output(&["profile", "show", "--json", program]);
+            let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+            let _ = fs::remove_dir_all(sandbox.store());
+            let mut files = shown["files"].as_array().into_iter().flatten();
+            let is_known = files.any(|file| file["path"] == path && file["pages"] == 64);
+            // Whether something comes behind it nobody can tell.
+            is_known && shown["observations_due"] == 1
+        });
+        assert!(is_known, "{program}");
+    }
+}
+
+#[test]
+fn a_cold_start_of_a_containers_first_process_is_kept_when_it_gets_quiet() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Mounts) || !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into()))
+    {
+        return;
+    }
+    // Most of what is fetched.
+    let large = data(&sandbox, "large", 8192);
+    fs::File::open(&large).unwrap().sync_all().unwrap();
+    let script = "import os, sys, time\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY)\n\
+        while os.read(fd, 1 << 17): pass\n\
+        time.sleep(2.5)\n";
+    let start = || {
+        let mut container = inside(&sandbox, &["python3", "-c", script, large.to_str().unwrap()]);
+        assert!(container.status().unwrap().success());
+        sandbox.wait_for_helpers();
+    };
+    start();
+    assert_eq!(shown(&sandbox)["observations_due"], 0, "it has come to its quiet moment");
+    let observer = Path::new(env!("CARGO_BIN_EXE_prepage")).canonicalize().unwrap();
+    assert!(known(&sandbox, &observer).is_none(), "a child of the program by then, and none of it");
+    let stores = Stores::at(sandbox.store());
+    let profile = || stores.list(Layer::User).unwrap().remove(0).1.unwrap();
+    // As long after the first start as samples are taken, and cold starts kept.
+    make_old(&sandbox.profiles()[0]);
+    evict(&fs::File::open(&large).unwrap());
+    start();
+    let starts = profile().starts;
+    assert_eq!(starts.len(), 1, "{starts:?}");
+    assert!(starts[0].waited_us > 0 && starts[0].prefetched_pages >= 4096, "{starts:?}");
+}
+
 #[test]
 fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() {
     let sandbox = Sandbox::new();
@@ -133,14 +211,7 @@ fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() 
         return;
     }
     let data = data(&sandbox, "data", 400);
-    let prepage = env!("CARGO_BIN_EXE_prepage");
-    let inside = |program: &[&str]| {
-        let mut command =
-            sandbox.command("unshare", &["-pf", "--kill-child", "--mount-proc", prepage, "run", "--"]);
-        command.args(program);
-        command
-    };
-    let mut container = up(&mut inside(&["python3", "-c", RESTLESS, data.to_str().unwrap()]));
+    let mut container = up(&mut inside(&sandbox, &["python3", "-c", RESTLESS, data.to_str().unwrap()]));
     // It is never quiet, so this is not its last word.
     wait_for("what was seen so far", || {
         known(&sandbox, &data).filter(|file| file["pages"].as_u64() >= Some(4))
@@ -152,13 +223,53 @@ fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() 
     assert!((4..300).contains(&file["pages"].as_u64().unwrap()), "{file}");
     assert_eq!(observations(&sandbox), Some(1), "however often it was written");
     // What comes to its quiet moment there counts as one start, too.
-    let mut quiet = inside(&["python3", "-c", "import decimal, time\ntime.sleep(3)"]);
+    let mut quiet = inside(&sandbox, &["python3", "-c", "import decimal, time\ntime.sleep(3)"]);
     assert!(quiet.status().unwrap().success());
     assert_eq!(observations(&sandbox), Some(1));
     let listed = sandbox.output(&["profile", "list", "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["profiles"].as_array().unwrap().len(), 2, "{listed}");
     assert_eq!(listed["profiles"][1]["observations"], 1, "{listed}");
+}
+
+/// A start of a program that reads `files`.
+fn reading(sandbox: &Sandbox, files: &[&Path]) -> Command {
+    let script = "import os, sys\n\
+        for name in sys.argv[1:]:\n\
+        \x20   fd = os.open(name, os.O_RDONLY)\n\
+        \x20   while os.read(fd, 1 << 17): pass\n";
+    let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
+    command.args(files);
+    command
+}
+
+/// As after a package was upgraded whose program root has learned for all.
+#[test]
+fn a_changed_file_of_another_layers_profile_has_the_users_next_start_observed() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Eviction(env!("CARGO_TARGET_TMPDIR").into())) {
+        return;
+    }
+    let [data, large] = [data(&sandbox, "data", 64), data(&sandbox, "large", 2048)];
+    fs::File::open(&large).unwrap().sync_all().unwrap();
+    assert!(reading(&sandbox, &[&data, &large]).status().unwrap().success());
+    sandbox.wait_for_profile();
+    let machine = sandbox.path().join("machine");
+    fs::rename(sandbox.store(), &machine).unwrap();
+    fs::write(&data, vec![8u8; 64 * 4096]).unwrap();
+    make_old(&data);
+    evict(&fs::File::open(&large).unwrap());
+    let start = || {
+        let mut command = reading(&sandbox, &[&data, &large]);
+        assert!(command.env("PREPAGE_LAYERS", &machine).status().unwrap().success());
+        sandbox.wait_for_helpers();
+        shown(&sandbox)
+    };
+    assert!(start()["observations_due"].as_u64().unwrap() > 0, "one start finds it changed");
+    assert!(known(&sandbox, &large).is_some(), "what the layer knew is kept");
+    start();
+    let file = known(&sandbox, &data).expect("the next one learns it");
+    assert_eq!((&file["state"], &file["pages"]), (&"as learned".into(), &64.into()));
 }
 
 #[test]
@@ -169,16 +280,10 @@ fn a_changed_file_has_the_next_start_observed() {
     }
     let [data, large] = [data(&sandbox, "data", 64), data(&sandbox, "large", 2048)];
     fs::File::open(&large).unwrap().sync_all().unwrap();
-    let script = "import os, sys\n\
-        for name in sys.argv[1:]:\n\
-        \x20   fd = os.open(name, os.O_RDONLY)\n\
-        \x20   while os.read(fd, 1 << 17): pass\n";
     let start = || {
-        let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
-        assert!(command.args([&data, &large]).status().unwrap().success());
+        assert!(reading(&sandbox, &[&data, &large]).status().unwrap().success());
         sandbox.wait_for_helpers();
-        let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
-        serde_json::from_slice::<serde_json::Value>(&shown.stdout).unwrap()
+        shown(&sandbox)
     };
     let shown = (0..8).map(|_| start()).find(|shown| shown["observations_due"] == 0);
     assert!(shown.is_some(), "a program that is known");

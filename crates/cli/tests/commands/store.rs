@@ -106,6 +106,40 @@ fn a_cap_without_room_for_a_profile_is_told() {
     assert!(told.contains("not learning") && told.contains("try: a larger store-max"), "{told}");
 }
 
+#[test]
+fn an_import_that_the_cap_leaves_no_room_for_is_told() {
+    let sandbox = Sandbox::new();
+    let config = sandbox.path().join("prepage");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("config"), "store-max = 64k\n").unwrap();
+    let (_, learned) = profile_of(&["/bin/ls"]);
+    // 9 KB for 1000 hosts.
+    let of_hosts = |role: &str, hosts: u64| Profile {
+        program: "/usr/bin/x".into(),
+        role: role.into(),
+        sources: (0..hosts).map(|at| u64::MAX - at).collect(),
+        ..learned.clone()
+    };
+    let profiles = [("x a", 3000), ("x b", 3000), ("x c", 3000), ("x d", 20_000)];
+    let profiles = profiles.map(|(role, hosts)| of_hosts(role, hosts));
+    let bundle = sandbox.path().join("bundle");
+    fs::write(&bundle, bundle::write(&profiles).unwrap()).unwrap();
+    let mut import = sandbox.prepage(&["profile", "import", bundle.to_str().unwrap()]);
+    let output = import.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    let (told, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{told}{errors}");
+    assert!(errors.contains("x d") && errors.contains("store-max"), "{errors}");
+    let stores = Stores::at(sandbox.store());
+    for profile in &profiles[..3] {
+        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let line = told.lines().find(|line| line.starts_with(&profile.role)).unwrap();
+        let is_there = stores.path_of(&key, Layer::User).unwrap().exists();
+        assert_eq!(line.contains("removed"), !is_there, "{told}");
+    }
+    assert!(told.contains(": taken:") && told.contains("removed"), "{told}");
+    assert!(errors.contains("removed to make room"), "{errors}");
+}
+
 /// Roles are what somebody called a program with, and profiles come from others, too.
 #[test]
 fn what_a_terminal_obeys_is_shown_and_not_done() {

@@ -116,6 +116,17 @@ pub fn union(one: &[Extent], other: &[Extent]) -> Vec<Extent> {
     simplified(&all)
 }
 
+/// What is `known` of one file, and what `other` knows of pages that are not in there; each sorted and without overlaps.
+pub(crate) fn known_or(known: &[Extent], other: &[Extent]) -> Vec<Extent> {
+    let range_of = |extent: &Extent| extent.range;
+    let new = overlay(known, other, &(range_of, range_of), |range, known, other| {
+        other.filter(|_| known.is_none()).map(|other| Extent { range, ..other })
+    });
+    let mut all = [known, &new].concat();
+    all.sort_unstable_by_key(|extent| extent.range.start());
+    if new.is_empty() { all } else { simplified(&all) }
+}
+
 /// The pages of one file that a start touched, while it is being watched, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Touches {

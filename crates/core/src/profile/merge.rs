@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::counts::Counts;
-use super::extent::simplified;
+use super::extent::{known_or, simplified};
 use super::start::newest;
 use super::{Extent, Fingerprint, History, Lookup, Profile, ProfiledFile};
 use crate::page::{PageIndex, PageRange};
@@ -43,6 +43,22 @@ pub fn merge(profiles: &[&Profile]) -> Profile {
     let mut merged = weigh(&voices);
     merged.sources = sources.into_iter().collect();
     merged
+}
+
+/// What a host has learned itself, `own`, and what it lacks of what `others` know: contents of files, pages of those, and names. It is still the host's.
+pub fn supplemented(own: &Profile, others: &Profile) -> Profile {
+    let mut all = own.clone();
+    let contents = (0..).zip(&own.files).map(|(at, file)| ((&*file.path, &file.fingerprint), at));
+    let contents: BTreeMap<(&str, &Fingerprint), usize> = contents.collect();
+    for file in &others.files {
+        match contents.get(&(&*file.path, &file.fingerprint)) {
+            Some(&at) => all.files[at].extents = known_or(&own.files[at].extents, &file.extents),
+            None => all.files.push(file.clone()),
+        }
+    }
+    let names: BTreeSet<&str> = own.lookups.iter().map(|name| &*name.path).collect();
+    all.lookups.extend(others.lookups.iter().filter(|name| !names.contains(&*name.path)).cloned());
+    all
 }
 
 /// What most of `roles` want, as a guess for a role that was never seen.

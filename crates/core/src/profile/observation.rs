@@ -84,6 +84,8 @@ pub struct Observation {
     pub seen_below: Vec<PathBuf>,
     /// What could not be seen and why, a line each, for `-v`.
     pub unseen: Vec<String>,
+    /// Whether the start went on when observing ended.
+    pub is_cut_short: bool,
 }
 
 impl Observation {
@@ -112,7 +114,7 @@ impl Observation {
     /// The same of a start that was not seen to its end: absence says nothing.
     pub fn cut_short(mut self) -> Self {
         (self.coverage, self.reads_coverage) = (Coverage::Partial, Coverage::Partial);
-        self.names_coverage = Coverage::Partial;
+        (self.names_coverage, self.is_cut_short) = (Coverage::Partial, true);
         self.files.iter_mut().for_each(|file| file.coverage = Coverage::Partial);
         self
     }
@@ -135,6 +137,7 @@ mod tests {
             unseen_below: ["/", "/home/vault"].map(PathBuf::from).to_vec(),
             seen_below: vec!["/home".into()],
             unseen: vec![],
+            is_cut_short: false,
         };
         let paths = ["/usr/lib/a", "/home/a", "/home/vault/a", "/homes/a"];
         let coverages = paths.map(|path| seen.coverage_of(path, false));

@@ -199,9 +199,9 @@ pub fn called<S: AsRef<str>>(argv: &[S]) -> usize {
 /// Where the command stands that the wrapper at the beginning of `argv` runs; `None` where that is not one, or runs none.
 fn wrapped<S: AsRef<str>>(argv: &[S]) -> Option<usize> {
     let arg = |at: usize| argv.get(at).map(AsRef::as_ref);
-    let (name, values, operands, none) =
-        WRAPPERS.iter().find(|wrapper| Some(wrapper.0) == arg(0).map(base_name))?;
-    let (mut at, mut operands) = (1, *operands);
+    let wrapper = WRAPPERS.iter().find(|wrapper| Some(wrapper.name) == arg(0).map(base_name))?;
+    let takes_settings = matches!(wrapper.name, "env" | "sudo");
+    let (mut at, mut operands) = (1, wrapper.operands);
     loop {
         let next = arg(at)?;
         at += 1;
@@ -209,16 +209,18 @@ fn wrapped<S: AsRef<str>>(argv: &[S]) -> Option<usize> {
             at += operands;
             break;
         }
-        match next.strip_prefix('-').filter(|letters| !letters.is_empty()) {
-            Some(long) if long.starts_with('-') => {}
+        match next.strip_prefix('-') {
+            Some(long) if long.starts_with('-') => at += usize::from(wrapper.words.contains(&next)),
             Some(letters) => {
-                if letters.chars().any(|letter| none.contains(letter)) {
+                let takes_value = |letter: char| wrapper.values.contains(letter);
+                let valued = letters.find(takes_value).unwrap_or(letters.len());
+                if letters[..valued].contains(|letter: char| wrapper.none.contains(letter)) {
                     return None;
                 }
-                let last = letters.chars().next_back().filter(|letter| values.contains(*letter));
-                at += usize::from(last.is_some() && letters.len() == 1);
+                // Behind the first that takes one stands its value, in this argument or the next.
+                at += usize::from(letters[valued..].chars().count() == 1);
             }
-            None if next.contains('=') && matches!(*name, "env" | "sudo") => {}
+            None if next.contains('=') && takes_settings => {}
             None if operands > 0 => operands -= 1,
             None => {
                 at -= 1;

@@ -60,6 +60,7 @@ fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observa
         unseen_below: vec![],
         seen_below: vec![],
         unseen: vec![],
+        is_cut_short: false,
     }
 }
 

@@ -118,15 +118,16 @@ impl Tree {
         }
     }
 
-    /// Of the members from the one at `at` on.
+    /// Of the members from the one at `at` on. Whoever observes the first process of a container is a child of it, and none that it has started.
     fn add_descendants(&mut self, mut at: usize) {
+        let own = std::process::id();
         while let Some(&(pid, _)) = self.members.get(at) {
             at += 1;
             for thread in threads(pid) {
                 let children = format!("/proc/{pid}/task/{thread}/children");
                 let children = proc_file::read_text(&children).unwrap_or_default();
                 for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
-                    if !self.has(child) {
+                    if child != own && !self.has(child) {
                         self.members.push((child, pid));
                     }
                 }

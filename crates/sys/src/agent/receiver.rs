@@ -55,7 +55,7 @@ impl Sent {
     }
 }
 
-/// A process that is about to end. It waits until this is dropped, 20 ms at most.
+/// A process that is about to end. It waits until this is dropped, 20 ms at most, the first one of a container 200.
 #[derive(Debug)]
 pub struct Ending {
     pid: u32,

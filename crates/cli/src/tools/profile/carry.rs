@@ -14,7 +14,7 @@ use prepage_display::terminal::printable;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
 use prepage_profiles::public::public;
-use prepage_profiles::{Stores, chain};
+use prepage_profiles::{ProgramKey, Stores, chain};
 use serde_json::json;
 
 use crate::output;
@@ -142,8 +142,19 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
             }
         }
     }
+    let removed: BTreeSet<&Path> =
+        imported.iter().flat_map(|one| &one.removed).map(PathBuf::as_path).collect();
+    let is_kept = |one: &Imported| {
+        let Profile { program, role, .. } = &one.profile;
+        let key = ProgramKey { program: program.clone(), role: role.clone() };
+        stores.path_of(&key, args.layer.into()).is_ok_and(|path| !removed.contains(&*path))
+    };
     let is_nothing = imported.iter().all(|one| one.profile.files.is_empty());
-    let end = if is_nothing || !failed.is_empty() { super::PARTLY.into() } else { ExitCode::SUCCESS };
+    let is_whole = !is_nothing && failed.is_empty() && imported.iter().all(is_kept);
+    let end = if is_whole { ExitCode::SUCCESS } else { super::PARTLY.into() };
+    for path in &removed {
+        say!("prepage: {}: removed to make room for others", printable(&super::file_name(path)));
+    }
     if args.json {
         let one = |imported: &Imported| {
             json!({
@@ -153,6 +164,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
                 "pages": imported.profile.pages(),
                 "lookups": imported.profile.lookups.len(),
                 "news": imported.news,
+                "kept": is_kept(imported),
                 "left_out": imported.left.iter()
                     .map(|left| json!({ "path": left.path, "reason": left.reason }))
                     .collect::<Vec<_>>(),
@@ -174,7 +186,8 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
             (true, ..) => "nothing of it can be taken",
             (false, false, _) => "nothing new",
             (false, true, true) => "would be taken",
-            (false, true, false) => "taken",
+            (false, true, false) if is_kept(one) => "taken",
+            (false, true, false) => "taken, and removed to make room for others",
         };
         let megabytes = (profile.pages() * PAGE_SIZE) as f64 / 1e6;
         writeln!(

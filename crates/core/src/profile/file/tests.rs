@@ -294,6 +294,7 @@ fn counters_that_no_starts_led_to_are_cut_down() {
         unseen_below: vec![],
         seen_below: vec![],
         unseen: vec![],
+        is_cut_short: false,
     });
     assert_eq!(read.history.observations, OBSERVATIONS_MAX);
 }

@@ -133,19 +133,56 @@ pub(super) const SUBCOMMANDS: &[(&str, &str)] = &[
 /// Tools that run a program of a name of their own: `flatpak run org.example.App`, `npm run build`.
 pub(super) const RUNNERS: &[&str] = &["flatpak", "snap", "npm", "pnpm", "yarn", "bun"];
 
-/// Programs that run the command they are given: their name, the letters of options that take a value in the next
-/// argument, how many operands stand before the command, and letters of options without which they run none.
-pub(super) const WRAPPERS: &[(&str, &str, usize, &str)] = &[
-    ("env", "uC", 0, "S"),
-    ("sudo", "ugpCDRTUhrt", 0, "elvKV"),
-    ("doas", "uC", 0, ""),
-    ("nice", "n", 0, ""),
-    ("nohup", "", 0, ""),
-    ("setsid", "", 0, ""),
-    ("stdbuf", "ioe", 0, ""),
-    ("ionice", "cn", 0, "pPu"),
-    ("chrt", "TPD", 1, "pm"),
-    ("taskset", "", 1, "p"),
-    ("timeout", "ks", 1, ""),
-    ("time", "fo", 0, ""),
+/// Programs that run the command they are given.
+pub(super) struct Wrapper {
+    pub(super) name: &'static str,
+    /// Letters of options that take a value, in the same argument or the next.
+    pub(super) values: &'static str,
+    /// Long options that do.
+    pub(super) words: &'static [&'static str],
+    /// How many operands stand before the command.
+    pub(super) operands: usize,
+    /// Letters of options with which it runs none.
+    pub(super) none: &'static str,
+}
+
+const PLAIN: Wrapper = Wrapper { name: "", values: "", words: &[], operands: 0, none: "" };
+
+pub(super) const WRAPPERS: &[Wrapper] = &[
+    Wrapper { name: "env", values: "uCa", words: &["--unset", "--chdir", "--argv0"], none: "S", ..PLAIN },
+    Wrapper {
+        name: "sudo",
+        values: "ugpCDRTUhrt",
+        words: &[
+            "--user",
+            "--group",
+            "--prompt",
+            "--close-from",
+            "--chdir",
+            "--chroot",
+            "--command-timeout",
+            "--other-user",
+            "--host",
+            "--role",
+            "--type",
+        ],
+        none: "elvKV",
+        ..PLAIN
+    },
+    Wrapper { name: "doas", values: "uC", ..PLAIN },
+    Wrapper { name: "nice", values: "n", words: &["--adjustment"], ..PLAIN },
+    Wrapper { name: "nohup", ..PLAIN },
+    Wrapper { name: "setsid", ..PLAIN },
+    Wrapper { name: "stdbuf", values: "ioe", words: &["--input", "--output", "--error"], ..PLAIN },
+    Wrapper { name: "ionice", values: "cn", words: &["--class", "--classdata"], none: "pPu", ..PLAIN },
+    Wrapper {
+        name: "chrt",
+        values: "TPD",
+        words: &["--sched-runtime", "--sched-period", "--sched-deadline"],
+        operands: 1,
+        none: "pm",
+    },
+    Wrapper { name: "taskset", operands: 1, none: "p", ..PLAIN },
+    Wrapper { name: "timeout", values: "ks", words: &["--kill-after", "--signal"], operands: 1, ..PLAIN },
+    Wrapper { name: "time", values: "fo", words: &["--format", "--output"], ..PLAIN },
 ];

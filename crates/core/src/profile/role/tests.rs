@@ -65,13 +65,36 @@ fn wrappers_are_looked_through() {
         "timeout -s INT -- 5",
         "sudo nice -n 3 env A=b",
         "/usr/bin/time -v",
+        "env - A=b",
+        "env -iu HOME",
+        "env -uHOME",
+        "env --unset HOME --chdir /tmp",
+        "env --unset=HOME --ignore-environment",
+        "nice --adjustment 5",
+        "nice --adjustment=5",
+        "timeout --signal KILL 5",
+        "timeout --kill-after=3 --preserve-status 5",
+        "stdbuf --output L -i0",
+        "sudo --user ann --preserve-env=HOME",
+        "sudo -Hu ann",
+        "sudo -uelvis",
+        "ionice --class 2 --classdata=7",
+        "chrt --sched-runtime 5 -d 0",
+        "time --format %e -po out",
     ] {
         let call: Vec<&str> = wrapper.split(' ').chain(["gcc", "-c", "a.c"]).collect();
         assert_eq!(call[called(&call)], "gcc", "{wrapper}");
     }
-    for alone in
-        ["env", "sudo -l", "sudo -e /etc/fstab", "ionice -p 7", "taskset -p 7", "timeout 5", "gcc env"]
-    {
+    for alone in [
+        "env",
+        "sudo -l",
+        "sudo -ne /etc/fstab",
+        "env -iS gcc",
+        "ionice -p 7",
+        "taskset -p 7",
+        "timeout 5",
+        "gcc env",
+    ] {
         let call: Vec<&str> = alone.split(' ').collect();
         assert_eq!(called(&call), 0, "{alone}");
     }
