@@ -395,12 +395,21 @@ impl FrameCount {
 
     /// The frames that are free when reclaim begins, and when it ends.
     pub(crate) fn watermarks(&self) -> (u64, u64) {
-        let low = self.low();
-        (low, low + low.max(SPARE.min(self.limit() / SPARE_PART)))
+        self.watermarks_of(self.limit())
+    }
+
+    /// The same where the limit is `limit`.
+    pub(crate) fn watermarks_of(&self, limit: u64) -> (u64, u64) {
+        let low = self.low_of(limit);
+        (low, low + low.max(SPARE.min(limit / SPARE_PART)))
     }
 
     fn low(&self) -> u64 {
-        let (least, most) = low_bounds(self.limit());
+        self.low_of(self.limit())
+    }
+
+    fn low_of(&self, limit: u64) -> u64 {
+        let (least, most) = low_bounds(limit);
         self.low.load(Ordering::Relaxed).clamp(least, most)
     }
 
