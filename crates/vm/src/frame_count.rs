@@ -455,9 +455,14 @@ impl FrameCount {
     /// Has the reclaimer look. From any context.
     pub(crate) fn call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) != 0 {
+        if self.is_asleep() {
             wake(&self.calls, 1);
         }
+    }
+
+    /// Whether the reclaimer sleeps until it is called. From any context.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) != 0
     }
 
     /// What changes with every call: taken before the reclaimer looks.

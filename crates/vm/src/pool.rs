@@ -325,13 +325,13 @@ impl PoolCore {
         self.objects.lock().anyway().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Pages of an object are about to be published. From any context.
+    /// Pages of an object are about to be published, or are not pinned any more. From any context.
     pub(crate) fn arrived(&self, object: u32, range: PageRange) {
         let Some(arrivals) = &self.arrivals else { return };
         if arrivals.push(Arrival { object, range }).is_err() {
             self.lost.store(1, Ordering::SeqCst);
             self.frames.call();
-        } else if arrivals.len() == arrivals.capacity() / 2 {
+        } else if arrivals.len() >= arrivals.capacity() / 2 && self.frames.is_asleep() {
             self.frames.call();
         }
     }
@@ -488,6 +488,60 @@ mod tests {
         assert!(pool.figures().resident_pages <= PAGES * 7 / 8, "{:?}", pool.figures());
         let again = vm.statistics().counted.pages_read - PAGES;
         assert!(again < 128, "{again} pages were read again, {:?}", pool.figures());
+    }
+
+    #[test]
+    fn what_is_pinned_is_looked_at_once() {
+        const PAGES: u64 = 1024;
+        let pool = Pool::new((PAGES + 64) * PAGE_SIZE).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+        let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(PAGES))).unwrap();
+        let pass = || assert!(map.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
+        let looks = || pool.core().reclaim.lock().unwrap().looks();
+        pass();
+        let (before, reclaimed) = (looks(), vm.statistics().counted.pages_reclaimed);
+        pass();
+        let (looks, reclaimed) = (looks() - before, vm.statistics().counted.pages_reclaimed - reclaimed);
+        assert!(looks as u64 <= 4 * reclaimed + PAGES, "{looks} looks for {reclaimed} frames");
+        drop(pinned);
+        pool.reclaim(2 * PAGES);
+        assert_eq!(pool.figures().resident_pages, 0);
+    }
+
+    #[test]
+    fn what_did_not_fit_into_the_list_of_arrivals_is_found_by_the_next_look() {
+        let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(64 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        let touch = |page: u64| assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 0);
+        let reclaim = pool.core().reclaim.lock().unwrap();
+        for _ in 0..3 {
+            (0..32).for_each(touch);
+            object.evict(object.pages()).unwrap();
+        }
+        (32..64).step_by(2).for_each(touch);
+        drop(reclaim);
+        pool.reclaim(0);
+        assert_eq!(pool.core().reclaim.lock().unwrap().len(), 16);
+    }
+
+    /// Several threads may have put runs there since one looked.
+    #[test]
+    fn a_list_of_arrivals_that_is_more_than_half_full_is_looked_at() {
+        let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+        let core = pool.core();
+        let arrivals = core.arrivals.as_ref().unwrap();
+        let run = Arrival { object: 7, range: PageRange::new(PageIndex(0), PageIndex(1)) };
+        until(&pool, "the reclaimer sleeps", |_| core.frames.is_asleep());
+        (0..=arrivals.capacity() / 2).for_each(|_| arrivals.push(run).unwrap());
+        core.arrived(run.object, run.range);
+        until(&pool, "it is called", |_| arrivals.is_empty());
     }
 
     #[test]

@@ -204,7 +204,9 @@ impl Reclaim {
             match (got, is_round) {
                 (0, true) if forced || search.is_of_idle => return taken,
                 (0, true) => {
-                    self.find_lost(pool, search);
+                    if !pool.reclaims() {
+                        self.find_lost(pool, search);
+                    }
                     (began, forced) = (self.looks(), true);
                 }
                 (0, false) => {}
@@ -218,12 +220,16 @@ impl Reclaim {
         self.orders.iter().map(Order::len).sum()
     }
 
-    fn looks(&self) -> usize {
+    /// How many frames were looked at so far.
+    pub(crate) fn looks(&self) -> usize {
         self.orders.iter().map(Order::looks).sum()
     }
 
     /// Queues what came.
     fn drain(&mut self, pool: &PoolCore, search: &mut Search) {
+        if pool.lost.swap(0, Ordering::SeqCst) != 0 {
+            self.find_lost(pool, search);
+        }
         while let Some(arrival) = pool.next_arrival() {
             if let Some(object) = search.object(pool, arrival.object) {
                 let object = Arc::clone(object);
@@ -269,12 +275,8 @@ impl Reclaim {
         }
     }
 
-    /// Looks through the frames of all objects for what came and did not fit into the list of arrivals.
+    /// Looks through the frames of all objects for what came and did not fit into the list of arrivals, or is in none.
     fn find_lost(&mut self, pool: &PoolCore, search: &mut Search) {
-        // Where there is no list all did not fit.
-        if pool.lost.swap(0, Ordering::SeqCst) == 0 && pool.reclaims() {
-            return;
-        }
         for object in pool.alive() {
             // What was frozen is nowhere else.
             let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
@@ -522,7 +524,7 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool, is_refused: bo
         .as_ref()
         .is_some_and(|dirty| (is_refused || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page));
     match frames.pages.idleness(page) {
-        Idleness::Missing => Look::Gone,
+        Idleness::Missing | Idleness::Pinned => Look::Gone,
         idleness if is_stuck || idleness == Idleness::Held => {
             // It is queued anew, as one that is wired.
             frames.pages.end_watch(page);
