@@ -53,8 +53,8 @@ prepage_core::named! {
         Vm = "vm",
         /// The VM, 16 pages a read.
         VmClusters = "vm-clusters",
-        /// The VM by the policy `context`, which reads far ahead where pages are touched in order.
-        VmContext = "vm-context",
+        /// The VM by its default policy, which reads far ahead where pages are touched in order.
+        VmDefault = "vm-default",
         /// The VM, one page a read, by the rule of [`Replacement::DontNeed`].
         VmDontNeed = "vm-dont-need",
         /// The VM, one page a read, by the rule of [`Replacement::Static`].
@@ -153,7 +153,7 @@ pub fn serve(
         }
         Way::VmDontNeed => Replacement::DontNeed,
         Way::VmStatic => Replacement::Static,
-        Way::Vm | Way::VmClusters | Way::VmContext | Way::VmUnlimited => Replacement::TwoQueues,
+        Way::Vm | Way::VmClusters | Way::VmDefault | Way::VmUnlimited => Replacement::TwoQueues,
     };
     let limit_bytes = if way == Way::VmUnlimited { u64::MAX } else { pool_bytes };
     let vm = Vm::new(
@@ -161,13 +161,13 @@ pub fn serve(
             .pool(&Pool::with(&PoolOptions::default().limit_bytes(limit_bytes).replacement(replacement))?),
     )?;
     let object = vm.file_direct(path)?;
-    let policy = match way {
-        Way::VmClusters => "aligned:16",
-        Way::VmContext => "context",
-        _ => "none",
+    let options = MapOptions::shared();
+    let options = match way {
+        Way::VmDefault => options,
+        Way::VmClusters => options.policy(Policy::Aligned(16)),
+        _ => options.policy(Policy::Around { behind: 0, ahead: 0 }),
     };
-    let policy: Policy = policy.parse().expect("a policy");
-    let map = vm.map(&object, &MapOptions::shared().policy(policy))?;
+    let map = vm.map(&object, &options)?;
     let touch = |page: u64| u64::from(map.as_slice()[(page * PAGE_SIZE) as usize]);
     touch_all(first, threads, touch);
     let warm = vm.statistics();

@@ -191,7 +191,7 @@ mod tests {
         let budget = Budget { machine_pressure: machine_pressure.clone(), ..Budget::of_threads(1) }.renewed();
         waited(41_000);
         assert!(!budget.is_short_for(4 << 20), "there is plenty for this prefetch");
-        let left = |available_bytes| Left { limit_bytes: 16 << 30, available_bytes };
+        let left = |available_bytes| Left { limit_bytes: 16 << 30, available_bytes, shmem_bytes: 0 };
         assert_eq!([1 << 30, (1 << 30) - 1].map(|bytes| has_little(left(bytes))), [false, true]);
     }
 

@@ -12,8 +12,12 @@ pub fn available_kib() -> Option<u64> {
 
 /// What the machine has.
 pub fn of_machine() -> Option<Left> {
-    let [limit, available] = ["MemTotal:", "MemAvailable:"].map(meminfo);
-    Some(Left { limit_bytes: limit? * 1024, available_bytes: (available? * 1024) as i64 })
+    let [limit, available, shmem] = ["MemTotal:", "MemAvailable:", "Shmem:"].map(meminfo);
+    Some(Left {
+        limit_bytes: limit? * 1024,
+        available_bytes: (available? * 1024) as i64,
+        shmem_bytes: shmem.unwrap_or(0) * 1024,
+    })
 }
 
 fn meminfo(name: &str) -> Option<u64> {
@@ -29,6 +33,8 @@ pub struct Left {
     pub limit_bytes: u64,
     /// How much can still be had; less than 0 where a limit became lower than what is used.
     pub available_bytes: i64,
+    /// How much of it is used by tmpfs, memfds and other shared memory.
+    pub shmem_bytes: u64,
 }
 
 /// Groups with limits of memory.
@@ -53,11 +59,18 @@ impl Version {
         }
     }
 
-    /// The line of memory.stat with the file pages, of this group and those in it, that have not been used for a while.
-    fn inactive_file(self) -> &'static str {
+    /// Lines of memory.stat, for this group and those in it, with what the kernel can drop: pages of files, and its own caches where they are told of.
+    fn droppable(self) -> &'static [&'static str] {
         match self {
-            Self::One => "total_inactive_file ",
-            Self::Two => "inactive_file ",
+            Self::One => &["total_active_file", "total_inactive_file"],
+            Self::Two => &["active_file", "inactive_file", "slab_reclaimable"],
+        }
+    }
+
+    fn shmem(self) -> &'static str {
+        match self {
+            Self::One => "total_shmem",
+            Self::Two => "shmem",
         }
     }
 }
@@ -106,15 +119,19 @@ impl Group {
         limits.filter(|&bytes| bytes < NO_LIMIT_BYTES).min()
     }
 
-    /// What is left below the limit, and half of what could be dropped to make room.
+    /// What is left below the limit, and half of what could be dropped to make room: for the machine the kernel counts as much at least
+    /// (`si_mem_available`).
     fn memory_left(&self) -> Option<Left> {
         let limit_bytes = self.limit_bytes()?;
         let used_bytes = self.number(self.version.usage())?;
         let stat = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
-        let idle = stat.lines().find_map(|line| line.strip_prefix(self.version.inactive_file()));
-        let idle_bytes: u64 = idle.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        let available_bytes = limit_bytes as i64 - used_bytes as i64 + (idle_bytes / 2) as i64;
-        Some(Left { limit_bytes, available_bytes })
+        let bytes = |name: &str| -> u64 {
+            let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        };
+        let droppable_bytes: u64 = self.version.droppable().iter().map(|name| bytes(name)).sum();
+        let available_bytes = limit_bytes as i64 - used_bytes as i64 + (droppable_bytes / 2) as i64;
+        Some(Left { limit_bytes, available_bytes, shmem_bytes: bytes(self.version.shmem()) })
     }
 }
 
@@ -135,13 +152,21 @@ mod tests {
             ("memory.max", "max\n"),
             ("memory.high", "1000000\n"),
             ("memory.current", "900000\n"),
-            ("memory.stat", "anon 5\ninactive_file 100000\n"),
+            (
+                "memory.stat",
+                "anon 5\nshmem 7\ninactive_file 60000\nactive_file 30000\nslab_reclaimable 10000\nslab 20000\n",
+            ),
         ];
-        let one =
-            [("memory.limit_in_bytes", "800000"), ("memory.usage_in_bytes", "790000"), ("memory.stat", "")];
+        let one = [
+            ("memory.limit_in_bytes", "800000"),
+            ("memory.usage_in_bytes", "790000"),
+            ("memory.stat", "active_file 9\n"),
+        ];
         let free = [("memory.limit_in_bytes", "9223372036854771712"), ("memory.usage_in_bytes", "1")];
         let left = |group: Group| group.memory_left().map(|left| left.available_bytes);
-        assert_eq!(left(group("two", Version::Two, &two)), Some(150_000));
+        let of_two = group("two", Version::Two, &two).memory_left();
+        let expected = Left { limit_bytes: 1_000_000, available_bytes: 150_000, shmem_bytes: 7 };
+        assert_eq!(of_two, Some(expected), "half of what is cached, used or not");
         assert_eq!(left(group("free", Version::One, &free)), None);
         let over = [("memory.max", "500000"), ("memory.current", "600000")];
         assert_eq!(left(group("over", Version::Two, &over)), Some(-100_000), "the limit shrank");

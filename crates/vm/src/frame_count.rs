@@ -395,12 +395,21 @@ impl FrameCount {
 
     /// The frames that are free when reclaim begins, and when it ends.
     pub(crate) fn watermarks(&self) -> (u64, u64) {
-        let low = self.low();
-        (low, low + low.max(SPARE.min(self.limit() / SPARE_PART)))
+        self.watermarks_of(self.limit())
+    }
+
+    /// The same where the limit is `limit`.
+    pub(crate) fn watermarks_of(&self, limit: u64) -> (u64, u64) {
+        let low = self.low_of(limit);
+        (low, low + low.max(SPARE.min(limit / SPARE_PART)))
     }
 
     fn low(&self) -> u64 {
-        let (least, most) = low_bounds(self.limit());
+        self.low_of(self.limit())
+    }
+
+    fn low_of(&self, limit: u64) -> u64 {
+        let (least, most) = low_bounds(limit);
         self.low.load(Ordering::Relaxed).clamp(least, most)
     }
 
@@ -446,9 +455,14 @@ impl FrameCount {
     /// Has the reclaimer look. From any context.
     pub(crate) fn call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) != 0 {
+        if self.is_asleep() {
             wake(&self.calls, 1);
         }
+    }
+
+    /// Whether the reclaimer sleeps until it is called. From any context.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) != 0
     }
 
     /// What changes with every call: taken before the reclaimer looks.

@@ -1,9 +1,10 @@
 //! A pool gives memory back while the machine is short of it, before the kernel has to kill somebody: its limit goes down, and the
-//! reclaimer does the rest.
+//! reclaimer does the rest. Before that, while tasks wait, frames go that were idle from one look to the next.
 //!
 //! ```text
 //!   every second: MemAvailable, limits of control groups ┐
-//!   at once: a trigger of PSI, where there is one        ┴─► Allowance ─► the pool's limit ─► reclaim
+//!   at once: a trigger of PSI, where there is one        ┴─► Allowance ┬ missing: the limit ─► reclaim
+//!                                                                     └ tasks wait: watched frames that are idle ─► the limit
 //! ```
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use prepage_sys::psi::Trigger;
 
 use crate::allowance::{Allowance, Look};
 use crate::pool::PoolCore;
+use crate::reclaim;
 
 /// How often memory is looked at: four small files, 0.1 ms.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -25,11 +27,14 @@ const STALL: Duration = Duration::from_millis(100);
 /// One in so many bytes of the machine and of each group stays free for others, up to [`MOST_RESERVE_BYTES`].
 const RESERVE_PART: u64 = 32;
 const MOST_RESERVE_BYTES: u64 = 512 << 20;
+/// A pool gives one in so many of the bytes that are missing at least: what others hold may be files in a tmpfs, and nobody's to give. What is
+/// missing still is seen by the next look.
+const LEAST_SHARE_PART: u64 = 4;
 
 /// Where memory may become short.
 pub(crate) trait Memory: Send + 'static {
-    /// Sleeps until tasks wait for memory, for [`PERIOD`] at most; whether they do.
-    fn wait(&mut self) -> bool;
+    /// Sleeps until tasks wait for memory, for [`PERIOD`] at most, or for all of it; whether they waited.
+    fn wait(&mut self, for_all: bool) -> bool;
 
     /// What there is.
     fn left(&mut self) -> Vec<Left>;
@@ -55,8 +60,10 @@ impl Machine {
 }
 
 impl Memory for Machine {
-    fn wait(&mut self) -> bool {
-        match Trigger::wait(&self.triggers, PERIOD) {
+    fn wait(&mut self, for_all: bool) -> bool {
+        let limit = if for_all { Duration::ZERO } else { PERIOD };
+        std::thread::sleep(PERIOD - limit);
+        match Trigger::wait(&self.triggers, limit) {
             Ok(stalled) => stalled,
             Err(_) => {
                 // A group went, with its trigger: this process is in another one, whose triggers come with the next look. Or they cannot
@@ -75,28 +82,49 @@ impl Memory for Machine {
     }
 }
 
-/// What `left` means for a pool.
-pub(crate) fn look(left: &[Left]) -> Look {
+/// What `left` means for a pool that holds so many frames.
+pub(crate) fn look(left: &[Left], resident: u64) -> Look {
     let beyond = |left: &Left| {
         let reserve = (left.limit_bytes / RESERVE_PART).min(MOST_RESERVE_BYTES);
         left.available_bytes.saturating_sub(reserve as i64)
     };
-    let frames = |bytes: i64| (bytes.max(0) as u64).div_ceil(PAGE_SIZE);
+    let frames = |bytes: u64| bytes.div_ceil(PAGE_SIZE);
+    let missing = |left: &Left| {
+        frames(share(beyond(left).min(0).unsigned_abs(), resident * PAGE_SIZE, left.shmem_bytes))
+    };
     // Where nothing tells nothing is short.
-    let least = left.iter().map(beyond).min().unwrap_or(i64::MAX);
-    Look { missing: frames(least.saturating_neg()), spare: frames(least), ..Look::default() }
+    let spare = left.iter().map(beyond).min().unwrap_or(i64::MAX).max(0) as u64;
+    let missing = left.iter().map(missing).max().unwrap_or(0);
+    Look { missing, spare: frames(spare), resident, ..Look::default() }
+}
+
+/// How much of `missing` bytes a pool gives that holds `own_bytes` of all `shmem_bytes`: other pools give theirs.
+fn share(missing: u64, own_bytes: u64, shmem_bytes: u64) -> u64 {
+    let part = u128::from(missing) * u128::from(own_bytes) / u128::from(shmem_bytes.max(1));
+    (part as u64).clamp(missing.div_ceil(LEAST_SHARE_PART), missing)
 }
 
 /// The thread.
 pub(crate) fn work(pool: &Arc<PoolCore>, mut memory: impl Memory, mut allowance: Allowance) {
     loop {
-        let stalled = memory.wait();
+        // Frames that are watched are watched for a while.
+        let stalled = memory.wait(allowance.due() > 0);
         if pool.is_stopped() {
             return;
         }
         let (resident, _) = pool.frames.held();
-        let seen = Look { stalled, resident, refaulted: pool.take_refaulted(), ..look(&memory.left()) };
+        let mut seen = Look { stalled, refaulted: pool.take_refaulted(), ..look(&memory.left(), resident) };
+        // To count it takes a look at each object.
+        if stalled || seen.missing > 0 || pool.frames.limit() < pool.frames.most() {
+            seen.stuck = pool.stuck_pages();
+        }
         pool.frames.set_limit(allowance.after(&seen));
+        if allowance.due() > 0 {
+            // What is to be free below the limit goes too, or the reclaimer would take others for it at once.
+            let (_, free) = pool.frames.watermarks_of(resident);
+            let gone = reclaim::take_idle(pool, allowance.due() + free);
+            pool.frames.set_limit(allowance.after_giving(&seen, gone.saturating_sub(free)));
+        }
     }
 }
 
@@ -108,6 +136,22 @@ mod tests {
     use prepage_testing::{Need, skip, unless_refused};
 
     use super::*;
+
+    #[test]
+    fn pools_share_what_is_missing() {
+        let left =
+            |available_bytes, shmem_bytes| Left { limit_bytes: 64 << 30, available_bytes, shmem_bytes };
+        let missing = |left: &[Left], own_bytes: u64| look(left, own_bytes / PAGE_SIZE).missing * PAGE_SIZE;
+        // 512 MiB are to stay free.
+        assert_eq!(missing(&[left(512 << 20, 0)], 1 << 30), 0);
+        assert_eq!(missing(&[left(256 << 20, 1 << 30)], 1 << 30), 256 << 20, "a lone pool");
+        assert_eq!(missing(&[left(256 << 20, 1 << 30)], 2 << 30), 256 << 20, "counted later");
+        assert_eq!(missing(&[left(-(512 << 20), 32 << 30)], 16 << 30), 512 << 20, "one of two");
+        assert_eq!(missing(&[left(-(512 << 20), 80 << 30)], 4 << 30), 256 << 20, "a quarter at least");
+        let group = Left { limit_bytes: 1 << 30, available_bytes: 0, shmem_bytes: 1 << 30 };
+        assert_eq!(missing(&[left(1 << 40, 1 << 40), group], 1 << 30), 32 << 20, "of the group");
+        assert_eq!(look(&[left(768 << 20, 0)], 0).spare * PAGE_SIZE, 256 << 20);
+    }
 
     /// A service manager moves processes, and removes the groups that they leave.
     #[test]
@@ -129,7 +173,7 @@ mod tests {
             let mut machine = Machine::new();
             fs::write(own.directory.join("cgroup.procs"), "0").unwrap();
             fs::remove_dir(&left).unwrap();
-            machine.wait();
+            machine.wait(false);
             machine.left();
             let (now, fresh) = (machine.triggers.len(), Machine::new().triggers.len());
             i32::from(now != fresh || machine.groups.pressure_files().any(|file| file.starts_with(&left)))

@@ -30,7 +30,7 @@ impl Default for VmOptions {
         Self {
             frame_limit_bytes: u64::MAX,
             pool: None,
-            policy: "aligned:16".parse().expect("a policy"),
+            policy: Policy::Context,
             text_policy: "aligned:64".parse().expect("a policy"),
             read_spin: Duration::from_micros(200),
             fill_threads: 64,
@@ -58,7 +58,7 @@ impl VmOptions {
         Self { pool: Some(pool.clone()), ..self }
     }
 
-    /// The policy of maps that name none; `aligned:16` by default.
+    /// The policy of maps that name none; `context` by default: about 16 pages, and more where pages are touched in order.
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }

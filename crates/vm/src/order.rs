@@ -55,9 +55,9 @@ pub(crate) struct Entry {
 /// What became of a frame since it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// It is not in memory any more.
+    /// It is not in memory any more, or pinned: once it is not, it comes anew.
     Gone,
-    /// It is pinned, or being filled, or what was written to it has nowhere to go.
+    /// It is being filled, or what was written to it has nowhere to go.
     Held,
     /// It was touched since it was unwired.
     Touched,
@@ -70,7 +70,7 @@ pub(crate) enum Look {
 pub(crate) enum Next {
     /// Reclaim this frame.
     Reclaim(Queued),
-    /// Forget this page, which is not in memory any more.
+    /// Forget this page, which cannot go any more.
     Forget(Entry),
     /// Unwire some first, by [`Order::next_to_unwire`].
     Unwire,

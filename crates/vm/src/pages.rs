@@ -121,8 +121,10 @@ pub(crate) struct Stamp {
 pub(crate) enum Idleness {
     /// It is not in memory.
     Missing,
-    /// It is pinned or being filled.
+    /// It is being filled.
     Held,
+    /// It is pinned.
+    Pinned,
     /// It is in memory, and maps may show it.
     Wired,
     /// Nobody touched it since it was unwired.
@@ -356,7 +358,7 @@ impl Pages {
         match word & STATE {
             ABSENT | FAILED => Idleness::Missing,
             FILLING => Idleness::Held,
-            _ if word & PINNED != 0 => Idleness::Held,
+            _ if word & PINNED != 0 => Idleness::Pinned,
             _ if word & UNWIRED != 0 => Idleness::Unwired,
             _ => Idleness::Wired,
         }

@@ -198,7 +198,10 @@ impl ObjectCore {
         pins.leave_out(run, 1, &mut left);
         let free = left.free.iter().flat_map(|range| range.iter());
         let freed = free.filter(|&page| frames.pages.set_pinned(page, false)).count();
-        self.vm.pool.core().frames.unpin(freed as u64);
+        let pool = self.vm.pool.core();
+        pool.frames.unpin(freed as u64);
+        // While they were pinned the order of reclaim may have forgotten them.
+        left.free.iter().for_each(|range| pool.arrived(self.pool_key, *range));
     }
 }
 

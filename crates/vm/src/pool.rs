@@ -276,6 +276,16 @@ impl PoolCore {
             .map_err(|source| MakeError::System { what: "a thread", source })
     }
 
+    /// Pages that cannot be taken away as long as they are used: those that are pinned, and those of snapshots, which are nowhere else.
+    pub(crate) fn stuck_pages(&self) -> u64 {
+        let mut stuck = self.frames.pinned();
+        for object in self.alive() {
+            stuck += object.frames().filter(|_| object.is_frozen()).map_or(0, |frames| frames.held().0);
+            object.let_go();
+        }
+        stuck
+    }
+
     pub(crate) fn take_refaulted(&self) -> u64 {
         self.refaulted.swap(0, Ordering::SeqCst)
     }
@@ -320,13 +330,13 @@ impl PoolCore {
         self.objects.lock().anyway().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Pages of an object are about to be published. From any context.
+    /// Pages of an object are about to be published, or are not pinned any more. From any context.
     pub(crate) fn arrived(&self, object: u32, range: PageRange) {
         let Some(arrivals) = &self.arrivals else { return };
         if arrivals.push(Arrival { object, range }).is_err() {
             self.lost.store(1, Ordering::SeqCst);
             self.frames.call();
-        } else if arrivals.len() == arrivals.capacity() / 2 {
+        } else if arrivals.len() >= arrivals.capacity() / 2 && self.frames.is_asleep() {
             self.frames.call();
         }
     }
@@ -364,7 +374,8 @@ impl PoolCore {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::time::Instant;
 
     use prepage_core::PageIndex;
     use prepage_sys::memory_left::Left;
@@ -373,11 +384,24 @@ mod tests {
     use crate::{Map, MapOptions, Vm, VmOptions};
 
     /// A machine that has what it is told to have, look by look.
-    struct Told(Receiver<(Left, bool)>, Option<Left>);
+    struct Told(Receiver<Option<(Left, bool)>>, Option<Left>);
+
+    /// Tells it.
+    struct Tell(SyncSender<Option<(Left, bool)>>);
+
+    impl Tell {
+        /// Has the pool look; returns once it did.
+        fn look(&self, available_bytes: i64, stalled: bool) {
+            // Of 64 MiB two are to stay free.
+            let left = Left { limit_bytes: 64 << 20, available_bytes, shmem_bytes: 0 };
+            self.0.send(Some((left, stalled))).unwrap();
+            self.0.send(None).unwrap();
+        }
+    }
 
     impl Memory for Told {
-        fn wait(&mut self) -> bool {
-            let (left, stalled) = self.0.recv().ok().unzip();
+        fn wait(&mut self, _for_all: bool) -> bool {
+            let (left, stalled) = self.0.iter().flatten().next().unzip();
             self.1 = left.or(self.1);
             stalled.unwrap_or(false)
         }
@@ -387,24 +411,26 @@ mod tests {
         }
     }
 
-    /// What there is by the next look, and whether tasks wait.
-    fn told() -> (Sender<(Left, bool)>, Told) {
-        let (tell, told) = channel();
-        (tell, Told(told, None))
-    }
-
     /// A pool that gives back by what it is told, and a map of `pages` pages of a file that are all in memory.
-    fn populated(pages: u64) -> (Pool, Vm, Map, Sender<(Left, bool)>) {
+    fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
         let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
-        let (tell, machine) = told();
-        core.give_back(machine, 64 * PAGE_SIZE).unwrap();
+        let (tell, told) = sync_channel(0);
+        core.give_back(Told(told, None), 64 * PAGE_SIZE).unwrap();
         let pool = Pool { handle: Arc::new(Handle { core }) };
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
         let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
         map.populate(map.window()).unwrap();
-        (pool, vm, map, tell)
+        (pool, vm, map, Tell(tell))
+    }
+
+    fn until(pool: &Pool, what: &str, is_so: impl Fn(PoolFigures) -> bool) {
+        let began = Instant::now();
+        while !is_so(pool.figures()) {
+            assert!(began.elapsed() < Duration::from_secs(120), "{what}: {:?}", pool.figures());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]
@@ -412,31 +438,23 @@ mod tests {
         const PAGES: u64 = 1024;
         let (pool, _vm, map, tell) = populated(PAGES);
         assert_eq!(pool.figures().resident_pages, PAGES);
-        // Of 64 MiB two are to stay free: 256 pages are missing.
-        let left = |available_bytes| (Left { limit_bytes: 64 << 20, available_bytes }, false);
-        tell.send(left(1 << 20)).unwrap();
-        let until = |what: &str, is_so: &dyn Fn() -> bool| {
-            let began = std::time::Instant::now();
-            while !is_so() {
-                assert!(began.elapsed() < Duration::from_secs(120), "{what}: {:?}", pool.figures());
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        };
-        until("too little is given", &|| pool.figures().resident_pages <= PAGES - 256);
+        // 256 pages are missing.
+        tell.look(1 << 20, false);
+        until(&pool, "too little is given", |now| now.resident_pages <= PAGES - 256);
         assert_eq!(pool.figures().limit_pages, PAGES - 256);
         assert!(pool.figures().resident_pages > PAGES / 2, "more than was missing");
         // Everything can still be touched, in what is left.
         assert!(map.as_slice().iter().all(|&byte| byte == 0));
         assert!(pool.figures().resident_pages <= PAGES - 256);
-        // What is pinned makes no read fail, though more is missing than there is.
+        // The least is kept beside what is pinned, though more is missing than there is.
         let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(128))).unwrap();
-        tell.send(left(-(1 << 30))).unwrap();
-        until("it shrinks", &|| pool.figures().limit_pages == 64);
-        until("it goes", &|| pool.figures().resident_pages <= 128);
+        tell.look(-(1 << 30), false);
+        assert_eq!(pool.figures().limit_pages, 128 + 64);
+        until(&pool, "it goes", |now| now.resident_pages <= 128 + 64);
         map.populate(PageRange::new(PageIndex(500), PageIndex(516))).unwrap();
         drop(pinned);
-        (0..200).for_each(|_| tell.send(left(64 << 20)).unwrap());
-        until("it grows", &|| pool.figures().limit_pages > PAGES);
+        (0..200).for_each(|_| tell.look(64 << 20, false));
+        assert!(pool.figures().limit_pages > PAGES);
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
     }
@@ -446,24 +464,91 @@ mod tests {
     fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
         const PAGES: u64 = 1024;
         let (pool, vm, _map, tell) = populated(PAGES);
-        // Of 64 MiB two are to stay free, and are.
-        let left = Left { limit_bytes: 64 << 20, available_bytes: 2 << 20 };
-        let stall = |before| {
-            tell.send((left, true)).unwrap();
-            let began = std::time::Instant::now();
-            let is_less = || pool.figures().limit_pages < before;
-            while !is_less() || pool.figures().resident_pages > pool.figures().limit_pages {
-                assert!(began.elapsed() < Duration::from_secs(120), "{:?}", pool.figures());
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            pool.figures().limit_pages
-        };
-        let first = stall(pool.figures().limit_pages);
-        assert_eq!(first, PAGES - PAGES / 8);
-        // Nothing that went has come back; some more than the limit asks for may have gone.
-        let second = stall(first);
-        assert!((first * 3 / 4..=first * 7 / 8).contains(&second), "{second}");
-        assert!(vm.statistics().counted.pages_reclaimed >= PAGES - second);
+        // Which are idle is seen from the first look to the second.
+        tell.look(2 << 20, true);
+        assert_eq!((pool.figures().limit_pages, pool.figures().resident_pages), (u64::from(u32::MAX), PAGES));
+        tell.look(2 << 20, false);
+        assert_eq!(pool.figures().limit_pages, PAGES - PAGES / 8);
+        let resident = pool.figures().resident_pages;
+        assert!(
+            (PAGES * 3 / 4..=PAGES * 7 / 8).contains(&resident),
+            "some more, which are to be free: {resident}"
+        );
+        // Of those that are seen to be idle by now. Nothing that went has come back.
+        tell.look(2 << 20, true);
+        assert_eq!(pool.figures().limit_pages, resident - resident / 8);
+        assert!(vm.statistics().counted.pages_reclaimed >= PAGES / 8 + resident / 8);
+    }
+
+    #[test]
+    fn while_tasks_wait_what_is_used_now_and_then_stays_though_it_came_first() {
+        const PAGES: u64 = 4096;
+        let (pool, vm, map, tell) = populated(PAGES);
+        // It takes a look for each quarter of the frames.
+        for _ in 0..6 {
+            tell.look(2 << 20, true);
+            // The reclaimer unwires some frames ahead, as always where the limit is near.
+            std::thread::sleep(Duration::from_millis(20));
+            let busy = map.as_slice()[..(PAGES / 2 * PAGE_SIZE) as usize].iter();
+            assert!(busy.step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
+        }
+        assert!(pool.figures().resident_pages <= PAGES * 7 / 8, "{:?}", pool.figures());
+        let again = vm.statistics().counted.pages_read - PAGES;
+        assert!(again < 128, "{again} pages were read again, {:?}", pool.figures());
+    }
+
+    #[test]
+    fn what_is_pinned_is_looked_at_once() {
+        const PAGES: u64 = 1024;
+        let pool = Pool::new((PAGES + 64) * PAGE_SIZE).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * PAGES * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
+        let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(PAGES))).unwrap();
+        let pass = || assert!(map.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
+        let looks = || pool.core().reclaim.lock().unwrap().looks();
+        pass();
+        let (before, reclaimed) = (looks(), vm.statistics().counted.pages_reclaimed);
+        pass();
+        let (looks, reclaimed) = (looks() - before, vm.statistics().counted.pages_reclaimed - reclaimed);
+        assert!(looks as u64 <= 4 * reclaimed + PAGES, "{looks} looks for {reclaimed} frames");
+        drop(pinned);
+        pool.reclaim(2 * PAGES);
+        assert_eq!(pool.figures().resident_pages, 0);
+    }
+
+    #[test]
+    fn what_did_not_fit_into_the_list_of_arrivals_is_found_by_the_next_look() {
+        let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(64 * PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let map = vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap();
+        let touch = |page: u64| assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 0);
+        let reclaim = pool.core().reclaim.lock().unwrap();
+        for _ in 0..3 {
+            (0..32).for_each(touch);
+            object.evict(object.pages()).unwrap();
+        }
+        (32..64).step_by(2).for_each(touch);
+        drop(reclaim);
+        pool.reclaim(0);
+        assert_eq!(pool.core().reclaim.lock().unwrap().len(), 16);
+    }
+
+    /// Several threads may have put runs there since one looked.
+    #[test]
+    fn a_list_of_arrivals_that_is_more_than_half_full_is_looked_at() {
+        let pool = Pool::new(64 * PAGE_SIZE).unwrap();
+        let core = pool.core();
+        let arrivals = core.arrivals.as_ref().unwrap();
+        let run = Arrival { object: 7, range: PageRange::new(PageIndex(0), PageIndex(1)) };
+        until(&pool, "the reclaimer sleeps", |_| core.frames.is_asleep());
+        (0..=arrivals.capacity() / 2).for_each(|_| arrivals.push(run).unwrap());
+        core.arrived(run.object, run.range);
+        until(&pool, "it is called", |_| arrivals.is_empty());
     }
 
     #[test]

@@ -32,6 +32,10 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
+/// Where too few frames are idle, so many are unwired for each that lacks, since some will be touched; and for so long at most, since memory is looked at
+/// again soon.
+const WATCHED_EACH: u64 = 2;
+const MOST_WATCH: Duration = Duration::from_millis(500);
 /// Frames of the first class that could give some are unwired so many times, and looked at, before one of another class goes.
 const UNWIRINGS_OF_FIRST: u32 = 2;
 /// A page that is used again before as many frames were reclaimed as the pool holds was reclaimed too early. Time is counted in so many
@@ -73,6 +77,8 @@ struct Search {
     class: Option<usize>,
     /// When its last batch began, if it rests between batches: the one that somebody waits for does not.
     began: Option<Instant>,
+    /// Whether it takes what an earlier one unwired, and nothing else.
+    is_of_idle: bool,
 }
 
 /// The reclaimer.
@@ -102,6 +108,25 @@ pub(crate) fn work(pool: &PoolCore) {
 /// Takes up to `wanted` frames away, and unwires some ahead; gives how many went. 0 where every frame is pinned or being filled.
 pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
     Search::default().take(pool, wanted)
+}
+
+/// Takes up to `wanted` frames away that were unwired before this call and not touched since. If these are too few, unwires others for the next call. Gives how
+/// many went.
+pub(crate) fn take_idle(pool: &PoolCore, wanted: u64) -> u64 {
+    let search = || Search { began: Some(Instant::now()), is_of_idle: true, ..Search::default() };
+    let taken = search().take(pool, wanted);
+    let began = Instant::now();
+    let mut left = WATCHED_EACH * wanted.saturating_sub(taken);
+    while left > 0 && began.elapsed() < MOST_WATCH && !pool.frames.is_waited_for() {
+        let mut search = search();
+        let unwired = pool.reclaim.lock().anyway().watch(pool, &mut search, left.min(UNWIRE_MOST as u64));
+        search.let_go();
+        if unwired == 0 {
+            break;
+        }
+        left = left.saturating_sub(unwired);
+    }
+    taken
 }
 
 impl Search {
@@ -177,9 +202,11 @@ impl Reclaim {
             taken += got;
             let is_round = self.looks() - began > self.len() || self.looks() == before;
             match (got, is_round) {
-                (0, true) if forced => return taken,
+                (0, true) if forced || search.is_of_idle => return taken,
                 (0, true) => {
-                    self.find_lost(pool, search);
+                    if !pool.reclaims() {
+                        self.find_lost(pool, search);
+                    }
                     (began, forced) = (self.looks(), true);
                 }
                 (0, false) => {}
@@ -193,12 +220,16 @@ impl Reclaim {
         self.orders.iter().map(Order::len).sum()
     }
 
-    fn looks(&self) -> usize {
+    /// How many frames were looked at so far.
+    pub(crate) fn looks(&self) -> usize {
         self.orders.iter().map(Order::looks).sum()
     }
 
     /// Queues what came.
     fn drain(&mut self, pool: &PoolCore, search: &mut Search) {
+        if pool.lost.swap(0, Ordering::SeqCst) != 0 {
+            self.find_lost(pool, search);
+        }
         while let Some(arrival) = pool.next_arrival() {
             if let Some(object) = search.object(pool, arrival.object) {
                 let object = Arc::clone(object);
@@ -244,12 +275,8 @@ impl Reclaim {
         }
     }
 
-    /// Looks through the frames of all objects for what came and did not fit into the list of arrivals.
+    /// Looks through the frames of all objects for what came and did not fit into the list of arrivals, or is in none.
     fn find_lost(&mut self, pool: &PoolCore, search: &mut Search) {
-        // Where there is no list all did not fit.
-        if pool.lost.swap(0, Ordering::SeqCst) == 0 && pool.reclaims() {
-            return;
-        }
         for object in pool.alive() {
             // What was frozen is nowhere else.
             let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
@@ -276,12 +303,18 @@ impl Reclaim {
             // One that gives nothing makes room for no other.
             let class = first_class(lens);
             lens[class] = 0;
+            if search.is_of_idle && search.class.is_some_and(|first| first != class) {
+                continue;
+            }
             let (mut is_touched, mut unwirings) = (false, 0);
             loop {
                 is_touched |= self.choose_of(pool, search, class, most, forced, &mut victims);
                 if !victims.is_empty() {
                     search.class = Some(class);
                     return victims;
+                }
+                if search.is_of_idle {
+                    break;
                 }
                 // Once more where nothing that was unwired is idle, and again of the first that could give some: threads that touch all that is
                 // unwired of it at once are no reason to take from another.
@@ -328,8 +361,16 @@ impl Reclaim {
         is_touched.get()
     }
 
-    /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame.
-    fn unwire_some(&mut self, pool: &PoolCore, search: &mut Search, class: usize, most: usize) {
+    /// Unwires what goes next but one, up to about `most` frames, of each class as many as it has of all; gives how many.
+    fn watch(&mut self, pool: &PoolCore, search: &mut Search, most: u64) -> u64 {
+        let lens = self.orders.each_ref().map(|order| order.len() as u64);
+        let all = lens.iter().sum::<u64>().max(1);
+        let shares = lens.map(|len| (most * len).div_ceil(all) as usize);
+        (0..lens.len()).map(|class| self.unwire_some(pool, search, class, shares[class]) as u64).sum()
+    }
+
+    /// Unwires what goes next but one, up to `most`; fewer where somebody begins to wait for a frame. Gives how many.
+    fn unwire_some(&mut self, pool: &PoolCore, search: &mut Search, class: usize, most: usize) -> usize {
         let mut asked: Vec<Unwiring> = Vec::new();
         while asked.len() < most {
             let search_now = std::cell::RefCell::new(&mut *search);
@@ -381,6 +422,7 @@ impl Reclaim {
             order.unwired(frame, watched, now);
         }
         rest.into_iter().rev().for_each(|frame| order.put_back(frame));
+        done
     }
 
     /// Takes the frames of `victims` away; those that cannot go are queued again.
@@ -482,7 +524,7 @@ fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool, is_refused: bo
         .as_ref()
         .is_some_and(|dirty| (is_refused || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page));
     match frames.pages.idleness(page) {
-        Idleness::Missing => Look::Gone,
+        Idleness::Missing | Idleness::Pinned => Look::Gone,
         idleness if is_stuck || idleness == Idleness::Held => {
             // It is queued anew, as one that is wired.
             frames.pages.end_watch(page);

@@ -390,7 +390,7 @@ fn memory_is_given_back_when_the_program_asks() {
     let pool = Pool::new(u64::MAX).unwrap();
     let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
     let object = words(&vm, 1024);
-    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared().policy("aligned:16".parse().unwrap())).unwrap();
     (0..256).chain(512..1024).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
     assert_eq!(pool.reclaim(300), 300);
     assert_eq!(object.resident_pages(), 468);

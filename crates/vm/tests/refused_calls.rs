@@ -204,7 +204,8 @@ fn a_handler_that_cannot_map_a_page_says_so_to_who_touches_it() {
         // Its threads are those of this one.
         let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
         let object = vm.file(file.path()).unwrap();
-        let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler));
+        // All pages come by one read: the kernel would map them by itself from then on.
+        let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler).every_fault());
         let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
         let map = unless_refused(map, need, |error| matches!(error, MapError::Userfaultfd(_)))?;
         let copied = try_copy(map.address() + 3 * PAGE_SIZE, &mut [0; 8]).unwrap();

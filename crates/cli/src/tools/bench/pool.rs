@@ -40,7 +40,7 @@ pub struct Args {
         long,
         value_name = "WAYS",
         value_delimiter = ',',
-        default_value = "kernel-random,kernel,vm,vm-clusters,vm-context,vm-dont-need,vm-static,vm-unlimited"
+        default_value = "kernel-random,kernel,vm,vm-clusters,vm-default,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
     /// Threads that touch, each every so many-th page; each number has a table of its own
