@@ -308,6 +308,7 @@ mod tests {
                 seen_below: Vec::new(),
                 unseen: Vec::new(),
                 is_in_exact_order: false,
+                is_cut_short: false,
             }
         };
         let (mut observed, mut at_once) = (Vec::new(), Vec::new());
