@@ -19,7 +19,7 @@ const ROOT: u32 = 0;
 /// A piece of work takes a millisecond. One that takes longer than this waits for somebody who may never answer.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// A piece of work. It is under way until it drops what it is given.
+/// A piece of work. It is under way until it drops what it is given, or [steps aside](AtWork::step_aside).
 pub type Work = Box<dyn FnOnce(AtWork) + Send>;
 
 /// The threads, and the work of each user. Lock order: none, `state` is not held while work is lent.
@@ -48,6 +48,8 @@ struct User {
     under_way: usize,
     /// Of them, since when a thread is at each. How long it waited for one says nothing of the user.
     at_work: Vec<Instant>,
+    /// Pieces that have [stepped aside](AtWork::step_aside): each still has its thread.
+    aside: usize,
     /// The others, by [`Priority`], while as many are under way as may be.
     waiting: [VecDeque<Work>; 2],
 }
@@ -58,6 +60,11 @@ impl User {
         let slow = self.at_work.iter().filter(|began| now.saturating_duration_since(**began) > SLOW);
         slow.count() >= all
     }
+
+    /// Whether no thread is, or will be, at any piece.
+    fn is_idle(&self) -> bool {
+        self.under_way == 0 && self.aside == 0
+    }
 }
 
 impl std::fmt::Debug for User {
@@ -65,6 +72,7 @@ impl std::fmt::Debug for User {
         f.debug_struct("User")
             .field("under_way", &self.under_way)
             .field("at_work", &self.at_work)
+            .field("aside", &self.aside)
             .finish_non_exhaustive()
     }
 }
@@ -75,6 +83,13 @@ pub struct AtWork {
     crew: Arc<FairCrew>,
     uid: u32,
     began: Instant,
+}
+
+/// A piece of work that goes on although another of the same user's has taken its place, until this is dropped.
+#[derive(Debug)]
+pub struct Aside {
+    crew: Arc<FairCrew>,
+    uid: u32,
 }
 
 impl FairCrew {
@@ -162,7 +177,7 @@ impl FairCrew {
                 .find_map(|priority| user.waiting[priority as usize].pop_front());
             let Some(next) = next else {
                 user.under_way -= 1;
-                if user.under_way == 0 {
+                if user.is_idle() {
                     state.users.remove(&uid);
                 }
                 return;
@@ -181,6 +196,33 @@ impl AtWork {
         let began = Instant::now();
         crew.state.lock().anyway().users.entry(uid).or_default().at_work.push(began);
         Self { crew, uid, began }
+    }
+
+    /// Gives up the place of this piece of work, which is about to wait for another of the same user's: what waits for a place is done meanwhile.
+    ///
+    /// # Errors
+    /// The place is kept where as many pieces of the user have stepped aside as may be under way: each has a thread.
+    pub fn step_aside(self) -> Result<Aside, Self> {
+        let has_room = {
+            let mut state = self.crew.state.lock().anyway();
+            let user = state.users.entry(self.uid).or_default();
+            let has_room = user.aside < self.crew.max_of(self.uid);
+            user.aside += usize::from(has_room);
+            has_room
+        };
+        if has_room { Ok(Aside { crew: self.crew.clone(), uid: self.uid }) } else { Err(self) }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let mut state = self.crew.state.lock().anyway();
+        if let Some(user) = state.users.get_mut(&self.uid) {
+            user.aside -= 1;
+            if user.is_idle() {
+                state.users.remove(&self.uid);
+            }
+        }
     }
 }
 
@@ -239,6 +281,39 @@ mod tests {
         let again = gated(&began, 41).1;
         assert!(crew.lend(7, Priority::Start, again));
         assert_eq!(next(&begun), 41);
+    }
+
+    /// As starts do that wait for a look at files of the same process, which hangs.
+    #[test]
+    fn a_user_whose_work_all_waits_aside_takes_no_thread_of_another_user() {
+        let crew = Arc::new(FairCrew::new("test", 8));
+        let (began, begun) = channel();
+        let gates: Vec<_> = (0..20)
+            .map(|what| {
+                let ((gate, closed), began) = (channel::<()>(), began.clone());
+                let waits = move |at_work: AtWork| {
+                    let _place = at_work.step_aside();
+                    began.send(what).unwrap();
+                    let _ = closed.recv();
+                };
+                assert!(crew.lend(7, Priority::Start, Box::new(waits)));
+                gate
+            })
+            .collect();
+        let mut waiting: Vec<_> = (0..2 * OF_A_USER_MAX).map(|_| next(&begun)).collect();
+        waiting.sort_unstable();
+        assert_eq!(waiting, [0, 1, 2, 3]);
+        for other in 100..120 {
+            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
+            assert_eq!(next(&begun), other);
+        }
+        drop(gates);
+        assert!((4..20).all(|_| next(&begun) < 20));
+        let until = Instant::now() + PATIENCE;
+        while !crew.state.lock().anyway().users.is_empty() {
+            assert!(Instant::now() < until, "{crew:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

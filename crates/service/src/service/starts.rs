@@ -14,6 +14,7 @@ use prepage_trace::now_ns;
 
 use super::Service;
 use crate::crew::Priority;
+use crate::fair_crew::AtWork;
 use crate::fetches::{Done, Start};
 use crate::gains::Followed;
 use crate::known::Known;
@@ -53,9 +54,10 @@ impl Service {
         // A process that is over by the time that it is looked at has needed nothing either.
         let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
         let start = move |look| {
-            let look = Cell::new(Some(look));
-            let next = service.fetch_for(pid, file, &|| drop(look.take()));
-            drop(look);
+            let place = Cell::new(Some(Err(look)));
+            let gives_way = || place.set(place.take().map(|kept| kept.or_else(AtWork::step_aside)));
+            let next = service.fetch_for(pid, file, &gives_way);
+            drop(place);
             if !matches!(next, Next::Observe(..)) {
                 drop(service.learner.take_expected(pid));
             }
