@@ -17,7 +17,7 @@ use prepage_trace::now_ns;
 
 /// What one takes whatever is in it: itself, and its places in the maps that it is found by.
 const OWN_BYTES: u64 = 1024;
-/// So many observations in a row are begun because it has changed. Where none of them gets a new profile, the next ones would not either.
+/// So many observations in a row that are begun because it has changed may show nothing: the next ones would not either.
 const TRIES_MAX: u8 = 3;
 
 /// A profile in memory, shared by the threads that fetch.
@@ -47,7 +47,7 @@ pub struct Known {
     changed: Mutex<Vec<(String, Fingerprint)>>,
     /// Atomic; set once.
     has_changed: AtomicBool,
-    /// Atomic: observations that were begun.
+    /// Atomic: observations that have shown nothing.
     tries: AtomicU8,
     /// Atomic: when it was last looked for, on the clock of [`now_ns`].
     used_ns: AtomicU64,
@@ -169,10 +169,14 @@ impl Known {
         self.is_change_due() && self.past.history.rest == 0
     }
 
-    /// A start of it is observed. Returns the files that were found to hold something else.
-    pub fn take_changes(&self) -> Vec<(String, Fingerprint)> {
-        let _ = self.tries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tries| tries.checked_add(1));
+    /// The files that were found to hold something else.
+    pub fn changes(&self) -> Vec<(String, Fingerprint)> {
         self.changed.lock().anyway().clone()
+    }
+
+    /// A start of it was observed, and showed nothing.
+    pub fn note_in_vain(&self) {
+        let _ = self.tries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tries| tries.checked_add(1));
     }
 
     /// Whether it was learned from a moment ago, or a start of it was drawn for that. By a clock that was ahead it may have been in the future.
@@ -322,7 +326,7 @@ mod tests {
             }
             // Each tenth start is of the sample.
             if known.as_ref().is_none_or(|known| known.is_change_due() || start % 10 == 0) {
-                let changed = known.as_ref().map(Known::take_changes).unwrap_or_default();
+                let changed = known.as_ref().map(Known::changes).unwrap_or_default();
                 let shown = Shown { observation: Some(seen(start)), changed, ..Shown::default() };
                 persist(&stores, &key, Layer::User, &shown).unwrap();
                 observed.push(start);
@@ -341,7 +345,7 @@ mod tests {
         known.mark_as_changed(vec![("/data".into(), Fingerprint::BuildId(vec![1]))]);
         let due = [(); 5].map(|()| {
             let is_due = known.is_change_due();
-            known.take_changes();
+            known.note_in_vain();
             is_due
         });
         assert_eq!(due, [true, true, true, false, false]);

@@ -116,6 +116,11 @@ impl Observed {
         hanging < HANGING_MAX && self.all.len() - hanging < OBSERVED_MAX
     }
 
+    /// Whether nothing is observed, but by observations that hang.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.all.len() == self.hanging(now).count()
+    }
+
     /// The number of a permit for a start of user `uid`, if there is room. A user of whom one hangs is not waited for once more.
     fn take(&mut self, uid: u32, now: Instant) -> Option<u64> {
         if !self.has_room(now) || self.hanging(now).any(|other| other == uid) {
@@ -395,7 +400,7 @@ impl Permit {
     /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
     /// rights into the user's.
     /// What is `known` of the program decides nothing but which of its files are learned anew.
-    pub fn learn(&self, process: &Process, known: Option<&Known>, watch: &Watch) {
+    pub fn learn(self, process: &Process, known: Option<&Known>, watch: &Watch) {
         // Programs stand still for a moment when they are observed. Whoever stops or kills the service then leaves them so.
         let observe = || {
             let _ = rustix::thread::set_name(c"observe");
@@ -403,11 +408,14 @@ impl Permit {
             of_this_process().as_nanos() as u64
         };
         let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
-        self.learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
-        self.learner.spend(spent_ns);
+        let learner = self.learner.clone();
+        learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
+        learner.spend(spent_ns);
+        drop(self);
         // An observation takes up to 26 MB for seconds, and the service stays. That takes a while in which nobody else may allocate: programs
         // that stand still for another observation would wait for it.
-        if self.learner.observed().all.len() == 1 {
+        let is_idle = learner.observed().is_idle(Instant::now());
+        if is_idle {
             prepage_sys::heap::give_back();
         }
     }
@@ -419,7 +427,11 @@ impl Permit {
             drop(learner.take_expected(pid));
             return learner.refused.note(uid, key, Instant::now());
         }
-        let changed = known.map(Known::take_changes).unwrap_or_default();
+        let note_in_vain = || {
+            learner.note_in_vain(key);
+            known.into_iter().for_each(Known::note_in_vain);
+        };
+        let changed = known.map(Known::changes).unwrap_or_default();
         let (Ok(until), Ok(stop), Ok(service)) = (
             Until::ended_or(pid, WINDOW),
             learner.stop.as_fd().try_clone_to_owned(),
@@ -434,7 +446,7 @@ impl Permit {
         let mut opens = StartOpens::follow(process, watch, names, spent_max);
         let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
         let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
-        let Ok(observer) = Observer::attach(pid, &options) else { return learner.note_in_vain(key) };
+        let Ok(observer) = Observer::attach(pid, &options) else { return note_in_vain() };
         let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
         let mut observation = observer.follow_with(&until, &mut opens);
         let is_whole = learner.is_whole(&observation);
@@ -450,8 +462,10 @@ impl Permit {
         if observation.files.is_empty() {
             if has_files {
                 learner.refused.note(uid, key, Instant::now());
+                learner.note_in_vain(key);
+            } else {
+                note_in_vain();
             }
-            learner.note_in_vain(key);
             return learner.counters.observed.count();
         }
         let shown = Shown { observation: Some(observation), changed, ..Shown::default() };
@@ -605,6 +619,7 @@ mod tests {
         assert_eq!(observed.take(10, later), None);
         let end = later + WINDOW + 2 * HANGS_AFTER;
         assert_eq!(observed.take(10, end), None, "too many hang");
+        assert!(observed.is_idle(end) && !observed.is_idle(later));
         let first = *observed.all.keys().min().unwrap();
         observed.all.remove(&first);
         assert!(observed.take(10, end).is_some());
