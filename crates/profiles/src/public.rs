@@ -87,15 +87,24 @@ pub fn is_of_root(path: &Path) -> bool {
 
 /// The same of user `uid`, who is root in a container.
 pub fn is_of(uid: u32, path: &Path) -> bool {
-    let is_of_root = |one: &Path| match root::metadata(one) {
-        Ok(metadata) => metadata.uid() == uid && metadata.mode() & 0o022 == 0,
-        Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    first_of_others(uid, path).is_none()
+}
+
+/// The first on the way to `path`, or that itself, by which others than user `uid` decide what lies there.
+pub fn first_of_others(uid: u32, path: &Path) -> Option<PathBuf> {
+    let is_of_others = |one: &&Path| match root::metadata(one) {
+        Ok(metadata) => metadata.uid() != uid || metadata.mode() & 0o022 != 0,
+        Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
     };
-    // From the top, so that only root's links are followed.
+    // From the top, so that only the user's links are followed.
     let on_the_way: Vec<&Path> = path.ancestors().collect();
-    on_the_way.into_iter().rev().all(|one| {
+    on_the_way.into_iter().rev().find_map(|one| {
+        if is_of_others(&one) {
+            return Some(one.to_owned());
+        }
         // Where it leads counts, too.
-        is_of_root(one) && root::canonicalize(one).map_or(true, |real| real.ancestors().all(is_of_root))
+        let real = root::canonicalize(one).ok()?;
+        real.ancestors().find(is_of_others).map(Path::to_owned)
     })
 }
 
@@ -269,10 +278,12 @@ mod tests {
         fs::write(path("file"), "").unwrap();
         assert!(is_of_root(&path("file")) && is_of_root(&path("none")));
         assert!(!is_of_root(&path("link")) && !is_of_root(&path("link/name")));
+        assert_eq!(first_of_others(0, &path("link/name")), Some("/var/tmp".into()));
         for (mode, owner) in [(0o664, 0), (0o646, 0), (0o644, 65534)] {
             fs::set_permissions(path("file"), fs::Permissions::from_mode(mode)).unwrap();
             std::os::unix::fs::chown(path("file"), Some(owner), None).unwrap();
             assert!(!is_of_root(&path("file")), "{mode:o}");
+            assert_eq!(first_of_others(0, &path("file")), Some(path("file")));
         }
     }
 

@@ -23,9 +23,8 @@ const SECTION: &str = "[Desktop Entry]";
 pub fn enable(name: &str, starter: &Path) -> Result<()> {
     let own = own_directory()?;
     let mut made = 0;
-    for original in originals(&own) {
+    for (original, text) in originals() {
         let Some(file) = original.file_name() else { continue };
-        let Ok(text) = fs::read_to_string(&original) else { continue };
         let copy = own.join(file);
         let old = fs::read_to_string(&copy).unwrap_or_default();
         let mut names = programs(&old);
@@ -202,18 +201,18 @@ fn own_directory() -> Result<PathBuf> {
     Ok(data.context("HOME is not set: no place for .desktop files")?.join("applications"))
 }
 
-/// The system's .desktop files, those preferred first; each name once.
-fn originals(own: &Path) -> Vec<PathBuf> {
+/// The system's .desktop files with their text, those preferred first; each name once. Copies are passed over, of whomever: root's stand before the files
+/// that they are copies of.
+fn originals() -> Vec<(PathBuf, String)> {
     let directories = std::env::var_os("XDG_DATA_DIRS").filter(|value| !value.is_empty());
     let directories = directories.unwrap_or_else(|| "/usr/local/share:/usr/share".into());
-    let mut found: Vec<PathBuf> = Vec::new();
+    let mut found: Vec<(PathBuf, String)> = Vec::new();
     for directory in std::env::split_paths(&directories).map(|data| data.join("applications")) {
-        if directory == own {
-            continue;
-        }
         for file in files_in(&directory) {
-            if found.iter().all(|known| known.file_name() != file.file_name()) {
-                found.push(file);
+            // One that cannot be read starts nothing; desktops prefer it all the same.
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            if !is_copy(&text) && found.iter().all(|(known, _)| known.file_name() != file.file_name()) {
+                found.push((file, text));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Where the `prepage` binary is, which starts programs.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -26,10 +27,15 @@ pub fn starter() -> Result<PathBuf> {
 /// # Errors
 /// Where somebody else may write to it or to a directory on the way.
 pub fn check_is_of_root(binary: &Path) -> Result<()> {
-    if !rustix::process::geteuid().is_root() || public::is_of_root(binary) {
+    if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let what = format!("others than root may replace {}, or a directory above it", binary.display());
+    let Some(at) = public::first_of_others(0, binary) else { return Ok(()) };
+    let by = match at.metadata() {
+        Ok(found) => format!("owner {}, mode {:04o}", found.uid(), found.mode() & 0o7777),
+        Err(error) => error.to_string(),
+    };
+    let what = format!("others than root may replace {}: {} ({by})", binary.display(), at.display());
     let remedy = "sudo make install, or for it and the directories above it: chown root, chmod go-w";
     Err(Remedied::new(what, remedy).into())
 }
