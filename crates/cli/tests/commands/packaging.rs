@@ -155,6 +155,27 @@ fn purging_empties_what_is_mounted_and_takes_its_own_from_where_a_link_leads() {
     assert_eq!(left, "lib/other\nlib/volume\nlib/volume/x\nlib/volume/x/y\n", "what is of others stays");
 }
 
+/// Links in PATH are passed over by shells where they lead to nothing. Desktops show no other entry than root's copy.
+#[test]
+fn menu_entries_that_start_the_package_go_with_it() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "find"]) {
+        return;
+    }
+    let before = "for place in /var/lib /var/cache /run /usr/local; do mount -t tmpfs none $place; done\n\
+        mkdir -p /usr/local/share/applications; cd /usr/local/share/applications\n\
+        printf 'X-Prepage-Copy-Of=x\\nExec=/usr/bin/prepage run -- x\\n' >copy.desktop\n\
+        printf 'X-Prepage-Copy-Of=x\\nExec=/usr/local/bin/prepage run -- x\\n' >of-another.desktop; echo Exec=x >own.desktop";
+    for (args, expected) in [
+        ("upgrade", "copy.desktop\nof-another.desktop\nown.desktop\n"),
+        ("remove", "of-another.desktop\nown.desktop\n"),
+        ("purge", "of-another.desktop\nown.desktop\n"),
+    ] {
+        let stubs = ["deb-systemd-helper", "systemctl"];
+        let (_, left) = script("postrm", args, &stubs, before, "ls /usr/local/share/applications");
+        assert_eq!(left, expected, "{args}");
+    }
+}
+
 #[test]
 fn removing_the_package_stops_its_own_units_alone() {
     if !has(Need::Root) || !has(Need::Mounts) || !has_tools(&["unshare", "sed"]) {
