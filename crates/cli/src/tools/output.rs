@@ -1,9 +1,11 @@
 //! Files that commands write, and standard output. Errors of writing name what could not be written.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, LineWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,7 @@ where
         return fill(&mut Named { file: File::create(path).with_context(context)?, name: &name });
     }
     // What a link points to is replaced, not the link, and made where it is missing.
-    let path = &led_to(path);
+    let path = &led_to(path).with_context(context)?;
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     // A directory may be one to put files in and not to list.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,12 +53,29 @@ where
 }
 
 /// Where `path` leads, as far as links go.
-fn led_to(path: &Path) -> PathBuf {
+///
+/// # Errors
+/// ELOOP where there are too many links, EACCES where somebody else may have put one there: as where the kernel follows links with
+/// fs.protected_symlinks (proc_sys_fs(5)).
+fn led_to(path: &Path) -> Result<PathBuf, Errno> {
     /// The kernel follows no more (path_resolution(7)).
     const LINKS_MAX: usize = 40;
-    let next = |path: &PathBuf| Some(path.parent()?.join(fs::read_link(path).ok()?));
-    let all = std::iter::successors(Some(path.to_owned()), next);
-    all.take(LINKS_MAX).last().unwrap_or_else(|| path.to_owned())
+    let mut path = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Whoever writes there says why that fails.
+        let Ok(link) = rustix::fs::open(&path, flags, Mode::empty()) else { return Ok(path) };
+        let Ok(to) = rustix::fs::readlinkat(&link, "", Vec::new()) else { return Ok(path) };
+        let owner = rustix::fs::fstat(&link)?.st_uid;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = rustix::fs::stat(parent)?;
+        let is_shared = directory.st_mode & 0o1002 == 0o1002;
+        if is_shared && owner != rustix::process::geteuid().as_raw() && owner != directory.st_uid {
+            return Err(Errno::ACCESS);
+        }
+        path = parent.join(OsStr::from_bytes(to.to_bytes()));
+    }
+    Err(Errno::LOOP)
 }
 
 /// Writes a new file in the temporary directory, where others may write too, with `write`: under a name that begins with `begin`, ends with `end`,
@@ -220,7 +239,10 @@ pub fn tell(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+
     use prepage_prefetch::learn::LearnError;
+    use prepage_testing::{Need, has};
 
     use super::*;
 
@@ -232,5 +254,49 @@ mod tests {
         // Its process was killed while it waited to begin.
         let not_begun = LearnError::Start { program: "cat".into(), source: broken() };
         assert!(!is_unread(&not_begun.into()));
+    }
+
+    fn written(path: &Path) -> Result<(), Option<i32>> {
+        let written = replace(path, |file| file.write_all(b"new"));
+        written.map_err(|error| error.downcast_ref::<Errno>().map(|error| error.raw_os_error()))
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_written_and_links_that_lead_nowhere_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (link, to) in [("first", "second"), ("second", "made"), ("round", "and"), ("and", "round")] {
+            symlink(to, path(link)).unwrap();
+        }
+        assert_eq!(written(&path("first")), Ok(()));
+        assert_eq!(fs::read(path("made")).unwrap(), b"new");
+        assert!(path("first").is_symlink() && path("second").is_symlink());
+        assert_eq!(written(&path("round")), Err(Some(Errno::LOOP.raw_os_error())));
+    }
+
+    /// As in /tmp, where anybody may put a link to a file that root is to make.
+    #[test]
+    fn a_link_that_somebody_else_put_where_everybody_may_is_not_followed() {
+        if !has(Need::Root) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mode = |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        symlink(path("made"), path("link")).unwrap();
+        let outcome = || {
+            let written = written(&path("link"));
+            written.map(|()| fs::remove_file(path("made")).unwrap())
+        };
+        mode(0o1777);
+        assert_eq!(outcome(), Ok(()), "it is root's own");
+        lchown(path("link"), Some(54321), None).unwrap();
+        assert_eq!(outcome(), Err(Some(Errno::ACCESS.raw_os_error())));
+        assert!(!path("made").exists());
+        mode(0o777);
+        assert_eq!(outcome(), Ok(()), "everybody may write there anyway");
+        mode(0o1777);
+        lchown(directory.path(), Some(54321), None).unwrap();
+        assert_eq!(outcome(), Ok(()), "whose directory it is");
     }
 }
