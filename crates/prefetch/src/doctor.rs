@@ -111,7 +111,7 @@ fn configuration(config: &Config) -> Check {
     let found: Vec<String> = off.chain(mistakes).collect();
     let name = "configuration";
     match &found[..] {
-        [] => check(name, State::Ok, "nothing is switched off", None),
+        [] => check(name, State::Ok, "prefetching and learning are on", None),
         found => check(name, State::Limited, found.join("; "), Some("prepage config")),
     }
 }
@@ -356,6 +356,24 @@ mod tests {
         let too_old = OpenError::TooOld { missing: "poison", needs: "6.6" };
         let found = served(Err(OpenError::NotPermitted), Err(too_old));
         assert_eq!(found.remedy.as_deref(), Some("use Linux 6.6 or newer"), "{found:?}");
+    }
+
+    #[test]
+    fn what_the_configuration_switches_off_and_its_mistakes_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        let looked = |text: &str| {
+            fs::write(&path, text).unwrap();
+            configuration(&Config::default().and(&path))
+        };
+        // Of what else may be off it says nothing.
+        let on = looked("predict = no\nhold-outs = no\n");
+        assert_eq!((on.state, &*on.found, on.remedy), (State::Ok, "prefetching and learning are on", None));
+        let off = looked("enabled = no\nlern = no\nlearn = no\n");
+        for part in ["enabled = no (", "learn = no (", "config:3)", "no such key: `lern`"] {
+            assert!(off.found.contains(part), "{off:?}");
+        }
+        assert_eq!((off.state, off.remedy.as_deref()), (State::Limited, Some("prepage config")));
     }
 
     #[test]
