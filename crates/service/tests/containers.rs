@@ -222,13 +222,17 @@ fn what_may_not_be_kept_of_a_container_is_not_observed() {
     let Some(image) = Image::new() else { return };
     std::os::unix::fs::chown(image.below(&image.program()), Some(54321), None).unwrap();
     let service = Prepaged::start(&image.place, &[]);
-    for _ in 0..3 {
+    let start = |_| {
         let before = service.count("unknown");
-        let _container = image.run("", &image.program());
+        let container = image.run("", &image.program());
         service.wait_until("it is looked at", || service.count("unknown") > before);
-    }
-    // What is observed is counted at the end of its observation.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+        container
+    };
+    let containers: Vec<_> = (0..3).map(start).collect();
+    // Long enough for an observation to begin; it ends with its program, and is counted then.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    drop(containers);
+    std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(["observed", "not_kept"].map(|count| service.count(count)), [0, 0]);
 }
 

@@ -378,18 +378,21 @@ fn of_a_user_who_has_no_place_for_profiles_one_start_is_observed_however_program
     };
     // One that ends before it is observed says nothing.
     service.wait_until("it is observed", || {
+        let observed = service.count("observed");
         drop(start("own"));
         (0..100).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            service.count("not_kept") > 0
+            service.count("not_kept") > 0 && service.count("observed") > observed
         })
     });
-    let observed = service.count("observed");
-    for name in ["own", "another", "third"] {
-        drop(start(name));
-    }
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!((service.count("observed"), service.count("not_kept")), (observed, 1));
+    let counts = || ["observed", "not_kept"].map(|count| service.count(count));
+    let before = counts();
+    let running: Vec<_> = ["own", "another", "third"].into_iter().map(start).collect();
+    // Long enough for an observation to begin; it ends with its program.
+    std::thread::sleep(Duration::from_secs(1));
+    drop(running);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(counts(), before);
 }
 
 /// What one user has put there is not for all others to read.
@@ -746,21 +749,28 @@ fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
         service.wait_until(what, || {
             let observed = service.count("observed");
             let _running = Running::start(&program);
-            service.wait_until("it is observed", || service.count("observed") > observed);
-            service.count(count) > before
+            // A signal ends pauses a little later: then a start has come too early.
+            (0..100).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                service.count(count) > before && service.count("observed") > observed
+            })
         });
     };
     start_until(&service, "nothing can be kept", "not_kept");
     assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
     // Nor is it observed again and again.
     let observed = service.count("observed");
-    for _ in 0..3 {
+    let start = |_| {
         let starts = service.count("starts");
-        let _running = Running::start(&program);
+        let running = Running::start(&program);
         service.wait_until("it is looked at", || service.count("starts") > starts);
-    }
-    // What is observed is counted at the end of its observation, and that of a start that is killed has come.
-    std::thread::sleep(Duration::from_secs(2));
+        running
+    };
+    let running: Vec<_> = (0..3).map(start).collect();
+    // Long enough for an observation to begin; it ends with its program, and is counted then.
+    std::thread::sleep(Duration::from_secs(1));
+    drop(running);
+    std::thread::sleep(Duration::from_secs(1));
     assert_eq!(service.count("observed"), observed);
     fs::remove_file(&filler).unwrap();
     drop(file);

@@ -179,7 +179,16 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
 /// To bring it in takes a while, and its pages are of use to whoever has started it.
 #[test]
 fn what_is_started_while_it_is_brought_in_counts_as_started() {
-    let Some(directory) = on_a_disk() else { return };
+    // On a busy machine it may be over before anything is started.
+    let until = Instant::now() + PATIENCE;
+    while !is_started_while_it_is_brought_in() {
+        assert!(Instant::now() < until, "it is over before anything is started");
+    }
+}
+
+/// Whether it was still being brought in when it was started, which then counts. Also where that cannot be tried.
+fn is_started_while_it_is_brought_in() -> bool {
+    let Some(directory) = on_a_disk() else { return true };
     let directory = directory.path().canonicalize().unwrap();
     let idle = Idle { after: Duration::from_secs(1), ..idle_in(&directory) };
     let what = what("program");
@@ -209,17 +218,21 @@ fn what_is_started_while_it_is_brought_in_counts_as_started() {
     idle.state.lock().anyway().brought.push(Entry { is_whole: false, ..begun });
     evict(second.0.as_fd(), PATIENCE).unwrap();
     let is_there = || !idle.state.lock().anyway().brought.is_empty();
-    std::thread::scope(|scope| {
+    let is_in_time = std::thread::scope(|scope| {
         // It looks at the disk for a while before it reads.
         let bringing = scope.spawn(|| idle.bring(7, what.clone(), &reading, &Arc::default()));
         while is_there() && !bringing.is_finished() {
             std::thread::yield_now();
         }
-        assert!(!bringing.is_finished(), "it is over before anything is started");
+        let is_in_time = !bringing.is_finished();
         idle.note_start(7, &what);
         idle.give_way();
+        is_in_time
     });
-    let state = idle.state.lock().anyway();
-    assert!(state.brought[0].started.is_some() && state.bringing.is_empty(), "{state:?}");
-    assert_eq!(idle.counters.predicted_starts.get(), 1);
+    if is_in_time {
+        let state = idle.state.lock().anyway();
+        assert!(state.brought[0].started.is_some() && state.bringing.is_empty(), "{state:?}");
+        assert_eq!(idle.counters.predicted_starts.get(), 1);
+    }
+    is_in_time
 }
