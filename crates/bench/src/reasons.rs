@@ -76,7 +76,7 @@ pub fn reason(facts: &Facts, one: &Shown) -> String {
                 1 + run.faults.windows(2).take_while(|pair| pair[0].page <= pair[1].page).count();
             let sweeps = match run.faults.len().saturating_sub(first_sweep) {
                 0 => "Only the first of the 4096 sweeps faults.".to_owned(),
-                later => format!("{} came behind the first of the 4096 sweeps.", counted(later, "fault")),
+                later => format!("{} came after the first of the 4096 sweeps.", counted(later, "fault")),
             };
             format!(
                 "The pages are touched in the order of the sequential run, but one at every access instead of one in 4096, so that the disk can fall behind. Touches of pages whose read had not begun are \
@@ -177,6 +177,6 @@ mod tests {
             assert!(of(first).ends_with("Only the first of the 4096 sweeps faults."), "{}", of(first));
         }
         let told = of(&[0, 16, 63, 3, 5, 1]);
-        assert!(told.ends_with("3 faults came behind the first of the 4096 sweeps."), "{told}");
+        assert!(told.ends_with("3 faults came after the first of the 4096 sweeps."), "{told}");
     }
 }

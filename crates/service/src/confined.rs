@@ -61,7 +61,7 @@ const REFUSED: &[&[i64]] = &[
 const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_mknod, libc::SYS_modify_ldt];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
-/// What makes a process look at other mounts, processes, users and so on than this one. One more there is of clone3(2) alone.
+/// What makes a process look at other mounts, processes, users and so on than this one. CLONE_NEWTIME exists only for clone3(2) and unshare(2).
 const NEW_NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS

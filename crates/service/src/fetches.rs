@@ -494,7 +494,7 @@ impl Fetches {
     }
 
     /// The readers of the `device` that files were seen to lie on. What number a profile has `learned` for it says little: after a boot it is another one's,
-    /// and users write what they like into theirs. Where no file was opened it tells which of the devices is meant that have readers.
+    /// and users write what they like into theirs. Where no file was opened, the learned number is used only if that device already has readers.
     fn readers_on(&self, device: Option<u64>, learned: u64) -> Arc<FairCrew> {
         let is_there = || self.readers.lock().anyway().contains_key(&learned);
         self.readers_of(device.unwrap_or_else(|| if is_there() { learned } else { 0 }))
@@ -532,7 +532,7 @@ impl Fetches {
                 one.engine.cancel();
                 one.is_cut_short = true;
             }
-            // It may have been cancelled by whom it is no use to, or by itself.
+            // It may have been cancelled by `cancel`, or because memory was short.
             if is_too_long || one.has_begun && one.engine.wait_for(Duration::ZERO) {
                 one.stopped_at.get_or_insert(now);
             }
