@@ -131,7 +131,7 @@ struct Handle {
 /// never by faults, and before any other lock.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
-    /// (c) The how manieth pool of this process it is.
+    /// (c) Its number in its process, counted from 1 in the order in which pools were made.
     pub(crate) number: u64,
     pub(crate) frames: FrameCount,
     /// Runs of pages that came; `None` where no frame is ever reclaimed.
