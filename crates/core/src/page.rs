@@ -92,8 +92,8 @@ impl PageRange {
     }
 
     /// Whether a page lies in both ranges.
-    pub const fn overlaps(self, other: Self) -> bool {
-        self.start.0 < other.end.0 && other.start.0 < self.end.0
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start.max(other.start) < self.end.min(other.end)
     }
 
     /// The pages in ascending order.
@@ -111,6 +111,17 @@ mod tests {
         assert_eq!(PageRange::covering(4095, 2), PageRange::new(PageIndex(0), PageIndex(2)));
         assert_eq!(PageRange::covering(4096, 4096), PageRange::new(PageIndex(1), PageIndex(2)));
         assert!(PageRange::covering(5000, 0).is_empty());
+    }
+
+    #[test]
+    fn an_empty_range_overlaps_nothing() {
+        let range = |start, end| PageRange::new(PageIndex(start), PageIndex(end));
+        assert!(range(0, 3).overlaps(range(2, 4)) && range(1, 2).overlaps(range(0, 3)));
+        for (range, other) in
+            [(range(0, 2), range(2, 4)), (range(0, 4), range(2, 2)), (range(2, 2), range(2, 2))]
+        {
+            assert!(!range.overlaps(other) && !other.overlaps(range), "{range:?} {other:?}");
+        }
     }
 
     #[test]

@@ -472,7 +472,7 @@ fn with_pages(mut file: ObservedFile, pages: RankedUses) -> Option<ObservedFile>
                 last.rank = last.rank.min(rank);
             }
             _ => file.pages.push(UsedPages {
-                range: PageRange::new(PageIndex(page), PageIndex(page + 1)),
+                range: PageIndex(page).alone(),
                 rank,
                 by_read: used.by_read,
                 is_sure: used.is_sure,

@@ -250,8 +250,7 @@ impl Queue {
 /// How long the device takes to read `page`; `None` where the page was in memory, or on its way. What this thread waits for a processor
 /// afterwards does not count, where the kernel tells.
 fn time_to_read(file: &File, page: PageIndex) -> Option<Duration> {
-    let is_cached = cached_pages(file.as_fd(), PageRange::new(page, PageIndex(page.0 + 1)))
-        .is_ok_and(|cached| cached > 0);
+    let is_cached = cached_pages(file.as_fd(), page.alone()).is_ok_and(|cached| cached > 0);
     let queued_before = queued();
     let began = Instant::now();
     let read = rustix::io::pread(file, &mut [0u8; 1], page.offset_bytes());

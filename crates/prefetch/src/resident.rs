@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use prepage_core::{PageIndex, PageRange};
+use prepage_core::PageIndex;
 use prepage_sys::cachestat::cached_pages;
 use prepage_sys::file_system::{BTRFS, TMPFS, kind_of};
 use prepage_sys::mapping::are_resident;
@@ -60,15 +60,11 @@ pub(crate) fn are_at_hand(file: &File, pages: &[PageIndex]) -> bool {
 
 /// Whether the kernel counts `page` among those in memory; `None` where its count says nothing.
 fn counted(file: &File, page: PageIndex) -> Option<bool> {
-    match cached_pages(file.as_fd(), one(page)) {
+    match cached_pages(file.as_fd(), page.alone()) {
         Ok(1..) => Some(true),
         Ok(0) if has_pages(file) => Some(false),
         _ => None,
     }
-}
-
-fn one(page: PageIndex) -> PageRange {
-    PageRange::new(page, PageIndex(page.0 + 1))
 }
 
 /// Whether what is in memory of `file` is in the page cache. What lies in memory itself (DAX) is not.
@@ -89,7 +85,7 @@ fn answers_without_waiting(file: &File, page: PageIndex) -> Option<bool> {
     let (began, before) = (Instant::now(), bytes_read_by_this_thread());
     match read(file, page, ReadWriteFlags::NOWAIT) {
         // Overlayfs. Whoever counts as the owner may ask of the pages of the file below.
-        Err(Errno::OPNOTSUPP) => are_resident(file.as_fd(), one(page)),
+        Err(Errno::OPNOTSUPP) => are_resident(file.as_fd(), page.alone()),
         Err(_) => Some(false),
         Ok(_) => {
             let is_at_once = began.elapsed() < AT_ONCE;

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
-use prepage_core::{PageIndex, PageRange};
 use prepage_observe::Follower;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::identity::{identity_of, open_to_read};
@@ -149,7 +149,7 @@ impl StartOpens {
                 gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
                 for page in used {
                     let inode = (identity.device, identity.inode);
-                    sightings.read(*time_ns, path, inode, PageRange::new(page, PageIndex(page.0 + 1)));
+                    sightings.read(*time_ns, path, inode, page.alone());
                 }
             }
         }

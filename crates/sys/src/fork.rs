@@ -249,8 +249,9 @@ pub fn end_children_with_this() -> io::Result<()> {
     without_forks(|| {
         if MADE_BY.load(Ordering::Relaxed) != generation {
             let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-            let write = rustix::io::fcntl_dupfd_cloexec(&write, far_above(write.as_raw_fd()))?;
-            // Both stay open as long as the process. What a child had of its parent's stays its own.
+            let from = far_above(write.as_raw_fd());
+            let write = rustix::io::fcntl_dupfd_cloexec(&write, from).unwrap_or(write);
+            // This process has both ends until it ends. What a child had of its parent's stays its own.
             LIFELINE[0].store(read.into_raw_fd(), Ordering::SeqCst);
             LIFELINE[1].store(write.into_raw_fd(), Ordering::SeqCst);
             MADE_BY.store(generation, Ordering::Relaxed);
@@ -340,6 +341,8 @@ extern "C" fn after_fork_in_child() {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, Rlimit};
+
     use super::*;
     use crate::forked::Forked;
 
@@ -360,6 +363,19 @@ mod tests {
         });
         let limit = std::time::Duration::from_secs(60);
         assert_eq!(told.recv_timeout(limit), Ok(Some(7)), "it waits for the lock");
+    }
+
+    #[test]
+    fn without_a_higher_number_the_end_of_the_pipe_stays_where_it_is() {
+        let child = Forked::new(|| {
+            let (_, end) = rustix::pipe::pipe().unwrap();
+            let only = Some(end.as_raw_fd() as u64 + 1);
+            drop(end);
+            let limit = rustix::process::getrlimit(Resource::Nofile);
+            rustix::process::setrlimit(Resource::Nofile, Rlimit { current: only, ..limit }).unwrap();
+            i32::from(end_children_with_this().is_err())
+        });
+        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl FileMapping {
     /// # Errors
     /// EFAULT where there is no such page, ENODEV where the file system cannot map.
     pub fn await_page(file: BorrowedFd<'_>, page: PageIndex, bin: BorrowedFd<'_>) -> io::Result<()> {
-        let mapping = Self::new(file, PageRange::new(page, PageIndex(page.0 + 1)))?;
+        let mapping = Self::new(file, page.alone())?;
         mapping.expect_random()?;
         mapping.touch(0, bin)?;
         mapping.expect_sequential()
@@ -226,7 +226,7 @@ pub fn may_know_residency(file: BorrowedFd<'_>) -> io::Result<bool> {
     // What FUSE and network file systems know is enough, and others know it by themselves.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let end = statx(file, "", flags, StatxFlags::SIZE)?.stx_size.div_ceil(PAGE_SIZE);
-    let behind = PageRange::new(PageIndex(end + BEHIND_PAGES), PageIndex(end + BEHIND_PAGES + 1));
+    let behind = PageIndex(end + BEHIND_PAGES).alone();
     match FileMapping::new(file, behind) {
         Ok(mapping) => Ok(mapping.resident()? == [false]),
         // What cannot be mapped has no pages of which mincore(2) could tell.

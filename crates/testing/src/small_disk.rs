@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// A file system in memory, mounted nowhere, until this is dropped. Needs root.
+/// A file system in memory, mounted nowhere, until this is dropped. Needs root that may mount: [`Need::Root`](crate::Need::Root) and
+/// [`Need::Mounts`](crate::Need::Mounts).
 #[derive(Debug)]
 pub struct SmallDisk(OwnedFd);
 

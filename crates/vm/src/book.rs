@@ -128,7 +128,7 @@ impl Eq for Store {}
 pub(crate) struct Hold {
     vm: Arc<VmCore>,
     pub(crate) link: LinkId,
-    /// Of a handle, what the last map made of it shows: those that follow are made of the same. Locked before the book.
+    /// Of a handle, what it showed when it was mapped or saved last: maps that follow are made of the same. Locked before the book.
     kept: Mutex<Option<(View, Arc<Watched>)>>,
 }
 
@@ -518,7 +518,9 @@ impl Drop for Hold {
             let transfers = inner.chains.release(self.link);
             inner.follow(&transfers)
         };
-        drop(gone);
+        // The keeper looks once it is called: by then all is gone that kept pages seen.
+        let kept = self.kept.get_mut().anyway().take();
+        drop((gone, kept));
         self.vm.keeper.bell.call();
     }
 }

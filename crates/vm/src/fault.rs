@@ -60,7 +60,8 @@ pub(crate) enum Context {
 pub(crate) enum FaultOutcome {
     /// So many pages were resolved together.
     Mapped(FaultClass, u64),
-    /// The page was brought in and taken away again before it was mapped: the touch is repeated, and faults again.
+    /// The page was brought in and taken away again before it was mapped, or a handler would have to wait for its copy: the touch is repeated, and
+    /// faults again.
     Repeat(FaultClass, u64),
     /// Somebody else will end it.
     Later,

@@ -81,7 +81,7 @@ pub(crate) struct Filled {
 impl Wanted {
     /// The page without which the fill has failed, alone.
     pub(crate) fn alone(&self) -> PageRange {
-        PageRange::new(self.needed, PageIndex(self.needed.0 + 1))
+        self.needed.alone()
     }
 
     /// Up to `pages` pages of `range`, which holds the needed page: from that on, and before it where the range ends.

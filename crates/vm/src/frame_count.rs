@@ -40,6 +40,8 @@ const AHEAD_STEP_PART: u64 = 64;
 const MOST_LOW: u64 = 4096;
 /// One read takes no more than one in so many frames.
 const READ_PART: u64 = 16;
+/// As many frames as are counted: 16 TiB, which nothing limits.
+const NO_LIMIT: u64 = u32::MAX as u64;
 
 /// The numbers of a pool.
 ///
@@ -102,8 +104,7 @@ const UNWIRED: u64 = 1 << 32;
 
 impl FrameCount {
     pub(crate) fn new(limit: u64) -> Self {
-        // 2^32 frames are 16 TiB.
-        let limit = limit.min(u64::from(u32::MAX));
+        let limit = limit.min(NO_LIMIT);
         Self {
             reserved: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -368,6 +369,11 @@ impl FrameCount {
     /// The most frames there may be now.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::SeqCst)
+    }
+
+    /// The same, where there is one.
+    pub(crate) fn limit_if_any(&self) -> Option<u64> {
+        Some(self.limit()).filter(|&limit| limit < NO_LIMIT)
     }
 
     /// The most there may ever be.

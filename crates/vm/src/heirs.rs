@@ -26,7 +26,7 @@ use prepage_sys::fork;
 use prepage_sys::region::Span;
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Delivery, Event, Message, Userfaultfd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::addresses::{Addresses, MapRef};
 use crate::error::MapError;
@@ -267,7 +267,8 @@ impl Shared {
 fn read(space: &Arc<Space>, shared: &Arc<Shared>, child: Option<&Arc<Span>>) {
     let _vital = Vital;
     let mut events: Vec<Event> = Vec::with_capacity(16);
-    let reserve = || rustix::io::fcntl_dupfd_cloexec(&space.uffd, 0).ok();
+    // Not a second descriptor of the child's memory: with a number above that of this process's end of the pipe it would be closed first.
+    let reserve = || eventfd(0, EventfdFlags::CLOEXEC).ok();
     let mut spare = reserve();
     shared.ready.store(1, Ordering::SeqCst);
     wake(&shared.ready, 1);

@@ -491,9 +491,15 @@ impl MapCore {
     ) -> io::Result<Shown> {
         // Who waited for a buffer would wait for a device, with a section open: where none is free, one page goes over the stack.
         let mut buffer = self.vm.buffers.pop();
-        let mut on_stack = [0; PAGE_SIZE as usize];
+        let mut on_stack;
         let count = if buffer.is_some() { (run.end().0 - place.page.0).min(COPY_PAGES) } else { 1 };
-        let bytes = buffer.as_mut().map_or(&mut on_stack[..], |buffer| buffer.pages(count));
+        let bytes = match &mut buffer {
+            Some(buffer) => buffer.pages(count),
+            None => {
+                on_stack = [0; PAGE_SIZE as usize];
+                &mut on_stack[..]
+            }
+        };
         let read = frames.memfd.read_at(bytes, place.page.offset_bytes());
         let at = place.offset_of(place.page);
         let copied = read.and_then(|()| self.space.uffd.copy(&self.span, at, bytes, self.writes_told()));

@@ -88,7 +88,8 @@ impl VmOptions {
         Self { read_deadline: Some(read_deadline), ..self }
     }
 
-    /// Keeps this many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace), 64 bytes each; none by default.
+    /// Keeps this many faults for each CPU until [`Vm::take_trace`](crate::Vm::take_trace), 64 bytes each; none by default. Further
+    /// faults are counted in `TraceFacts::unrecorded`.
     pub fn record_faults(self, record_faults: usize) -> Self {
         Self { record_faults, ..self }
     }

@@ -182,9 +182,7 @@ impl Pages {
     /// Makes `page` the caller's to fill; `None` where it is neither absent nor failed.
     pub(crate) fn claim(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
         let is_missing = |word| word & STATE == ABSENT || word & STATE == FAILED;
-        self.take(page, is_missing)
-            .is_some()
-            .then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
+        self.take(page, is_missing).is_some().then(|| self.claimed(page.alone()))
     }
 
     /// Makes the run of resident pages that begins at `page` and ends before `end` at the latest the caller's, who is
@@ -205,7 +203,7 @@ impl Pages {
     /// As [`Self::claim_resident`], of one page that nobody touched since it was unwired.
     pub(crate) fn claim_unwired(self: &Arc<Self>, page: PageIndex) -> Option<Claim> {
         let taken = self.take(page, |word| word & (STATE | HELD | UNWIRED) == RESIDENT | UNWIRED);
-        taken.is_some().then(|| self.claimed(PageRange::new(page, PageIndex(page.0 + 1))))
+        taken.is_some().then(|| self.claimed(page.alone()))
     }
 
     /// The pages must be the caller's.

@@ -21,7 +21,7 @@ pub(crate) struct Pins {
 impl Pins {
     /// Whether a page of `range` is pinned.
     pub(crate) fn any_in(&self, range: PageRange) -> bool {
-        self.ranges.iter().any(|pinned| pinned.start() < range.end() && range.start() < pinned.end())
+        self.ranges.iter().any(|pinned| pinned.overlaps(range))
     }
 
     /// Puts into `left`, which has room for it, what is left of `range` without the aligned runs of `unit` pages in which a page is pinned.
@@ -33,7 +33,7 @@ impl Pins {
         let Unpinned { pinned, free, .. } = left;
         pinned.clear();
         let units = self.ranges.iter().filter(|pinned| !pinned.is_empty()).map(units);
-        pinned.extend(units.filter(|run| run.start() < range.end() && range.start() < run.end()));
+        pinned.extend(units.filter(|run| run.overlaps(range)));
         pinned.sort_unstable_by_key(|run| run.start());
         free.clear();
         let mut at = range.start();

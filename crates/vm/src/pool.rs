@@ -131,7 +131,7 @@ struct Handle {
 /// never by faults, and before any other lock.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
-    /// (c) The how manieth pool of this process it is.
+    /// (c) Its number in its process, counted from 1 in the order in which pools were made.
     pub(crate) number: u64,
     pub(crate) frames: FrameCount,
     /// Runs of pages that came; `None` where no frame is ever reclaimed.
@@ -363,9 +363,7 @@ impl PoolCore {
             swap_pages: self.swap.used_pages(),
             promised_pages: self.frames.reserved().saturating_sub(resident_pages),
             reserved_pages: self.reserved_pages.load(Ordering::SeqCst),
-            limit_pages: Some(self.frames.limit())
-                .filter(|&limit| limit < u32::MAX.into())
-                .unwrap_or(u64::MAX),
+            limit_pages: self.frames.limit_if_any().unwrap_or(u64::MAX),
             low_pages,
             high_pages,
         }
@@ -466,7 +464,7 @@ mod tests {
         let (pool, vm, _map, tell) = populated(PAGES);
         // Which are idle is seen from the first look to the second.
         tell.look(2 << 20, true);
-        assert_eq!((pool.figures().limit_pages, pool.figures().resident_pages), (u64::from(u32::MAX), PAGES));
+        assert_eq!((pool.figures().limit_pages, pool.figures().resident_pages), (u64::MAX, PAGES));
         tell.look(2 << 20, false);
         assert_eq!(pool.figures().limit_pages, PAGES - PAGES / 8);
         let resident = pool.figures().resident_pages;

@@ -139,7 +139,7 @@ impl Map {
                 let wanted = PageRange::covering(at, (into.len() - done) as u64).len().min(most);
                 self.populate(PageRange::new(page, PageIndex(page.0 + wanted))).or_else(|_| {
                     // A later page may be the one that failed.
-                    self.populate(PageRange::new(page, PageIndex(page.0 + 1)))
+                    self.populate(page.alone())
                 })?;
                 // What is copied to may lie in a map as well. In inline mode a touch brings it in, and no system call does.
                 let room = &mut into[done..];

@@ -97,6 +97,10 @@ pub(crate) fn work(pool: &PoolCore) {
             pool.frames.fit_low(taken);
         }
         if wanted > 0 && taken == 0 {
+            if pool.frames.is_waited_for() {
+                // A read fails after two searches in vain: the second one asks the disk in any case.
+                pool.swap.ask_again();
+            }
             pool.frames.has_nothing();
         }
         if wanted == 0 || taken == 0 {

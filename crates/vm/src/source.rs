@@ -232,9 +232,9 @@ impl LocalFile {
         let ends = [range.start(), PageIndex(range.end().0 - 1)];
         let is_one = ends[0].0 / BLOCK_PAGES == ends[1].0 / BLOCK_PAGES;
         for &page in &ends[..if is_one { 1 } else { 2 }] {
-            let page = PageRange::new(page, PageIndex(page.0 + 1));
             // What does not come so comes by the call below, or fails where it is read.
-            let _ = FileMapping::new(self.file.as_fd(), page).and_then(|mapping| mapping.fetch_huge());
+            let _ =
+                FileMapping::new(self.file.as_fd(), page.alone()).and_then(|mapping| mapping.fetch_huge());
         }
         // Where these pages were in memory already, others of the range may not be.
         self.begin(range.start().offset_bytes(), range.bytes());

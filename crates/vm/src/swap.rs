@@ -35,7 +35,7 @@ pub(crate) struct Swap {
     full_until_ns: AtomicU64,
 }
 
-/// So long a disk that was found full is not asked again for more.
+/// So long a disk that was found full is not asked again for more, unless a read would fail.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// The swap file of one object: sparse, without a name, as long as the object. A page lies where it lies in the object, and
@@ -74,6 +74,11 @@ impl Swap {
     /// Whether it may have room for a page more.
     fn has_room(&self) -> bool {
         self.used_pages() < self.most_pages && now_ns() >= self.full_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// The disk is asked again, though it was found full.
+    pub(crate) fn ask_again(&self) {
+        self.full_until_ns.store(0, Ordering::Relaxed);
     }
 
     fn take(&self, pages: u64) -> bool {
@@ -197,6 +202,7 @@ fn failed(source: io::Error) -> MakeError {
 mod tests {
     use std::os::fd::AsFd;
     use std::path::Path;
+    use std::time::Instant;
 
     use prepage_sys::cachestat;
     use prepage_testing::{Need, SmallDisk, has};
@@ -204,14 +210,34 @@ mod tests {
     use super::*;
     use crate::{MapOptions, Pool, PoolOptions, VmOptions};
 
+    fn small_disk(pages: u64) -> Option<SmallDisk> {
+        (has(Need::Root) && has(Need::Mounts)).then(|| SmallDisk::new(pages * PAGE_SIZE))
+    }
+
+    /// The disk was full a moment ago.
+    #[test]
+    fn no_read_fails_for_want_of_frames_while_the_disk_has_room() {
+        const PAGES: u64 = 64;
+        // More than fit, those included that a slow machine gets beyond the limit.
+        const MANY: u64 = 16 * PAGES;
+        let Some(disk) = small_disk(PAGES / 2) else { return };
+        let filler = File::create(disk.path().join("filler")).unwrap();
+        filler.write_all_at(&vec![1; (PAGES / 4 * PAGE_SIZE) as usize], 0).unwrap();
+        let options = PoolOptions::default().limit_bytes(PAGES * PAGE_SIZE).swap(disk.path(), 1 << 30);
+        let vm = Vm::new(VmOptions::default().explain(false).pool(&Pool::with(&options).unwrap())).unwrap();
+        let object = vm.memory(MANY * PAGE_SIZE).unwrap();
+        let map = vm.map(&object, &MapOptions::writable()).unwrap();
+        let write = |page: u64| map.write_at(page * PAGE_SIZE, &[1]);
+        let refused = (0..MANY).find(|&page| write(page).is_err()).expect("the disk is full");
+        filler.set_len(0).unwrap();
+        write(refused).unwrap();
+    }
+
     /// Who searches for frames would else try all that has no place there, again and again.
     #[test]
     fn a_disk_that_is_full_is_left_alone_for_a_while() {
         const PAGES: u64 = 256;
-        if !has(Need::Root) {
-            return;
-        }
-        let disk = SmallDisk::new(PAGES / 4 * PAGE_SIZE);
+        let Some(disk) = small_disk(PAGES / 4) else { return };
         let options = PoolOptions::default().swap(disk.path(), 1 << 30);
         let pool = Pool::with(&options).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
@@ -220,12 +246,12 @@ mod tests {
         for page in 0..PAGES {
             map.write_at(page * PAGE_SIZE, &[1]).unwrap();
         }
+        let began = Instant::now();
         let reclaimed: u64 = (0..10).map(|_| pool.reclaim(PAGES)).sum();
         let failed = vm.statistics().counted.write_backs_failed;
-        assert!(
-            (1..=PAGES / 4).contains(&reclaimed) && (1..=PAGES).contains(&failed),
-            "{reclaimed}, {failed}"
-        );
+        assert!((1..=PAGES / 4).contains(&reclaimed) && failed > 0, "{reclaimed}, {failed}");
+        let is_slow = began.elapsed() >= FULL_FOR;
+        assert!(is_slow || failed <= PAGES, "{reclaimed}, {failed}");
         std::thread::sleep(FULL_FOR);
         pool.reclaim(PAGES);
         assert!(vm.statistics().counted.write_backs_failed > failed, "it is asked again");

@@ -35,7 +35,7 @@ pub struct View {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolView {
-    /// The how manieth pool of its process it is, from 1 on.
+    /// This pool's number in its process, counted from 1 in the order in which they were made.
     pub number: u64,
     /// What the pool holds.
     pub figures: PoolFigures,

@@ -31,10 +31,8 @@ use crate::writes::runs_of;
 
 /// Pages that are protected together.
 const BATCH_PAGES: usize = 1024;
-/// A write that takes so long to fail waited for somebody who does not answer. Others after it would wait as long.
-const SLOW: Duration = Duration::from_secs(1);
-/// After so many of them in a row the rest is refused.
-const SLOW_MAX: u32 = 2;
+/// Once writes have failed for so long since one succeeded the rest is refused: it would fail as well, and others wait meanwhile.
+const FAILING_MAX: Duration = Duration::from_secs(2);
 /// So many pages may lie between pages that are protected by one call, see `writes`.
 const GAP_PAGES: u64 = 4;
 
@@ -52,21 +50,19 @@ pub(crate) struct Written {
 struct Came {
     written: Vec<PageRange>,
     refused: Vec<PageIndex>,
-    /// How many writes took [`SLOW`] to fail since one succeeded.
-    slow: u32,
+    /// How long the writes took together that failed since one succeeded.
+    failing: Duration,
     /// The first error.
     outcome: Result<(), FlushError>,
 }
 
-impl Default for Came {
-    fn default() -> Self {
-        Self::after(0)
-    }
-}
-
 impl Came {
-    fn after(slow: u32) -> Self {
-        Self { written: Vec::new(), refused: Vec::new(), slow, outcome: Ok(()) }
+    fn after(failing: Duration) -> Self {
+        Self { written: Vec::new(), refused: Vec::new(), failing, outcome: Ok(()) }
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.failing >= FAILING_MAX
     }
 
     fn written_pages(&self) -> u64 {
@@ -100,8 +96,9 @@ impl Object {
     /// machine. Threads may go on writing meanwhile; whether their writes are included is decided page by page.
     ///
     /// Pages are written in ascending order. If a page cannot be written the others are still tried, and the first error is
-    /// returned; only after two writes in a row that took a second or more to fail, as where a server does not answer, the rest is not. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were
-    /// written. A later flush writes them again, and reports what is still wrong then.
+    /// returned. The rest is not tried once writes have failed for two seconds and none has succeeded meanwhile, as where a server does not
+    /// answer. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were written. A later
+    /// flush writes them again, and reports what is still wrong then.
     ///
     /// # Errors
     /// See [`FlushError`].
@@ -272,7 +269,7 @@ impl ObjectCore {
         is_marked
     }
 
-    /// Writes the dirty pages of `range`; returns how many. Tries all of them, and gives the first error.
+    /// Writes the dirty pages of `range`; returns how many. Goes on after an error until [`FAILING_MAX`], and gives the first one.
     pub(crate) fn write_back(
         &self,
         frames: &Frames,
@@ -280,9 +277,9 @@ impl ObjectCore {
         range: PageRange,
     ) -> Result<u64, FlushError> {
         let mut outcome = Ok(());
-        let (mut pages, mut slow) = (0, 0);
+        let (mut pages, mut failing) = (0, Duration::ZERO);
         let mut from = range.start();
-        loop {
+        while failing < FAILING_MAX {
             // For one batch: a frame that is to go waits for no more.
             let mut written = dirty.written.lock().anyway();
             let mut batch = Vec::new();
@@ -295,12 +292,13 @@ impl ObjectCore {
                 }
             }
             if batch.is_empty() {
-                return outcome.map(|()| pages);
+                break;
             }
-            let came = self.write_batch(frames, dirty, &batch, &mut written, slow);
-            (pages, slow) = (pages + came.written_pages(), came.slow);
+            let came = self.write_batch(frames, dirty, &batch, &mut written, failing);
+            (pages, failing) = (pages + came.written_pages(), came.failing);
             outcome = outcome.and(came.outcome);
         }
+        outcome.map(|()| pages)
     }
 
     /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away; gives those that could not be written. They stay; all of them do
@@ -319,27 +317,27 @@ impl ObjectCore {
             return batch;
         }
         // Nobody can be told; the next flush tells.
-        self.write_batch(frames, dirty, &batch, &mut written, 0).refused
+        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO).refused
     }
 
-    /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The last `slow` writes before it took long to fail.
+    /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The writes before it were `failing` for so long.
     fn write_batch(
         &self,
         frames: &Frames,
         dirty: &Dirty,
         batch: &[PageIndex],
         written: &mut Written,
-        slow: u32,
+        failing: Duration,
     ) -> Came {
         // Who let a write happen before the mark was taken has done so when this returns.
         frames.sections.wait();
         let buffer = self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1));
-        let mut all = Came::after(slow);
+        let mut all = Came::after(failing);
         let mut buffer = buffer.map_err(|error| all.outcome = Err(FlushError::System(error))).ok();
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
             for run in run.chunks(BUFFER_PAGES as usize) {
                 let run = PageRange::new(run[0], PageIndex(run[0].0 + run.len() as u64));
-                let mut came = Came::after(all.slow);
+                let mut came = Came::after(all.failing);
                 match &mut buffer {
                     Some(buffer) => self.write_run(frames, dirty, run, buffer.pages(run.len()), &mut came),
                     None => came.refused.extend(run.iter()),
@@ -353,7 +351,7 @@ impl ObjectCore {
                 }
                 all.written.append(&mut came.written);
                 all.refused.append(&mut came.refused);
-                (all.outcome, all.slow) = (all.outcome.and(came.outcome), came.slow);
+                (all.outcome, all.failing) = (all.outcome.and(came.outcome), came.failing);
             }
         }
         if let Some(buffer) = buffer {
@@ -375,7 +373,7 @@ impl ObjectCore {
         all
     }
 
-    /// Writes what was written to of `run`, whose bytes `bytes` has room for. One page that fails keeps no other from being written.
+    /// Writes what was written to of `run`, whose bytes `bytes` has room for. One page that fails soon keeps no other from being written.
     fn write_run(&self, frames: &Frames, dirty: &Dirty, run: PageRange, bytes: &mut [u8], came: &mut Came) {
         if let Err(source) = frames.memfd.read_at(bytes, run.start().offset_bytes()) {
             let Some((first, rest)) = halves(run) else {
@@ -399,18 +397,18 @@ impl ObjectCore {
 
     /// Writes the pages `part`, whose bytes are `bytes`; where that fails, by halves.
     fn write_part(&self, dirty: &Dirty, part: PageRange, bytes: &[u8], came: &mut Came) {
-        if came.slow >= SLOW_MAX {
+        if came.has_given_up() {
             return came.refused.extend(part.iter());
         }
         let began = Instant::now();
         match (self.write(dirty, part, bytes), halves(part)) {
             (Ok(()), _) => {
-                came.slow = 0;
+                came.failing = Duration::ZERO;
                 came.written.push(part);
             }
             (Err(error), halves) => {
-                came.slow += u32::from(began.elapsed() >= SLOW);
-                let Some((first, rest)) = halves.filter(|_| came.slow < SLOW_MAX) else {
+                came.failing += began.elapsed();
+                let Some((first, rest)) = halves.filter(|_| !came.has_given_up()) else {
                     return came.fail(part, error);
                 };
                 let (first_bytes, rest_bytes) = bytes.split_at(first.bytes() as usize);
@@ -497,8 +495,8 @@ mod tests {
         writes_fail: AtomicBool,
         /// Of all pages but these writes succeed.
         refused: Mutex<Vec<PageIndex>>,
-        /// Whether writes take long to fail.
-        is_slow: AtomicBool,
+        /// How long writes take.
+        write_ms: AtomicU64,
         tries: AtomicU64,
         /// Held, writes wait.
         writes: Mutex<()>,
@@ -509,9 +507,7 @@ mod tests {
         fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
             drop(self.writes.lock().unwrap());
             self.tries.fetch_add(1, Ordering::SeqCst);
-            if self.is_slow.load(Ordering::SeqCst) {
-                std::thread::sleep(SLOW);
-            }
+            std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
             if self.writes_fail.load(Ordering::SeqCst) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -542,13 +538,17 @@ mod tests {
     }
 
     fn failing_in(options: VmOptions) -> (tempfile::NamedTempFile, Arc<Failing>, Object, Map) {
+        failing_with(options, PAGES)
+    }
+
+    fn failing_with(options: VmOptions, pages: u64) -> (tempfile::NamedTempFile, Arc<Failing>, Object, Map) {
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(PAGES * PAGE_SIZE).unwrap();
+        file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let home = Arc::new(Failing {
             file: file.reopen().unwrap(),
             writes_fail: AtomicBool::new(false),
             refused: Mutex::default(),
-            is_slow: AtomicBool::new(false),
+            write_ms: AtomicU64::new(0),
             tries: AtomicU64::new(0),
             writes: Mutex::default(),
             syncs_fail: AtomicBool::new(false),
@@ -557,7 +557,7 @@ mod tests {
         let vm = Vm::new(options).unwrap();
         let local = LocalFile::open_writable(file.path()).unwrap();
         let taken = Box::new(Arc::clone(&home));
-        let object = vm.object("failing".to_owned(), PAGES * PAGE_SIZE, None, |len| {
+        let object = vm.object("failing".to_owned(), pages * PAGE_SIZE, None, |len| {
             let frames = Frames::written(len, Bytes::Local(local), taken, vm.core.pool.core())?;
             Ok(Contents::Frames(Box::new(frames)))
         });
@@ -609,17 +609,21 @@ mod tests {
 
     /// Each try may take as long as a dead server is waited for.
     #[test]
-    fn who_does_not_answer_is_asked_no_more_than_for_two_pages() {
-        let (_file, home, object, map) = failing();
-        for page in [0, 3, 5, 7] {
-            map.write_at(page * PAGE_SIZE, &[1]).unwrap();
-        }
-        let fails =
-            |fails| [&home.writes_fail, &home.is_slow].map(|flag| flag.store(fails, Ordering::SeqCst));
-        fails(true);
+    fn who_does_not_answer_is_not_asked_for_long() {
+        const MANY: u64 = 2 * BATCH_PAGES as u64;
+        let (_file, home, object, map) = failing_with(VmOptions::default(), MANY);
+        map.write_at(0, &vec![1; (MANY * PAGE_SIZE) as usize]).unwrap();
+        let fails = |fails, write_ms| {
+            home.writes_fail.store(fails, Ordering::SeqCst);
+            home.write_ms.store(write_ms, Ordering::SeqCst);
+        };
+        fails(true, 300);
         object.flush(object.pages()).unwrap_err();
-        assert_eq!((home.tries.load(Ordering::SeqCst), object.dirty_pages()), (2, 4));
-        fails(false);
+        let (tries, failed) =
+            (home.tries.load(Ordering::SeqCst), object.core.vm.figures.counted().write_backs_failed);
+        assert!((1..=7).contains(&tries), "{tries} times 0.3 s");
+        assert_eq!((failed, object.dirty_pages()), (BATCH_PAGES as u64, MANY), "the rest is left alone");
+        fails(false, 0);
         object.flush(object.pages()).unwrap();
         assert_eq!(object.dirty_pages(), 0);
     }

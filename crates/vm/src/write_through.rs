@@ -208,7 +208,7 @@ impl Fault<'_> {
         let mut let_through = self.let_through(place, run);
         if run.len() > 1 && matches!(let_through, Ok(Progress::Split) | Err(_)) {
             // The program split the mapping by an advice of its own: the page alone is in one.
-            let_through = self.let_through(place, PageRange::new(run.start(), PageIndex(run.start().0 + 1)));
+            let_through = self.let_through(place, run.start().alone());
         }
         drop(section);
         let outcome = match let_through {

@@ -1,10 +1,11 @@
 //! Which pages of a map were written to since its last snapshot, and what keeps writers off pages that are frozen.
 //!
 //! ```text
-//!            a write faults           a snapshot protects it
-//!   Clean ───────────────────► Open ────────────────────────► Frozen ──► Copying ──► Clean
-//!     ▲                          ▲                              ▲                      │
-//!     └── kept as it is          └──────── a write faults ──────┼──── Kept ◄───────────┘
+//!                                                                ┌─ not in memory ─┐
+//!            a write faults           a snapshot protects it     ▼                 │
+//!   Clean ───────────────────► Open ────────────────────────► Frozen ──────────► Copying ──► Clean
+//!     ▲                          ▲                              ▲                  │
+//!     └── kept as it is          └──────── a write faults ──────┼──── Kept ◄───────┘
 //!                                                               │     (the snapshot failed)
 //!                                     the next snapshot ────────┘
 //! ```
@@ -12,7 +13,7 @@
 //! From the first snapshot on every page of the map that is not Open is write-protected (userfaultfd's mode WP), so that the
 //! first write to it is a fault. A snapshot holds those faults, protects the Open pages, and lets the faults go on: that is
 //! the pause, and what was written before it is all that was. A thread that writes to a Frozen page copies it into the
-//! snapshot first, and then goes on.
+//! snapshot first, and then goes on. A handler that would have to bring the page in first leaves it Frozen; the touch is repeated.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -292,7 +293,7 @@ impl MapCore {
                 FROZEN => {
                     drop(section);
                     if writes.change(index, FROZEN, COPYING) {
-                        let run = PageRange::new(PageIndex(index), PageIndex(index + 1));
+                        let run = PageIndex(index).alone();
                         self.copy_frozen(writes, run, context != Context::Handler, account.cpu);
                     }
                     // One that went meanwhile would be waited for here: the touch brings it back first.
@@ -338,8 +339,7 @@ impl MapCore {
             if outcome.is_ok() && entry.may_be_private() && !entry.is_present() && !may_wait {
                 to = FROZEN;
             } else if outcome.is_ok() && entry.may_be_private() {
-                (to, outcome) = match self.copy_pages(&freeze, PageRange::new(index, PageIndex(index.0 + 1)))
-                {
+                (to, outcome) = match self.copy_pages(&freeze, index.alone()) {
                     Ok(true) => (CLEAN | COPIED, Ok(())),
                     Ok(false) => self.after_no_copy(index),
                     Err(error) => (KEPT, Err(error)),
