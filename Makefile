@@ -38,7 +38,7 @@ build: setup-build
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage --bin prepage-tools
 	RUSTFLAGS="$(STATIC)" cargo build --locked --release --target $(TARGET) -p prepage-service --bin prepaged
 	@cp $(BUILD)/release/prepage-tools $(BUILD)/release/prepaged build/
-	CC="$(CC)" crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
+	crates/sys/agent/build "$(CURDIR)/build/libprepage-agent.so"
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o build/libprepage-early-fault.so crates/bench/preload/*.c
 	build/prepage man build/man
 	@cp crates/service/prepaged.8 build/man/
@@ -77,7 +77,8 @@ lint: setup-build setup-lint
 		cargo clippy --locked --target $$target -p prepage --no-default-features --bin prepage -- -D warnings
 	@# A user's compiler may warn of more.
 	@mkdir -p target
-	CC="$(CC)" crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-linted.so" -Werror
+	crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-linted.so" -Werror
+	@! command -v clang >/dev/null || CC=clang crates/sys/agent/build "$(CURDIR)/target/libprepage-agent-linted.so" -Werror
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace --features prepage-bench/slow-volume
 	@# The fuzz targets are a workspace of their own, which no build above looks at.
 	cargo tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
@@ -124,7 +125,7 @@ bench-service: build setup-bench setup-start setup-programs
 	bench/service $(PLACES)
 .PHONY: bench-service
 
-## bench-service-cost: a build with the service running and with it stopped, reads of others beside idle prefetch, the latency of execs, and what names cost (root); PARTS (foreground latency names, or hour: learning in an hour of builds), ROUNDS, PAIRS, SECONDS, HOUR_SECONDS settable
+## bench-service-cost: a build with the service and without it, reads of others beside idle prefetch, the latency of execs, and what names cost (root); PARTS (foreground latency names, or hour: learning in an hour of builds), ROUNDS, PAIRS, SECONDS, HOUR_SECONDS settable
 bench-service-cost: build setup-bench
 	RUSTFLAGS= cargo build --locked --release -p prepage-service --example expect
 	bench/service-cost $(PARTS)
@@ -343,7 +344,7 @@ clean:
 
 setup-build:
 	@command -v cargo >/dev/null || { echo "no cargo: install Rust 1.88 or newer (https://rustup.rs)"; exit 1; }
-	@CC="$(CC)" bench/packages build-essential
+	@bench/packages build-essential
 
 .PHONY: setup-lint setup-check setup-fuzz
 setup-lint:

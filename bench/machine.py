@@ -26,6 +26,12 @@ def caches_can_be_dropped():
     return True
 
 
+def refuse_without_cold_caches():
+    """Ends this process where nothing can be made cold, before anything is set up."""
+    if not caches_can_be_dropped():
+        sys.exit(f"{sys.argv[0]}: caches cannot be dropped here (not root, or in a container)")
+
+
 def drop_caches():
     os.sync()
     with open(DROP_CACHES, "w") as file:

@@ -8,9 +8,9 @@ sandbox     an ordinary user whom perf_event_open, userfaultfd and ptrace are re
 far         root, with /usr on a volume that takes 1 ms for each read, of however many at once (bench/volume)
 counted     the same with 0.5 ms a read, 3000 reads and 125 MB a second
 """
-import contextlib, ctypes, os, re, shutil, subprocess, sys, tempfile, time
+import contextlib, ctypes, math, os, re, shutil, subprocess, sys, tempfile, time
 
-from machine import drop_caches, exit_on_signals
+from machine import drop_caches, exit_on_signals, refuse_without_cold_caches
 from programs import commands, installed, set_up
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,6 +18,8 @@ PREPAGE = os.path.abspath(os.environ.get("PREPAGE", "build/prepage"))
 # An ordinary user: nobody has this number on Debian.
 USER = 54321
 PR_SET_CHILD_SUBREAPER = 36
+# How long the way out waits for what observes: a second signal does not end it.
+AWAITED_S = 10
 AS_USER = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
 PLACES = {
     "root": [],
@@ -38,15 +40,18 @@ def begin():
     """To be called first: as root, what a start leaves behind becomes a child of this process, and what is set is restored on any way out."""
     if os.geteuid() != 0:
         sys.exit(f"{sys.argv[0]}: needs root: caches are dropped and the read-ahead is set (and restored)")
+    refuse_without_cold_caches()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     exit_on_signals()
 
 
-def await_all():
-    """What observes a start and writes what it saw is nobody's child any more, and so became ours."""
+def await_all(seconds=math.inf):
+    """What observes a start and writes what it saw is nobody's child any more, and so became ours. Waits for so many seconds at most."""
+    until = time.monotonic() + seconds
     with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait4(-1, 0)
+        while time.monotonic() < until:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.02)
 
 
 def start(command, env, cold=True):
@@ -61,8 +66,8 @@ def start(command, env, cold=True):
         await_all()
     except BaseException:
         child.kill()
-        # It would write to a store that is gone.
-        await_all()
+        # The observing process would write to a store that is removed next.
+        await_all(AWAITED_S)
         raise
     return took, child.returncode
 

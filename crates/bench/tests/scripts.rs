@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_testing::{Need, has};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const BENCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench");
@@ -35,6 +36,18 @@ fn line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     line
+}
+
+/// Waits until `holds` says so, two minutes at most, and returns whether it does.
+fn comes(mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
 }
 
 /// A machine as sysfs and mountinfo show it: / on a partition of the disk 8:0, a Btrfs, an overlay and a tmpfs.
@@ -127,6 +140,44 @@ fn a_benchmark_refuses_to_run_beside_a_service() {
     assert_eq!(ask().stdout, b"on\n", "a socket that nobody answers");
 }
 
+#[test]
+fn a_benchmark_refuses_to_run_where_caches_cannot_be_dropped() {
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let program = "import machine, sys\nmachine.DROP_CACHES = sys.argv[1]\nmachine.refuse_without_cold_caches()\nprint('on')\n";
+    let ask = |path: &str| python(program, Path::new(path)).output().unwrap();
+    assert_eq!(ask("/dev/null").stdout, b"on\n");
+    let refused = ask("/nonexistent/drop_caches");
+    assert!(refused.stdout.is_empty() && !refused.status.success());
+    assert!(text(&refused.stderr).contains("caches cannot be dropped here"), "{refused:?}");
+}
+
+#[test]
+fn what_observes_and_hangs_does_not_keep_a_benchmark_from_ending() {
+    if !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let program = "
+import ctypes, os, sys, places
+places.AWAITED_S = 0.2
+ctypes.CDLL(None).prctl(places.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+places.exit_on_signals()
+places.start(['sh', '-c', 'sleep 600 & echo >$0; exec sleep 600', sys.argv[1]], os.environ, cold=False)
+";
+    let dir = tempfile::tempdir().unwrap();
+    let begun = dir.path().join("begun");
+    let mut child = python(program, &begun).process_group(0).spawn().unwrap();
+    let group = Pid::from_child(&child);
+    comes(|| begun.exists() || child.try_wait().unwrap().is_some());
+    kill_process(group, Signal::INT).unwrap();
+    comes(|| child.try_wait().unwrap().is_some());
+    let ended = child.try_wait().unwrap();
+    // What hangs, before anything panics.
+    let _ = kill_process_group(group, Signal::KILL);
+    assert_eq!(ended.and_then(|status| status.code()), Some(130));
+}
+
 /// Stands for `prepage record -o FILE -- COMMAND`: the third run does not end.
 const RECORDS: &str = r#"#!/bin/sh
 echo run >>"$RUNS"
@@ -139,9 +190,7 @@ shift 4
 #[test]
 fn an_ended_comparison_of_the_cost_of_faults_leaves_no_setting_and_no_group() {
     let switch = Path::new("/proc/sys/kernel/task_delayacct");
-    let needs =
-        [Need::Root, Need::Path(switch.into()), Need::Tool("python3".into()), Need::Tool("gcc".into())];
-    if !needs.into_iter().all(has) {
+    if ![Need::DelayAccounting, Need::Tool("python3".into()), Need::Tool("gcc".into())].into_iter().all(has) {
         return;
     }
     let before = fs::read_to_string(switch).unwrap();
@@ -153,16 +202,35 @@ fn an_ended_comparison_of_the_cost_of_faults_leaves_no_setting_and_no_group() {
     bench.current_dir(dir.path()).env("PREPAGE", &records).env("RUNS", &runs).env("ROUNDS", "1");
     bench.env("PYTHONDONTWRITEBYTECODE", "1").stdout(Stdio::null());
     let mut child = bench.spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(120);
-    while fs::read_to_string(&runs).is_ok_and(|runs| runs.lines().count() < 3) || !runs.exists() {
-        assert!(child.try_wait().unwrap().is_none() && Instant::now() < until, "the third run never begins");
-        std::thread::sleep(Duration::from_millis(50));
+    let third = || fs::read_to_string(&runs).is_ok_and(|runs| runs.lines().count() > 2);
+    comes(|| third() || child.try_wait().unwrap().is_some());
+    let began = third();
+    // It is ended before anything panics.
+    if child.try_wait().unwrap().is_none() {
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     }
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()));
+    let code = child.wait().unwrap().code();
     assert_eq!(fs::read_to_string(switch).unwrap(), before);
-    let group = format!("/sys/fs/cgroup/blkio/prepage-disk-cost-{}", child.id());
-    assert!(!Path::new(&group).exists(), "{group} stays");
+    assert!(began, "the third run never begins: {code:?}");
+    assert_eq!(code, Some(128 + Signal::TERM.as_raw()));
+    // Version 1 of control groups, in which reads are slowed down.
+    let groups = Path::new("/sys/fs/cgroup/blkio");
+    if has(Need::Path(groups.into())) {
+        let group = groups.join(format!("prepage-disk-cost-{}", child.id()));
+        assert!(!group.exists(), "{group:?} stays");
+    }
+}
+
+#[test]
+fn where_a_container_has_no_taskstats_the_comparison_of_the_cost_of_faults_says_so() {
+    if ![Need::DelayAccounting, Need::Mounts, Need::Tool("python3".into())].into_iter().all(has) {
+        return;
+    }
+    let mut bench = command("unshare", &["--pid", "--fork", "bench/disk-cost"]);
+    let output = bench.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("bench/disk-cost: no taskstats here"), "{output:?}");
+    assert!(!text(&output.stderr).contains("Traceback"), "{output:?}");
 }
 
 /// A command in the source tree, as if no make(1) had started this test.
@@ -215,6 +283,41 @@ fn an_optional_package_that_cannot_be_had_keeps_no_other_from_being_installed() 
 }
 
 #[test]
+fn optional_packages_are_installed_together_and_named_where_none_can_be_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let packages = |apt: &str| {
+        let packages = command("bench/packages", &["--optional", "prepage-one", "prepage-other"]);
+        let apt = format!("echo $@ >>\"$LOG\"\n{apt}");
+        with_stubs(packages, dir.path(), &[("id", "echo 0"), ("apt-get", &apt)]).output().unwrap()
+    };
+    assert!(packages("exit 0").status.success());
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    let once = "update -qq\ninstall -y -qq --no-install-recommends prepage-one prepage-other\n";
+    assert_eq!(log, once);
+    let unreachable = packages("exit 100");
+    assert!(unreachable.status.success(), "{unreachable:?}");
+    assert_eq!(text(&unreachable.stdout), "not installed: prepage-one prepage-other\n");
+}
+
+#[test]
+fn programs_are_traced_where_nothing_compiles_java() {
+    let dir = tempfile::tempdir().unwrap();
+    let zstd = dir.path().join("zstd/lib");
+    fs::create_dir_all(&zstd).unwrap();
+    let zstd = format!("echo {}", zstd.display());
+    let stubs = [("cargo", "exit 0"), ("python3", zstd.as_str()), ("java", "exit 1")];
+    let traces = command("bench/traces", &[dir.path().to_str().unwrap(), "java", "javac"]);
+    let mut traces = with_stubs(traces, dir.path(), &stubs);
+    for program in ["bash", "dirname", "mkdir", "mktemp", "rm", "cp", "cat"] {
+        let found = text(&command("sh", &["-c", &format!("command -v {program}")]).output().unwrap().stdout);
+        symlink(found.trim(), dir.path().join(program)).unwrap();
+    }
+    let output = traces.env("PATH", dir.path()).env("PREPAGE", "false").output().unwrap();
+    let said = "bench/traces: java left out: no javac\nbench/traces: javac left out: no javac\n";
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), said));
+}
+
+#[test]
 fn without_a_static_libc_the_packages_of_other_distributions_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let packages = |compiler: &str| {
@@ -231,20 +334,28 @@ fn without_a_static_libc_the_packages_of_other_distributions_are_named() {
 }
 
 #[test]
-fn a_failed_lint_lets_the_tests_run_and_is_told_at_the_end() {
+fn tests_come_before_lints_which_get_the_time_that_is_left() {
     let dir = tempfile::tempdir().unwrap();
-    let ci = |make: &str| {
+    let ci = |make: &str, seconds: &str| {
         let make = format!("echo $1 >>\"$LOG\"\n{make}");
         let cargo = "[ $1 != deny ]";
-        let output =
-            with_stubs(command(".ci/run", &[]), dir.path(), &[("make", &make), ("cargo", cargo)]).output();
+        let output = with_stubs(command(".ci/run", &[]), dir.path(), &[("make", &make), ("cargo", cargo)])
+            .env("SECONDS", seconds)
+            .output();
         let called = fs::read_to_string(dir.path().join("log")).unwrap();
         fs::remove_file(dir.path().join("log")).unwrap();
         let output = output.unwrap();
         (output.status.code(), called, text(&output.stdout).lines().last().unwrap_or_default().to_owned())
     };
-    let both = "lint\ntest\n".to_owned();
-    assert_eq!(ci("exit 0"), (Some(0), both.clone(), "lints: ok".into()));
-    assert_eq!(ci("[ $1 = test ]"), (Some(1), both.clone(), "lints: failed".into()));
-    assert_eq!(ci("[ $1 = lint ] || exit 2"), (Some(2), both, "lints: ok".into()));
+    let both = "test\nlint\n".to_owned();
+    assert_eq!(ci("exit 0", "0"), (Some(0), both.clone(), "lints: ok".into()));
+    assert_eq!(ci("[ $1 = test ]", "0"), (Some(1), both.clone(), "lints: failed".into()));
+    assert_eq!(ci("[ $1 = lint ] || exit 2", "0"), (Some(2), both.clone(), "lints: ok".into()));
+    let late = (Some(0), "test\n".into(), "lints: none: the tests left no time".into());
+    assert_eq!(ci("exit 0", "1185"), late);
+    assert_eq!(ci("[ $1 = test ]", "3000"), late);
+    // `timeout` ends it, and exits with 124.
+    let (code, called, said) = ci("[ $1 = test ] || exec sleep 60", "1179");
+    assert_eq!((code, called), (Some(0), both));
+    assert!(said.starts_with("lints: not ended: the tests left 1"), "{said}");
 }

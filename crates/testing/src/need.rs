@@ -78,6 +78,8 @@ pub enum Need {
     Landlock,
     /// Threads that are scheduled in real time.
     RealTime,
+    /// The kernel's delay accounting can be switched on and asked: by root, outside containers.
+    DelayAccounting,
     /// To be told when tasks wait for memory.
     Pressure,
     /// A processor with this flag in /proc/cpuinfo.
@@ -140,6 +142,13 @@ impl Need {
                 is(modules.trim().split(',').any(|name| name == "landlock"), || format!("only {modules:?}"))
             }
             Self::RealTime => is(succeeds("chrt", &["--fifo", "1", "true"]), || "chrt --fifo fails".into()),
+            Self::DelayAccounting => {
+                Self::Root.probe()?;
+                is_writable(Path::new("/proc/sys/kernel/task_delayacct"))?;
+                // taskstats answers in the first one alone, whose number is PROC_PID_INIT_INO (include/linux/proc_ns.h).
+                let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+                is(namespace == Path::new("pid:[4026531836]"), || format!("in {}", namespace.display()))
+            }
             Self::Pressure => {
                 let asked = File::options().read(true).write(true).open("/proc/pressure/memory");
                 let asked = asked.and_then(|mut file| file.write_all(b"some 1900000 2000000\0"));
@@ -220,6 +229,7 @@ impl fmt::Display for Need {
             Self::UserNamespace => f.write_str("user namespaces for users"),
             Self::Landlock => f.write_str("Landlock"),
             Self::RealTime => f.write_str("scheduling in real time"),
+            Self::DelayAccounting => f.write_str("delay accounting"),
             Self::Pressure => f.write_str("/proc/pressure/memory"),
             Self::CpuFlag(flag) => write!(f, "a processor with {flag}"),
             Self::FaultAround => f.write_str("fault_around_bytes in debugfs"),
