@@ -72,7 +72,7 @@ def share(part, whole):
 
 
 def lateness(needed, brought, parts=1):
-    """How far the pages in both come behind their turn, in the mean: a share of all. Of the first of so many `parts` of what is needed."""
+    """How far the pages in both come behind their turn, in the mean: a share of all. With `parts` of 3, only of the third that is needed first."""
     turns = {page: turn for turn, page in enumerate(needed)}
     in_both = [turns[page] for page in brought if page in turns]
     turn = {needed: at for at, needed in enumerate(sorted(in_both))}

@@ -278,7 +278,12 @@ impl Armer {
 
     /// Has process `pid` visited once more, where it could not be disturbed and may be otherwise soon.
     fn visit_again(&mut self, pid: u32, error: VisitError, why: Visited) -> Result<(), VisitError> {
+        if matches!(why, Visited::AtExec) {
+            // Perf's report of the exec is not one of an exec that was entered.
+            self.half_entered.remove(&pid);
+        }
         match (error, why) {
+            (VisitError::Busy, Visited::AtExec) => self.loading.push((pid, Instant::now())),
             (VisitError::Busy, Visited::Forked(child)) if child.since.elapsed() < FORKED_WAIT + BUSY_MAX => {
                 self.forked.push(child);
             }

@@ -79,6 +79,11 @@ impl Inside {
             Carrying::Carried => {}
             Carrying::NotDynamic => return Err("a static program".into()),
             Carrying::Rights => return Err("the program has rights of its own".into()),
+            Carrying::OtherLoader => {
+                return Err("its loader is not that of glibc 2.35 or newer for this machine".into());
+            }
+            Carrying::LibraryOutOfReach => return Err("libprepage-agent.so cannot be loaded".into()),
+            Carrying::NotFound => return Err("there is no such program, or it cannot be read".into()),
             other => return Err(format!("{other:?}")),
         }
         let log = Log::create(LOG_BYTES).map_err(said)?;

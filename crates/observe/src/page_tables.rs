@@ -37,7 +37,8 @@ const INTERVAL_MIN: Duration = Duration::from_micros(500);
 const INTERVAL_MAX: Duration = Duration::from_millis(50);
 
 /// As many times as long as a look at page tables keeps a processor, none is looked at: the program wants the processor, and does not get to
-/// map anything while its page table is walked. Where perf tells what is mapped, and what waited for the device, the looks only date the rest.
+/// map anything while its page table is walked. Where perf tells what is mapped, and what waited for the device, the looks only date the rest. They
+/// do so too until an agent has sent word, but then nothing else tells the order.
 const REST_A_LOOK: u32 = 10;
 const REST_A_LOOK_TOLD: u32 = 50;
 /// No longer than this all the same: nobody else tells what is mapped ...
@@ -324,7 +325,7 @@ impl PageTables {
             if self.rests_until <= Instant::now()
                 && let Some(process) = self.processes.get_mut(&pid)
             {
-                process.glance(now_ns());
+                process.see_early(now_ns());
             }
             return;
         }
@@ -389,6 +390,7 @@ impl PageTables {
             }
         }
         later.sort_unstable();
+        process.keep_early(by_time, &later);
         process.noted = joined(&process.noted, &without(&new, &later));
     }
 

@@ -325,9 +325,13 @@ fn touches_of_many_mappings() -> Option<(usize, Vec<Missing>)> {
 /// The kernel has room for the news of some hundred mappings.
 #[test]
 fn mappings_that_the_kernel_had_no_room_to_tell_of_are_armed_and_told() {
-    let Some((found, missing)) = touches_of_many_mappings() else { return };
-    let is_told = missing.iter().any(|gap| matches!(gap, Missing::LostMappings { .. }));
-    assert!(found == 40_000 && is_told, "{found} of 40,000 touches, lacking {missing:?}");
+    // Who reads them may keep up.
+    let is_lossy = (0..10).any(|_| {
+        let Some((found, missing)) = touches_of_many_mappings() else { return true };
+        assert_eq!(found, 40_000, "lacking {missing:?}");
+        missing.iter().any(|gap| matches!(gap, Missing::LostMappings { .. }))
+    });
+    assert!(is_lossy, "no loss is told");
 }
 
 /// Maps files and touches pages of them at once: nobody has time to arm anything from outside.

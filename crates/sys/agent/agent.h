@@ -39,7 +39,8 @@ enum carrying {
     TOO_LARGE,
     RELATIVE,
     STATIC_TLS,
-    SEVERAL_THREADS
+    SEVERAL_THREADS,
+    ENVIRONMENT
 };
 
 /* Whether the mappings of a program are registered. */

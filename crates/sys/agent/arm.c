@@ -176,6 +176,18 @@ static void wait_for_look(int is_first)
     RAW1(__NR_close, told);
 }
 
+/* Whether no other thread runs. For a moment the kernel still counts one that was joined. */
+static int is_alone(void)
+{
+    for (int times = 0; times < 3; times++) {
+        if (times)
+            RAW1(__NR_sched_yield, 0);
+        if (world_onlookers().threads == 1)
+            return 1;
+    }
+    return 0;
+}
+
 /* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
  * is told then what it could see. Where the kernel does not tell that, it is waited for; by the first process of a container in any case.
  *
@@ -194,7 +206,7 @@ void arm_last_look(int at_exit)
     int is_told = last == TELL && touched_tell(0, UINTPTR_MAX);
     if (is_told)
         log_told();
-    if ((!is_told || is_first) && (!at_exit || world_onlookers().threads == 1))
+    if ((!is_told || is_first) && (!at_exit || is_alone()))
         wait_for_look(is_first);
     if (blocks) {
         while (RAW4(__NR_rt_sigtimedwait, &signals, 0, now, sizeof signals) > 0) {

@@ -94,8 +94,18 @@ static size_t count_strings(char *const environment[])
     return count <= SMALL && own_audit(environment) ? SMALL + 1 : count;
 }
 
+/* Whether the agent may go along with `environment`: with LD_DEBUG ld.so would tell of it, and there may be another observer's already. */
+static int is_open(char *const environment[])
+{
+    for (; environment && *environment; environment++)
+        if ((starts(*environment, "PREPAGE_AGENT=") && *environment != agent_variable) ||
+            (starts(*environment, "LD_DEBUG=") && (*environment)[9]))
+            return 0;
+    return 1;
+}
+
 /* Fills `to`, which has `places`, for three more strings than `from` unless another thread has changed that meanwhile. Always two strings more
- * (see audit.c), the last ones. `room` is needed where the user has an LD_AUDIT. With LD_DEBUG, ld.so would tell of the agent. */
+ * (see audit.c), the last ones. `room` is needed where the user has an LD_AUDIT. */
 static int extend(char **to, size_t places, char *const from[], struct room *room)
 {
     char **end = to + places - 4;
@@ -103,7 +113,7 @@ static int extend(char **to, size_t places, char *const from[], struct room *roo
     if (audit && (!room || length(audit) + length(audit_variable) + 2 > sizeof room->audit))
         return 0;
     for (; from && *from; from++) {
-        if (to == end || starts(*from, "PREPAGE_AGENT=") || (starts(*from, "LD_DEBUG=") && (*from)[9]))
+        if (to == end || starts(*from, "PREPAGE_AGENT="))
             return 0;
         if (!starts(*from, "LD_AUDIT="))
             *to++ = *from;
@@ -132,6 +142,8 @@ static size_t goes_along(const char *path, int fd, enum process by, char *const 
         return 0;
     enum carrying found = target_takes(path, fd, by == MOVING_CHILD);
     size_t strings = count_strings(environment);
+    if (found == CARRIED && !is_open(environment))
+        found = ENVIRONMENT;
     if (found == CARRIED && (strings > SMALL || needs_room)) {
         *room = by == THIS ? take_exec_room(strings) : map_room(strings);
         found = *room ? CARRIED : TOO_LARGE;

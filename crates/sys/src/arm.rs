@@ -49,6 +49,9 @@ pub struct Visit {
 
 const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 
+/// Between two looks whether a process has stopped that does not do so at once.
+const PAUSE: Duration = Duration::from_micros(50);
+
 impl Visit {
     /// Asks the first thread of `pid` to stop, which must not be a child of this process that it waits for elsewhere.
     ///
@@ -207,8 +210,14 @@ impl Visit {
                 Ok(arm(FirstTouches::of(uffd, self.pid)))
             }))
         });
-        ptrace::detach(self.pid).map_err(|_| VisitError::Gone)?;
-        armed?.unwrap_or_else(|panic| resume_unwind(panic))
+        let detached = ptrace::detach(self.pid);
+        // Where `arm` has panicked nobody else does.
+        if detached.is_err() {
+            take_note(self.pid);
+        }
+        let ended = armed.map(|armed| armed.unwrap_or_else(|panic| resume_unwind(panic)));
+        detached.map_err(|_| VisitError::Gone)?;
+        ended?
     }
 
     fn make(&self, registers: &Registers, instruction: u64) -> Result<OwnedFd, VisitError> {
@@ -300,7 +309,6 @@ impl Drop for Visit {
             return;
         }
         const PATIENCE: Duration = Duration::from_millis(10);
-        const PAUSE: Duration = Duration::from_micros(50);
         let _ = ptrace::interrupt(self.pid);
         let until = Instant::now() + PATIENCE;
         while !let_go_if_stopped(self.pid) {
@@ -340,12 +348,14 @@ fn let_go_if_stopped(pid: u32) -> bool {
 
 /// Why `pid` stands still, once it does; `None` if it does not within `patience`.
 fn stop_within(pid: u32, patience: Duration) -> io::Result<Option<Stop>> {
-    let until = Instant::now() + patience;
+    /// A process that runs takes some microseconds.
+    const AT_ONCE: Duration = Duration::from_micros(200);
+    let began = Instant::now();
     loop {
-        match ptrace::stop_of(pid, false) {
-            // It takes some microseconds.
-            Ok(None) if Instant::now() < until => std::thread::yield_now(),
-            stop => return stop,
+        match (ptrace::stop_of(pid, false), began.elapsed()) {
+            (Ok(None), waited) if waited < AT_ONCE => std::thread::yield_now(),
+            (Ok(None), waited) if waited < patience => std::thread::sleep(PAUSE),
+            (stop, _) => return stop,
         }
     }
 }
@@ -490,13 +500,14 @@ static OWN_OFFSET: std::sync::LazyLock<Option<u64>> = std::sync::LazyLock::new(|
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::path::Path;
+    use std::path::PathBuf;
     use std::process::Command;
 
-    use prepage_testing::{Need, has};
+    use prepage_testing::{Need, freezing_groups, has};
 
     use super::*;
     use crate::forked::Forked;
+    use crate::processor_time;
 
     #[test]
     fn a_visit_that_is_given_up_leaves_the_process_running() {
@@ -633,7 +644,7 @@ mod tests {
     /// As the kernel does when memory is short.
     #[test]
     fn a_visitor_that_is_killed_leaves_the_process_running() {
-        if !has(Need::Tracing) {
+        if !has(Need::Tracing) || !has(Need::Linux(6, 7)) {
             return;
         }
         let sleeps = || {
@@ -666,36 +677,90 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_frozen_is_not_waited_for() {
-        let (alone, beside_others) = (Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified"));
-        let groups = if beside_others.exists() { beside_others } else { alone };
-        if !has(Need::Root) || !has(Need::Path(groups.join("cgroup.procs"))) {
+    fn a_visitor_that_panics_while_the_process_is_killed_panics_all_the_same() {
+        if !has(Need::Tracing) || !has(Need::Linux(6, 7)) {
             return;
         }
-        let group = groups.join(format!("prepage-test-{}", std::process::id()));
-        std::fs::create_dir(&group).unwrap();
-        let write = |file: &str, text: &str| std::fs::write(group.join(file), text).unwrap();
+        let child = Forked::new(|| {
+            std::thread::sleep(Duration::from_secs(60));
+            7
+        })
+        .unwrap();
+        let pid = child.pid();
+        let visitor = Forked::new(|| {
+            let kill_and_panic = || -> () {
+                let process = Pid::from_raw(pid as i32).unwrap();
+                rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+                while !has_ended(&ProcessStatus::of(pid).unwrap()) {
+                    std::thread::yield_now();
+                }
+                resume_unwind(Box::new("as a visitor may"))
+            };
+            match catch_unwind(|| visited(pid, kill_and_panic)) {
+                Err(_) => 0,
+                Ok(None) => 1,
+                Ok(Some(_)) => 2,
+            }
+        });
+        let visitor = visitor.unwrap().wait().unwrap().exit_status();
+        if visitor == Some(1) {
+            child.kill().unwrap();
+            return;
+        }
+        assert_eq!(visitor, Some(0));
+        assert_eq!(child.wait().unwrap().terminating_signal(), Some(libc::SIGKILL));
+    }
+
+    /// A control group of version 2 whose processes are frozen until it is dropped.
+    struct Frozen(PathBuf);
+
+    impl Frozen {
+        fn with(pid: u32) -> Self {
+            let group = Self(freezing_groups().join(format!("prepage-test-{pid}")));
+            std::fs::create_dir(&group.0).unwrap();
+            let write = |file: &str, text: &str| std::fs::write(group.0.join(file), text).unwrap();
+            write("cgroup.procs", &pid.to_string());
+            write("cgroup.freeze", "1");
+            while !std::fs::read_to_string(group.0.join("cgroup.events")).unwrap().contains("frozen 1") {
+                std::thread::yield_now();
+            }
+            group
+        }
+    }
+
+    impl Drop for Frozen {
+        fn drop(&mut self) {
+            let processes = std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+            processes.lines().for_each(|pid| _ = std::fs::write(freezing_groups().join("cgroup.procs"), pid));
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_frozen_is_not_waited_for() {
+        if !has(Need::FreezingGroup) {
+            return;
+        }
         let child = Forked::new(|| {
             std::thread::sleep(Duration::from_secs(1));
             7
         })
         .unwrap();
-        write("cgroup.procs", &child.pid().to_string());
-        write("cgroup.freeze", "1");
-        while !std::fs::read_to_string(group.join("cgroup.events")).unwrap().contains("frozen 1") {
-            std::thread::yield_now();
-        }
         let pid = child.pid();
+        let frozen = Frozen::with(pid);
         let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(visited(pid, || ())));
-        let ended = told.recv_timeout(Duration::from_secs(10));
+        std::thread::spawn(move || {
+            let ended = visited(pid, || ());
+            tell.send((ended, processor_time::of_this_thread()))
+        });
+        let told = told.recv_timeout(Duration::from_secs(10));
         let tracer = ProcessStatus::of(pid).unwrap().field("TracerPid").map(str::to_owned);
-        write("cgroup.freeze", "0");
+        drop(frozen);
         let exited = child.wait().unwrap().exit_status();
-        let removed = std::fs::remove_dir(&group);
-        assert!(matches!(ended, Ok(None | Some(Err(VisitError::Busy)))), "{ended:?}");
+        assert!(matches!(told, Ok((None | Some(Err(VisitError::Busy)), _))), "{told:?}");
+        // Of 50 ms.
+        assert!(told.as_ref().unwrap().1 < Duration::from_millis(20), "{told:?}");
         assert_eq!((tracer.as_deref(), exited), (Some("0"), Some(7)));
-        removed.unwrap();
     }
 
     /// Programs that end at once are common, and nobody refused anything.

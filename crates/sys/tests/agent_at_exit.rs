@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use prepage_sys::agent::{Event, Last};
 use prepage_testing::{Need, has};
@@ -12,6 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::{Observation, built, command};
 
 const TRIES: usize = 20;
+
+/// For so long a process waits at its end.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Runs `program` with the agent, which is to be looked at at its end: `looked_at` does that. Returns what came of it, and whether the program waited.
 fn ended(program: &Path, way: &str, looked_at: impl Fn(u32)) -> (Output, bool) {
@@ -66,19 +71,20 @@ fn a_signal_that_comes_while_the_observer_is_waited_for_finds_nobody() {
         static void handle(int number) { write(1, "handled", number ? 7 : 0); }
         int main(void) { signal(SIGUSR1, handle); return raise(SIGUSR1); }"#;
     let Some(program) = built(&[], source) else { return };
-    let signal = |number| {
-        move |pid: u32| {
-            let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), number);
-        }
-    };
     for number in [Signal::USR1, Signal::TERM] {
-        let mut has_waited = false;
+        let mut judged = 0;
         for _ in 0..TRIES {
-            let (output, waited) = ended(&program, "", signal(number));
-            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"handled"[..]));
-            has_waited |= waited;
+            let (began, waits_still) = (Instant::now(), Cell::new(false));
+            let (output, _) = ended(&program, "", |pid| {
+                let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), number);
+                waits_still.set(began.elapsed() < PATIENCE);
+            });
+            if waits_still.get() {
+                assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"handled"[..]));
+                judged += 1;
+            }
         }
-        assert!(has_waited);
+        assert!(judged > 0, "the machine is too busy");
     }
 }
 

@@ -512,6 +512,26 @@ fn a_program_whose_loading_is_looked_at_gets_no_agent() {
     let script = "LD_DEBUG=libs /bin/true 2>&1 | sed 's/^ *[0-9]*//'; LD_DEBUG= /bin/true";
     let observed = same_with_and_without("/bin/sh", &["-c", script]);
     assert_eq!(observed.started().iter().filter(|path| path.ends_with("true")).count(), 1);
+
+    // The names of a spawned one are not waited for.
+    let source = r#"
+        #include <spawn.h>
+        #include <sys/wait.h>
+        int main(int count, char **args) {
+            char *environment[] = {args[1], 0}, *argv[] = {"true", 0};
+            int child;
+            return posix_spawn(&child, "/bin/true", 0, 0, argv, environment) || waitpid(child, 0, 0) != child;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    for (variable, carrying) in [
+        ("LD_DEBUG=unused", Carrying::Environment),
+        ("PREPAGE_AGENT=another", Carrying::Environment),
+        ("LD_DEBUG=", Carrying::Carried),
+    ] {
+        let observed = observe(&mut command(program.to_str().unwrap(), &[variable]));
+        assert!(observed.output.status.success(), "{variable}: {:?}", observed.output);
+        assert_eq!(carried(&observed, "true"), Some(carrying), "{variable}");
+    }
 }
 
 #[test]

@@ -94,6 +94,8 @@ pub enum Need {
     TaskGroup,
     /// A control group that limits memory can be made.
     MemoryGroup,
+    /// A control group of version 2 can be made, which freezes processes.
+    FreezingGroup,
     /// Processes that dump core leave a file in their working directory.
     CoreFiles,
     /// The kernel does not use huge pages unasked.
@@ -176,6 +178,10 @@ impl Need {
             }
             Self::TaskGroup => is_writable(task_groups()),
             Self::MemoryGroup => is_writable(memory_groups()),
+            Self::FreezingGroup => {
+                Self::Path(freezing_groups().join("cgroup.procs")).probe()?;
+                is_writable(freezing_groups())
+            }
             Self::CoreFiles => {
                 let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
                 is(!pattern.starts_with(['|', '@']) && !pattern.contains('/'), || format!("{pattern:?}"))
@@ -237,6 +243,7 @@ impl fmt::Display for Need {
             Self::Swap => f.write_str("swap space of zram"),
             Self::TaskGroup => f.write_str("a control group that limits tasks"),
             Self::MemoryGroup => f.write_str("a control group that limits memory"),
+            Self::FreezingGroup => f.write_str("a control group that freezes processes"),
             Self::CoreFiles => f.write_str("files of core dumps"),
             Self::SmallPages => f.write_str("huge pages not always used"),
             Self::MemoryBytes(bytes) => write!(f, "{} MiB of memory", bytes >> 20),
@@ -258,6 +265,12 @@ pub fn task_groups() -> &'static Path {
 /// The same of those that limit memory.
 pub fn memory_groups() -> &'static Path {
     Path::new("/sys/fs/cgroup/memory")
+}
+
+/// The same of control groups of version 2, alone or beside those of version 1.
+pub fn freezing_groups() -> &'static Path {
+    let (alone, beside_others) = (Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified"));
+    if beside_others.exists() { beside_others } else { alone }
 }
 
 /// The first Python that can import `modules`: the one that `make setup-test` makes in the target directory, or the

@@ -95,6 +95,29 @@ fn pages_that_many_processes_have_mapped_before_they_were_armed_are_kept_once() 
     assert!(ranges.take_mapped_before().is_empty());
 }
 
+/// One that is frozen as its exec ends, or gets no processor.
+#[test]
+fn a_process_that_could_not_be_entered_at_its_exec_is_visited_behind_it() {
+    for is_reported in [true, false] {
+        let mut armer = Armer::new(None, Ok(()));
+        if is_reported {
+            armer.half_entered.insert(1);
+        }
+        armer.visit_again(1, VisitError::Busy, Visited::AtExec).unwrap();
+        if !is_reported {
+            armer.executed(1, 1);
+        }
+        assert!(armer.is_waiting() && armer.half_entered.is_empty(), "{is_reported}");
+    }
+
+    // Its next exec is another.
+    let mut armer = Armer::new(None, Ok(()));
+    armer.half_entered.insert(1);
+    assert!(armer.visit_again(1, VisitError::Sandboxed, Visited::AtExec).is_err());
+    armer.executed(1, 1);
+    assert!(armer.is_waiting());
+}
+
 /// On a busy machine a program has ended by the time that perf's report of its last mappings is read.
 #[test]
 fn what_a_process_mapped_that_has_ended_is_told_as_not_armed() {

@@ -120,7 +120,7 @@ impl Process {
     }
 
     /// Sees which pages are there at `time_ns`, when it is not known yet which of them are to be noted.
-    pub(super) fn glance(&mut self, time_ns: u64) {
+    pub(super) fn see_early(&mut self, time_ns: u64) {
         let present = self.map.present_and_armed().unwrap_or_default();
         let new = self.early.iter().fold(present, |new, (_, before)| without(&new, before));
         if !new.is_empty() {
@@ -139,6 +139,13 @@ impl Process {
         }
         by_time.push((now, left));
         by_time
+    }
+
+    /// What of `by_time` lies in `later`, which is not noted yet, is dated by it when it is.
+    pub(super) fn keep_early(&mut self, by_time: Vec<(u64, Vec<Run>)>, later: &[Run]) {
+        let within_later = |runs: Vec<Run>| later.iter().flat_map(|&run| within(&runs, run)).collect();
+        self.early = by_time.into_iter().map(|(time_ns, runs)| (time_ns, within_later(runs))).collect();
+        self.early.retain(|(_, runs)| !runs.is_empty());
     }
 
     /// It may have mapped anything.
@@ -259,6 +266,19 @@ mod tests {
         assert!(!process.has_other_mappings(u64::MAX, true, known));
         process.may_have_mapped();
         assert!(process.has_other_mappings(u64::MAX, true, known));
+    }
+
+    #[test]
+    fn pages_that_are_noted_later_keep_the_time_at_which_they_were_seen() {
+        let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
+        process.early = vec![(1, vec![(0, 4)]), (2, vec![(6, 8)])];
+        let by_time = process.by_time(&[(0, 10)], 3);
+        assert_eq!(by_time, [(1, vec![(0, 4)]), (2, vec![(6, 8)]), (3, vec![(4, 6), (8, 10)])]);
+        process.keep_early(by_time, &[(2, 4), (8, 10)]);
+        let by_time = process.by_time(&[(2, 4), (8, 11)], 4);
+        assert_eq!(by_time, [(1, vec![(2, 4)]), (3, vec![(8, 10)]), (4, vec![(10, 11)])]);
+        process.keep_early(by_time, &[]);
+        assert!(process.early.is_empty());
     }
 
     #[test]

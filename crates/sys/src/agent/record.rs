@@ -142,7 +142,7 @@ pub enum Carrying {
     Rights,
     /// A static program, or no program.
     NotDynamic,
-    /// Another machine's program, or another C library's.
+    /// Its loader is not that of glibc 2.35 or newer for this machine.
     OtherLoader,
     /// The agent cannot be loaded from there: other root or mounts, or one without exec.
     LibraryOutOfReach,
@@ -159,6 +159,8 @@ pub enum Carrying {
     StaticTls,
     /// system(3) or popen(3) starts the shell with the environment of the process, which other threads may look at meanwhile: it stays as it is.
     SeveralThreads,
+    /// The program's environment has LD_DEBUG, with which ld.so would tell of the agent, or another observer's agent.
+    Environment,
 }
 
 /// Takes records out of a run of slots.
@@ -302,6 +304,7 @@ fn carrying(detail: u16) -> Option<Carrying> {
         Relative,
         StaticTls,
         SeveralThreads,
+        Environment,
     ];
     all.get(usize::from(detail)).copied()
 }
