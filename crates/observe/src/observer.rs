@@ -198,6 +198,8 @@ impl Observer {
         if let Some(inside) = &inside {
             // Page tables end with the process, and so does what tells where it is armed.
             inside.ask_for(match pages {
+                // This process ends with the first one of its namespace.
+                Pages::Tables(..) if pid == 1 => Last::TellAndWait,
                 Pages::Tables(..) => Last::Tell,
                 Pages::Faults(_) if options.is_patient => Last::Wait,
                 Pages::Faults(_) => Last::Nothing,
@@ -274,7 +276,7 @@ impl Observer {
         // This process ends with the first one of its namespace.
         let ends_with_it = next_early_ns.is_some() && self.pid == 1;
         loop {
-            self.give_way();
+            self.give_way(self.is_waited_for());
             let is_followed = follower.wants_pages();
             self.sightings.keep_new(is_followed);
             let ended = self.wait(until, is_followed);
@@ -296,19 +298,22 @@ impl Observer {
                 }
                 return self.finish(until.was_stopped() || is_short, coverage);
             }
-            // It waits until this is dropped.
+            // Its end waits until this is dropped, and for visits to end before that.
             let end = match &mut self.pages {
-                Pages::Tables(tables, ..) => tables.take_end_of_root().filter(|_| ends_with_it),
-                Pages::Faults(_) => None,
+                Pages::Tables(tables, ..) if !(ends_with_it && tables.is_visiting()) => {
+                    tables.take_end_of_root().filter(|_| ends_with_it)
+                }
+                _ => None,
             };
-            let is_due = |next: &u64| {
-                end.is_some() || now_ns().saturating_sub(began_ns) >= *next && !self.is_visiting()
-            };
-            if let Some(next_ns) = next_early_ns.filter(is_due) {
+            let is_ending = end.is_some();
+            let is_due = |next_ns: &u64| now_ns().saturating_sub(began_ns) >= *next_ns && !self.is_visiting();
+            let due_ns = next_early_ns.filter(is_due);
+            if is_ending || due_ns.is_some() {
+                self.give_way(is_ending || self.is_waited_for());
                 follower.so_far(
                     &observation(&self.sightings, self.rights.as_ref(), self.root.as_ref()).cut_short(),
                 );
-                next_early_ns = Some(2 * next_ns);
+                next_early_ns = due_ns.map(|next_ns| 2 * next_ns).or(next_early_ns);
             }
         }
     }
@@ -325,10 +330,10 @@ impl Observer {
         }
     }
 
-    /// Leaves the processors to the program, unless it stands still until this thread lets it go on, in a visit or at the end of a process: on a
+    /// Leaves the processors to the program, unless that waits until this thread lets it go on, in a visit or at the end of a process: on a
     /// busy machine that would take its time.
-    fn give_way(&mut self) {
-        let gives_way = self.gives_way && !self.is_waited_for();
+    fn give_way(&mut self, is_waited_for: bool) {
+        let gives_way = self.gives_way && !is_waited_for;
         if gives_way != self.has_given_way {
             self.has_given_way = gives_way;
             // Where that is refused, they share the processors.

@@ -65,7 +65,8 @@ pub struct PageTables {
     processes: HashMap<u32, Process>,
     has_windows: bool,
     endings: Endings,
-    /// Whether a process has waited at its end: where it cannot tell what it has touched.
+    /// Whether a process has waited at its end because it could not tell what it has touched: others will. Of process 1 that does not show, which
+    /// waits in any case.
     are_waiting: bool,
     /// The end of the first process of all, which waits until this is dropped.
     end_of_root: Option<Ending>,
@@ -166,7 +167,7 @@ impl PageTables {
                 self.look_at(pid, true, sightings, last_touch_ns);
             }
             let has_waited = !endings.is_empty();
-            self.are_waiting |= has_waited;
+            self.are_waiting |= endings.iter().any(|ending| ending.pid() != 1);
             for ending in endings {
                 // One that lives still was looked at while it waited.
                 match self.processes.get_mut(&ending.pid()).filter(|process| process.map.is_alive()) {
@@ -410,9 +411,9 @@ impl PageTables {
         self.armer.is_waiting() || self.armer.is_expected(self.root)
     }
 
-    /// Whether processes wait at their end until they were looked at.
+    /// Whether processes wait at their end until they were looked at, as far as is known.
     pub fn are_waiting(&self) -> bool {
-        self.are_waiting
+        self.are_waiting || self.end_of_root.is_some()
     }
 
     /// What lets the first process of all end, where that waits and all of it was looked at.

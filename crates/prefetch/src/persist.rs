@@ -55,6 +55,8 @@ struct Written {
     own: Profile,
     /// The observation that is in there.
     observation: Option<Observation>,
+    /// The cold start that is in there, as it was recorded.
+    start: Option<ColdStart>,
 }
 
 impl<'a> Persisting<'a> {
@@ -94,12 +96,18 @@ impl<'a> Persisting<'a> {
                     (written.before.clone(), written.in_before.clone())
                 }
                 // Where another start wrote meanwhile, what this one showed before stays in what that one made of it.
-                (Some(written), Some(stored)) => (Some(stored), written.observation.clone()),
+                (Some(written), Some(mut stored)) => {
+                    if shown.cold_start.is_some() {
+                        stored.starts.retain(|start| Some(*start) != written.start);
+                    }
+                    (Some(stored), written.observation.clone())
+                }
                 (_, stored) => (stored.or_else(|| base.cloned()), None),
             };
             let observation = shown.observation.clone();
             let own = with(before.clone(), key, shown, in_before.as_ref())?;
-            now = Some(Written { before, in_before, own: own.clone(), observation });
+            let start = shown.cold_start.and(own.starts.last().copied());
+            now = Some(Written { before, in_before, own: own.clone(), observation, start });
             Some(own)
         };
         match is_synced {
@@ -380,6 +388,26 @@ mod tests {
         nothing.observation.as_mut().unwrap().coverage = Coverage::Exact;
         persist(&stores, &key, Layer::User, &nothing).unwrap();
         assert!(stores.find(&key).unwrap().is_some(), "of a static program in memory nothing is on a disk");
+    }
+
+    /// In containers how long a start waited is written before it is known how long it took.
+    #[test]
+    fn a_cold_start_that_is_written_again_counts_once_though_another_wrote_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = Stores::at(dir.path().join("store"));
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let mut starts = [(); 2].map(|()| (Persisting::new(&stores, &key, Layer::User), shown("/a")));
+        // Both are written at first, and again with more in turns.
+        for took_us in [0, 7, 9] {
+            for (waited_us, (persisting, shown)) in (3..).zip(&mut starts) {
+                shown.cold_start = Some(ColdStart { unix_s: 5, waited_us, took_us, ..ColdStart::default() });
+                persisting.persist(shown).unwrap();
+            }
+        }
+        let known = stores.find(&key).unwrap().unwrap().profile.starts;
+        let mut known: Vec<_> = known.iter().map(|start| (start.waited_us, start.took_us)).collect();
+        known.sort_unstable();
+        assert_eq!(known, [(3, 9), (4, 9)]);
     }
 
     /// How long a start took is known, and written, later than what it used.

@@ -26,25 +26,30 @@ use crate::resident::are_at_hand;
 /// Whether the start that was `found`, of a program called `name`, is to be left alone: the configuration wants that, or the program is known, is not to be
 /// observed in this start, and is in memory.
 pub(crate) fn needs_nothing(found: &Found, name: &OsStr, options: &LaunchOptions) -> bool {
-    let told = || is_told(found, name, options, &Stores::of_user().ok()?);
+    let told = || is_told(found, name, options, &Config::at_hand()?, &Stores::of_user().ok()?);
     told().unwrap_or(false)
 }
 
 /// `None` where memory does not tell.
-fn is_told(found: &Found, name: &OsStr, options: &LaunchOptions, stores: &Stores) -> Option<bool> {
-    let config = Config::at_hand()?;
-    let options = options.within(&config);
+fn is_told(
+    found: &Found,
+    name: &OsStr,
+    options: &LaunchOptions,
+    config: &Config,
+    stores: &Stores,
+) -> Option<bool> {
+    let options = options.within(config);
     // Who wants to hear what is done hears it from whoever serves the start.
     if options.verbose {
         return None;
     }
-    if !found.is_wanted_by(&config, name) {
+    if !found.is_wanted_by(config, name) {
         return Some(true);
     }
     let (mut key, mut stored) = (found.context.key.clone(), stores.read_at_hand(&found.context.key).ok()?);
     if stored.is_none() {
         key = found.call.in_the_end_at_hand().ok()??.key_at_hand()?;
-        if !is_wanted(&config, &key) {
+        if !is_wanted(config, &key) {
             return Some(true);
         }
         stored = stores.read_at_hand(&key).ok()?;
@@ -137,7 +142,7 @@ mod tests {
         let options = LaunchOptions { quiet: true, ..LaunchOptions::default() };
         let mut is_left_alone = |random| {
             found.random = random;
-            is_told(&found, "tool".as_ref(), &options, &stores).unwrap_or(false)
+            is_told(&found, "tool".as_ref(), &options, &Config::default(), &stores).unwrap_or(false)
         };
         assert!(is_left_alone(1));
         let served = (0..4000).filter(|random| !is_left_alone(*random)).count();

@@ -17,12 +17,25 @@ const DIGITS: usize = 32;
 
 /// The number for what is learned of `key` in the store in `directory`. Where the machine has no id, that is the one `known`, else random.
 pub fn source(directory: &Path, key: &ProgramKey, known: &[u64]) -> u64 {
-    let id = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
-    match (id.trim(), known) {
-        (id, _) if id.len() == DIGITS => of_machine(id, directory, key),
-        (_, [known]) => *known,
+    match (machine_id(), known) {
+        (Some(id), _) => of_machine(&id, directory, key),
+        (None, [known]) => *known,
         _ => random(),
     }
+}
+
+/// Whether a profile of `sources` was learned here, in the store in `directory`, and by nobody else. Where the machine has no id, nobody can tell.
+pub fn is_own(sources: &[u64], directory: &Path, key: &ProgramKey) -> bool {
+    is_of_machine(machine_id().as_deref(), sources, directory, key)
+}
+
+fn is_of_machine(id: Option<&str>, sources: &[u64], directory: &Path, key: &ProgramKey) -> bool {
+    id.is_some_and(|id| sources == [of_machine(id, directory, key)])
+}
+
+fn machine_id() -> Option<String> {
+    let id = std::fs::read_to_string(MACHINE_ID).ok()?;
+    Some(id.trim().to_owned()).filter(|id| id.len() == DIGITS)
 }
 
 fn of_machine(id: &str, directory: &Path, key: &ProgramKey) -> u64 {
@@ -45,5 +58,17 @@ mod tests {
         let all = [of(0, "/a", "x"), of(1, "/a", "x"), of(0, "/b", "x"), of(0, "/a", "x y")];
         assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
         assert_eq!(of(0, "/a", "x"), all[0]);
+    }
+
+    /// As in most containers.
+    #[test]
+    fn without_an_id_nothing_passes_for_learned_here() {
+        let (directory, id) = (Path::new("/a"), "3d1219c7c4c5404aaa1f6d2a48adfda4");
+        let key = ProgramKey { program: "/usr/bin/x".into(), role: "x".into() };
+        let own = of_machine(id, directory, &key);
+        let is_own = |id, sources: &[u64]| is_of_machine(id, sources, directory, &key);
+        assert!(is_own(Some(id), &[own]));
+        assert!(!is_own(Some(id), &[own, 8]) && !is_own(Some(id), &[8]));
+        assert!(!is_own(None, &[8]) && !is_own(None, &[own]));
     }
 }

@@ -251,7 +251,7 @@ impl Stores {
     /// only what is [`public`]. Returns the profiles that were removed to make room.
     ///
     /// # Errors
-    /// When the layer cannot be read or written, or the profile takes more than all of the layer may. What was there stays.
+    /// When the layer cannot be read or written, or the profile takes more than all of the layer may. Nothing is written or removed then.
     pub fn update(
         &self,
         key: &ProgramKey,
@@ -316,13 +316,12 @@ impl Stores {
         }
         let bytes = file::encode(&after);
         let bytes_max = self.bytes_max(layer).unwrap_or(u64::MAX);
-        let fits = bytes.len() as u64 <= bytes_max;
-        if fits {
-            let io = |source| StoreError::Io { path: path.clone(), source };
-            write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
+        if bytes.len() as u64 > bytes_max {
+            return Err(StoreError::Capped { bytes_max });
         }
-        let removed = make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max);
-        if fits { Ok(removed) } else { Err(StoreError::Capped { bytes_max }) }
+        let io = |source| StoreError::Io { path: path.clone(), source };
+        write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
+        Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max))
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.

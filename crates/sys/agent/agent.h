@@ -54,8 +54,11 @@ HIDDEN int log_is_observed(void);
 HIDDEN int log_is_read(void);
 /* What the observer wants of a process before its page table goes: to be told what it has touched, unless that would fill the log, or to look
  * at it. */
-enum last { NOTHING, WAIT, TELL };
+enum last { NOTHING, WAIT, TELL, TELL_AND_WAIT };
+/* TELL_AND_WAIT is TELL here. */
 HIDDEN enum last log_last(void);
+/* Whether process 1 of a namespace is to wait in any case: the observer ends with it. */
+HIDDEN int log_ends_with_first(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
 HIDDEN void log_read(const uint64_t read[4]);
 /* Pages of a file side by side, and whether their mapping is armed. record.rs knows how they lie in a word. */

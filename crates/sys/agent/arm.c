@@ -159,8 +159,8 @@ void arm_one(const struct extent *extent)
         hand_over(fd);
 }
 
-/* Until the observer has looked once more and hangs up, 20 ms at most; in the first process of a container until it has also written what was seen, for
- * it ends with that process. */
+/* Until the observer has looked once more and hangs up, 20 ms at most; in the first process of a container, with which the observer ends, until it
+ * has also written what was seen. */
 static void wait_for_look(int is_first)
 {
     struct {
@@ -189,7 +189,7 @@ static int is_alone(void)
 }
 
 /* An observer without perf sees page tables, which end with the process, or when it executes another program: it says so in the log, and
- * is told then what it could see. Where the kernel does not tell that, it is waited for; by the first process of a container in any case.
+ * is told then what it could see. Where the kernel does not tell that, it is waited for; by the first process of its container in any case.
  *
  * Behind its destructors the program's code is not to run for longer than without the agent. Other threads would: nobody waits for the observer
  * then. A signal that comes meanwhile finds nobody, as if the process had ended; 32 and 33 are libc's own. */
@@ -202,7 +202,7 @@ void arm_last_look(int at_exit)
     if (world.sandboxed || !receiver[0] || last == NOTHING)
         return;
     int blocks = at_exit && !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &signals, &before, sizeof signals);
-    int is_first = RAW1(__NR_getpid, 0) == 1;
+    int is_first = log_ends_with_first() && RAW1(__NR_getpid, 0) == 1;
     int is_told = last == TELL && touched_tell(0, UINTPTR_MAX);
     if (is_told)
         log_told();

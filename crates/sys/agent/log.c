@@ -172,7 +172,14 @@ enum last log_last(void)
         return NOTHING;
     uint32_t last = __atomic_load_n(&header->last, __ATOMIC_RELAXED);
     int is_half_full = __atomic_load_n(&header->cursor, __ATOMIC_RELAXED) > header->slots / 2;
-    return last == TELL && is_half_full ? WAIT : (enum last)last;
+    if (last >= TELL)
+        return is_half_full ? WAIT : TELL;
+    return (enum last)last;
+}
+
+int log_ends_with_first(void)
+{
+    return log_is_observed() && __atomic_load_n(&header->last, __ATOMIC_RELAXED) == TELL_AND_WAIT;
 }
 
 void log_missed(void)

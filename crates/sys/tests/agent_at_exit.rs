@@ -88,6 +88,30 @@ fn a_signal_that_comes_while_the_observer_is_waited_for_finds_nobody() {
     }
 }
 
+/// Whoever observes a container from outside goes on when that ends.
+#[test]
+fn process_1_waits_behind_what_it_tells_if_its_observer_ends_with_it() {
+    if !has(Need::Linux(6, 11)) || !has(Need::Mounts) {
+        return;
+    }
+    let Some(program) = built(&[], "int main(void) { return 0; }") else { return };
+    for last in [Last::Tell, Last::TellAndWait] {
+        let mut observation = Observation::new();
+        observation.log().ask_for(last).unwrap();
+        let mut command = command("unshare", &["--pid", "--fork", program.to_str().unwrap()]);
+        let mut child = observation.enter(&mut command).stdin(Stdio::null()).spawn().unwrap();
+        let mut has_waited = false;
+        let status = loop {
+            has_waited |= observation.ending().is_some();
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+        };
+        assert!(status.success(), "{status}");
+        assert_eq!(has_waited, last == Last::TellAndWait);
+    }
+}
+
 #[test]
 fn a_program_with_threads_tells_what_it_has_touched() {
     if !has(Need::Linux(6, 11)) {

@@ -33,7 +33,7 @@ const LEAST_SHARE_PART: u64 = 4;
 
 /// Where memory may become short.
 pub(crate) trait Memory: Send + 'static {
-    /// Sleeps until tasks wait for memory, for [`PERIOD`] at most, or for all of it; whether they waited.
+    /// Sleeps until tasks wait for memory, at most [`PERIOD`]; if `for_all`, always that long. Returns whether tasks waited.
     fn wait(&mut self, for_all: bool) -> bool;
 
     /// What there is.
@@ -101,7 +101,7 @@ pub(crate) fn look(left: &[Left], resident: u64) -> Look {
 /// How much of `missing` bytes a pool gives that holds `own_bytes` of all `shmem_bytes`: other pools give theirs.
 fn share(missing: u64, own_bytes: u64, shmem_bytes: u64) -> u64 {
     let part = u128::from(missing) * u128::from(own_bytes) / u128::from(shmem_bytes.max(1));
-    (part as u64).clamp(missing.div_ceil(LEAST_SHARE_PART), missing)
+    (part.min(missing.into()) as u64).max(missing.div_ceil(LEAST_SHARE_PART))
 }
 
 /// The thread.
@@ -146,6 +146,11 @@ mod tests {
         assert_eq!(missing(&[left(512 << 20, 0)], 1 << 30), 0);
         assert_eq!(missing(&[left(256 << 20, 1 << 30)], 1 << 30), 256 << 20, "a lone pool");
         assert_eq!(missing(&[left(256 << 20, 1 << 30)], 2 << 30), 256 << 20, "counted later");
+        assert_eq!(
+            missing(&[left((512 << 20) - (4 << 30), 0)], 4 << 30),
+            4 << 30,
+            "nothing else is counted yet"
+        );
         assert_eq!(missing(&[left(-(512 << 20), 32 << 30)], 16 << 30), 512 << 20, "one of two");
         assert_eq!(missing(&[left(-(512 << 20), 80 << 30)], 4 << 30), 256 << 20, "a quarter at least");
         let group = Left { limit_bytes: 1 << 30, available_bytes: 0, shmem_bytes: 1 << 30 };

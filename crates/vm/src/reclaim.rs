@@ -32,8 +32,8 @@ const MOST_REST: Duration = Duration::from_millis(1);
 const MOST_GONE: usize = 1024;
 /// A class goes before the next ones while it holds more than one in so many of their frames and its own.
 const CLASS_PART: usize = 8;
-/// Where too few frames are idle, so many are unwired for each that lacks, since some will be touched; and for so long at most, since memory is looked at
-/// again soon.
+/// Where too few frames are idle, so many are unwired for each that lacks, since some will be touched. Idle ones are taken, and others unwired, for so long
+/// at most: memory is to be looked at again soon.
 const WATCHED_EACH: u64 = 2;
 const MOST_WATCH: Duration = Duration::from_millis(500);
 /// Frames of the first class that could give some are unwired so many times, and looked at, before one of another class goes.
@@ -77,7 +77,7 @@ struct Search {
     class: Option<usize>,
     /// When its last batch began, if it rests between batches: the one that somebody waits for does not.
     began: Option<Instant>,
-    /// Whether it takes what an earlier one unwired, and nothing else.
+    /// Whether it takes what was unwired before it, and nothing else.
     is_of_idle: bool,
 }
 
@@ -114,12 +114,22 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
     Search::default().take(pool, wanted)
 }
 
-/// Takes up to `wanted` frames away that were unwired before this call and not touched since. If these are too few, unwires others for the next call. Gives how
-/// many went.
+/// Takes up to `wanted` frames away that were unwired before this call and not touched since, as many as it comes to in [`MOST_WATCH`]. If these are too few,
+/// unwires others for the next call. Gives how many went.
 pub(crate) fn take_idle(pool: &PoolCore, wanted: u64) -> u64 {
-    let search = || Search { began: Some(Instant::now()), is_of_idle: true, ..Search::default() };
-    let taken = search().take(pool, wanted);
     let began = Instant::now();
+    let search = || Search { began: Some(Instant::now()), is_of_idle: true, ..Search::default() };
+    let (mut of_idle, mut taken) = (search(), 0);
+    loop {
+        let step = LONG_BATCH.min(wanted - taken);
+        // Others may take frames between two steps. What goes first may have to be written.
+        let went = pool.reclaim.lock().anyway().take(pool, step, &mut of_idle);
+        taken += went;
+        if went < step || taken == wanted || began.elapsed() >= MOST_WATCH {
+            break;
+        }
+    }
+    of_idle.let_go();
     let mut left = WATCHED_EACH * wanted.saturating_sub(taken);
     while left > 0 && began.elapsed() < MOST_WATCH && !pool.frames.is_waited_for() {
         let mut search = search();
@@ -307,6 +317,7 @@ impl Reclaim {
             // One that gives nothing makes room for no other.
             let class = first_class(lens);
             lens[class] = 0;
+            // That the idle ones of the class whose turn it is have gone is no reason to take from another: more of it are unwired for the next search.
             if search.is_of_idle && search.class.is_some_and(|first| first != class) {
                 continue;
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use prepage_sys::proc_file;
 use prepage_sys::processes::threads_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open};
 
 /// How long a tree is believed to have no new process although the machine has: where /proc/loadavg is not the kernel's own
 /// (lxcfs), it may come late.
@@ -118,22 +118,29 @@ impl Tree {
         }
     }
 
-    /// Of the members from the one at `at` on. Whoever observes the first process of a container is a child of it, and none that it has started.
+    /// Of the members from the one at `at` on. Whoever observes a program may be a child of the first process of a container, and is none
+    /// that it has started: this process, and those beside other programs.
     fn add_descendants(&mut self, mut at: usize) {
-        let own = std::process::id();
         while let Some(&(pid, _)) = self.members.get(at) {
             at += 1;
             for thread in threads(pid) {
                 let children = format!("/proc/{pid}/task/{thread}/children");
                 let children = proc_file::read_text(&children).unwrap_or_default();
                 for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
-                    if child != own && !self.has(child) {
+                    if !self.has(child) && !is_beside(child) {
                         self.members.push((child, pid));
                     }
                 }
             }
         }
     }
+}
+
+/// Whether process `pid` is one of prepage's own beside a program ([`prepage_sys::beside`]): unlike a starter, it leads a session.
+fn is_beside(pid: u32) -> bool {
+    let leads = Pid::from_raw(pid as i32).is_some_and(|pid| getsid(Some(pid)) == Ok(pid));
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    leads && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
@@ -148,10 +155,36 @@ pub(crate) fn threads(pid: u32) -> impl Iterator<Item = u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
+    use prepage_sys::beside::{adopt_orphans, run_beside_with};
+    use prepage_sys::forked::Forked;
+
     use super::*;
+
+    /// Like the first process of a container, which adopts the observers of all programs there.
+    #[test]
+    fn what_observes_programs_is_none_of_a_tree_that_adopts_it() {
+        let adopting = Forked::new(|| {
+            adopt_orphans().unwrap();
+            let (mut here, there) = UnixStream::pair().unwrap();
+            run_beside_with(vec![there.into()], |kept| {
+                let mut there = UnixStream::from(kept.into_iter().next().unwrap());
+                let _ = there.write_all(b"\n");
+                let _ = there.read(&mut [0]);
+            })
+            .unwrap();
+            here.read_exact(&mut [0]).unwrap();
+            let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+            let own = std::process::id();
+            let is_known = Tree::of(own).look() == [(own, 0), (child.id(), own)];
+            child.kill().unwrap();
+            i32::from(!is_known)
+        });
+        assert_eq!(adopting.unwrap().wait().unwrap().exit_status(), Some(0));
+    }
 
     #[test]
     fn children_and_their_children_are_found_as_they_come() {

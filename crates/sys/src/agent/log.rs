@@ -81,6 +81,9 @@ pub enum Last {
     /// It tells what it has touched ([`super::Event::Touched`]), libraries that are unmapped too. Before Linux 6.11, and when the log is half
     /// full, it waits.
     Tell,
+    /// As [`Self::Tell`]; process 1 of a namespace then waits in any case, 200 ms at most, since the observer ends with it. At its end it does not
+    /// where it has other threads.
+    TellAndWait,
 }
 
 /// What a log does not hold.

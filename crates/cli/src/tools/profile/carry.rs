@@ -164,7 +164,7 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
                 "pages": imported.profile.pages(),
                 "lookups": imported.profile.lookups.len(),
                 "news": imported.news,
-                "kept": is_kept(imported),
+                "kept": imported.news && !args.dry_run && is_kept(imported),
                 "left_out": imported.left.iter()
                     .map(|left| json!({ "path": left.path, "reason": left.reason }))
                     .collect::<Vec<_>>(),
