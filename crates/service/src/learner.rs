@@ -437,7 +437,7 @@ impl Permit {
             learner.stop.as_fd().try_clone_to_owned(),
             learner.service.as_fd().try_clone_to_owned(),
         ) else {
-            return;
+            return note_in_vain();
         };
         let names = learner.take_expected(pid).filter(|names| names.has_stayed(pid));
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);

@@ -377,10 +377,10 @@ fn of_a_user_who_has_no_place_for_profiles_one_start_is_observed_however_program
         running
     };
     // One that ends before it is observed says nothing.
+    let observed = service.count("observed");
     service.wait_until("it is observed", || {
-        let observed = service.count("observed");
         drop(start("own"));
-        (0..100).any(|_| {
+        (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             service.count("not_kept") > 0 && service.count("observed") > observed
         })
@@ -745,12 +745,11 @@ fn a_full_disk_keeps_nothing_and_is_used_again_when_there_is_room() {
     while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
     let mut service = Prepaged::start(&place, &[]);
     let start_until = |service: &Prepaged, what: &str, count: &str| {
-        let before = service.count(count);
+        let (before, observed) = (service.count(count), service.count("observed"));
         service.wait_until(what, || {
-            let observed = service.count("observed");
             let _running = Running::start(&program);
             // A signal ends pauses a little later: then a start has come too early.
-            (0..100).any(|_| {
+            (0..200).any(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 service.count(count) > before && service.count("observed") > observed
             })

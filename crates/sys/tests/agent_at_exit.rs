@@ -72,8 +72,10 @@ fn a_signal_that_comes_while_the_observer_is_waited_for_finds_nobody() {
         int main(void) { signal(SIGUSR1, handle); return raise(SIGUSR1); }"#;
     let Some(program) = built(&[], source) else { return };
     for number in [Signal::USR1, Signal::TERM] {
-        let mut judged = 0;
-        for _ in 0..TRIES {
+        // A start that takes long on a busy machine tells nothing.
+        let (since, mut judged) = (Instant::now(), 0);
+        while judged < TRIES && (judged == 0 || since.elapsed() < Duration::from_secs(10)) {
+            assert!(since.elapsed() < Duration::from_secs(120), "no start and its end take less than {PATIENCE:?}");
             let (began, waits_still) = (Instant::now(), Cell::new(false));
             let (output, _) = ended(&program, "", |pid| {
                 let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), number);
@@ -84,7 +86,6 @@ fn a_signal_that_comes_while_the_observer_is_waited_for_finds_nobody() {
                 judged += 1;
             }
         }
-        assert!(judged > 0, "the machine is too busy");
     }
 }
 

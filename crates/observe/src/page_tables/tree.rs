@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use prepage_sys::proc_file;
 use prepage_sys::processes::threads_of;
+use prepage_sys::session_id::session_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// How long a tree is believed to have no new process although the machine has: where /proc/loadavg is not the kernel's own
 /// (lxcfs), it may come late.
@@ -136,11 +137,10 @@ impl Tree {
     }
 }
 
-/// Whether process `pid` is one of prepage's own beside a program ([`prepage_sys::beside`]): unlike a starter, it leads a session.
+/// Whether process `pid` is one of this binary beside a program ([`prepage_sys::beside`]): unlike a starter, it leads a session.
 fn is_beside(pid: u32) -> bool {
-    let leads = Pid::from_raw(pid as i32).is_some_and(|pid| getsid(Some(pid)) == Ok(pid));
     let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    leads && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+    session_id(pid) == Some(pid) && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
