@@ -75,7 +75,10 @@ fn a_signal_that_comes_while_the_observer_is_waited_for_finds_nobody() {
         // A start that takes long on a busy machine tells nothing.
         let (since, mut judged) = (Instant::now(), 0);
         while judged < TRIES && (judged == 0 || since.elapsed() < Duration::from_secs(10)) {
-            assert!(since.elapsed() < Duration::from_secs(120), "no start and its end take less than {PATIENCE:?}");
+            assert!(
+                since.elapsed() < Duration::from_secs(120),
+                "no start and its end take less than {PATIENCE:?}"
+            );
             let (began, waits_still) = (Instant::now(), Cell::new(false));
             let (output, _) = ended(&program, "", |pid| {
                 let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), number);
