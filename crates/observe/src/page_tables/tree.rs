@@ -181,6 +181,7 @@ mod tests {
             let own = std::process::id();
             let is_known = Tree::of(own).look() == [(own, 0), (child.id(), own)];
             child.kill().unwrap();
+            child.wait().unwrap();
             i32::from(!is_known)
         });
         assert_eq!(adopting.unwrap().wait().unwrap().exit_status(), Some(0));
