@@ -243,9 +243,11 @@ fn command(program: &str, args: &[&str]) -> Command {
 /// The command finds the shell scripts `stubs` (name, text) in `directory` before other programs.
 fn with_stubs(mut command: Command, directory: &Path, stubs: &[(&str, &str)]) -> Command {
     for (name, text) in stubs {
-        let path = directory.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        // Not by this process: while a child that another test makes has the file open to write, nobody can execute it.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"";
+        let written =
+            Command::new("sh").args(["-c", write, "sh"]).arg(directory.join(name)).arg(text).status();
+        assert!(written.unwrap().success());
     }
     let path = std::env::var("PATH").unwrap();
     command.env("PATH", format!("{}:{path}", directory.display())).env("LOG", directory.join("log"));
