@@ -358,17 +358,8 @@ mod tests {
 
     fn shown(name: &str) -> Shown {
         let observation = Observation {
-            unix_s: 1,
-            files: Vec::new(),
-            is_in_exact_order: false,
             names: vec![ObservedName { path: name.into(), list: false }],
-            coverage: Coverage::Exact,
-            reads_coverage: Coverage::Exact,
-            names_coverage: Coverage::Exact,
-            unseen_below: Vec::new(),
-            seen_below: Vec::new(),
-            unseen: Vec::new(),
-            is_cut_short: false,
+            ..Observation::of_nothing(1)
         };
         Shown { observation: Some(observation), ..Shown::default() }
     }

@@ -174,7 +174,7 @@ fn words_of(name: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use prepage_core::profile::observation::{Coverage, ObservedName};
+    use prepage_core::profile::observation::ObservedName;
 
     use super::*;
 
@@ -232,17 +232,8 @@ mod tests {
                 "/usr/bin/env.proje.ctx.offer",
             ];
             let mut observation = Observation {
-                unix_s: 1,
-                files: Vec::new(),
-                is_in_exact_order: false,
                 names: there.into_iter().chain(tried).chain(typed).map(name).collect(),
-                coverage: Coverage::Exact,
-                reads_coverage: Coverage::Exact,
-                names_coverage: Coverage::Exact,
-                unseen_below: Vec::new(),
-                seen_below: Vec::new(),
-                unseen: Vec::new(),
-                is_cut_short: false,
+                ..Observation::of_nothing(1)
             };
             keep_what_is_of_root(
                 &mut observation,

@@ -301,19 +301,7 @@ mod tests {
                 pages: vec![UsedPages { range, rank: 0, by_read: true, is_sure: true }],
                 coverage: Coverage::Exact,
             };
-            Observation {
-                unix_s: content,
-                files: vec![file],
-                names: Vec::new(),
-                coverage: Coverage::Exact,
-                reads_coverage: Coverage::Exact,
-                names_coverage: Coverage::Exact,
-                unseen_below: Vec::new(),
-                seen_below: Vec::new(),
-                unseen: Vec::new(),
-                is_in_exact_order: false,
-                is_cut_short: false,
-            }
+            Observation { files: vec![file], ..Observation::of_nothing(content) }
         };
         let (mut observed, mut at_once) = (Vec::new(), Vec::new());
         for start in 0..STARTS {

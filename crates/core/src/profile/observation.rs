@@ -111,6 +111,23 @@ impl Observation {
         deepest(&self.unseen_below) > deepest(&self.seen_below)
     }
 
+    /// Of a start that used nothing, seen exactly: to be filled.
+    pub fn of_nothing(unix_s: u64) -> Self {
+        Self {
+            unix_s,
+            files: Vec::new(),
+            is_in_exact_order: false,
+            names: Vec::new(),
+            coverage: Coverage::Exact,
+            reads_coverage: Coverage::Exact,
+            names_coverage: Coverage::Exact,
+            unseen_below: Vec::new(),
+            seen_below: Vec::new(),
+            unseen: Vec::new(),
+            is_cut_short: false,
+        }
+    }
+
     /// The same of a start that was not seen to its end: absence says nothing.
     pub fn cut_short(mut self) -> Self {
         (self.coverage, self.reads_coverage) = (Coverage::Partial, Coverage::Partial);
@@ -127,17 +144,9 @@ mod tests {
     #[test]
     fn what_is_mounted_below_an_unseen_place_may_be_seen() {
         let seen = Observation {
-            unix_s: 0,
-            files: vec![],
-            is_in_exact_order: false,
-            names: vec![],
-            coverage: Coverage::Exact,
-            reads_coverage: Coverage::Exact,
-            names_coverage: Coverage::Exact,
             unseen_below: ["/", "/home/vault"].map(PathBuf::from).to_vec(),
             seen_below: vec!["/home".into()],
-            unseen: vec![],
-            is_cut_short: false,
+            ..Observation::of_nothing(0)
         };
         let paths = ["/usr/lib/a", "/home/a", "/home/vault/a", "/homes/a"];
         let coverages = paths.map(|path| seen.coverage_of(path, false));

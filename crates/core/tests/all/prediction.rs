@@ -50,17 +50,12 @@ fn seen(coverage: Coverage, files: Vec<ObservedFile>, names: &[&str]) -> Observa
     let name = |path: &&str| ObservedName { path: (*path).into(), list: false };
     let names = names.iter().map(name).collect();
     Observation {
-        unix_s: 7,
         files,
-        is_in_exact_order: false,
         names,
         coverage,
         reads_coverage: coverage,
         names_coverage: coverage,
-        unseen_below: vec![],
-        seen_below: vec![],
-        unseen: vec![],
-        is_cut_short: false,
+        ..Observation::of_nothing(7)
     }
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::counts::Use;
-use super::super::observation::{Coverage, Observation};
+use super::super::observation::Observation;
 use super::super::{ColdStart, FileIdentity, Fingerprint, History, OBSERVATIONS_MAX, ProfiledFile};
 use super::*;
 
@@ -283,18 +283,6 @@ fn counters_that_no_starts_led_to_are_cut_down() {
     };
     let mut read = decode(&encode(&lying)).unwrap();
     assert!(read.lookups[0].counts.probability() < 1.0, "{:?}", read.lookups);
-    read.observe(&Observation {
-        unix_s: 1,
-        files: vec![],
-        is_in_exact_order: false,
-        names: vec![],
-        coverage: Coverage::Exact,
-        reads_coverage: Coverage::Exact,
-        names_coverage: Coverage::Exact,
-        unseen_below: vec![],
-        seen_below: vec![],
-        unseen: vec![],
-        is_cut_short: false,
-    });
+    read.observe(&Observation::of_nothing(1));
     assert_eq!(read.history.observations, OBSERVATIONS_MAX);
 }
