@@ -1,10 +1,10 @@
 """Where the time of execve(2) goes, exec by exec, from the kernel's trace of its scheduler: on a processor, and off it. What a process has cost an
 exec by running in its place is seen so without a comparison with other execs, which other things held up. As root; the trace is an instance of its
 own of tracefs, and gone afterwards. Microseconds."""
-import contextlib, os, re
+import contextlib, os, re, subprocess, tempfile
 from collections import defaultdict, namedtuple
 
-TRACEFS = "/sys/kernel/tracing"
+TRACEFS = "/sys/kernel/tracing"  # often not mounted in containers and small machines
 EVENTS = ("syscalls/sys_enter_execve", "sched/sched_process_exec", "sched/sched_switch")
 BUFFER_KIB = 16 << 10  # of each processor
 LINE = re.compile(r"^.*-(\d+)\s+\[(\d+)\] \S+ +(\d+\.\d+): (sys_execve\(|sched_process_exec:|sched_switch:)(.*)$")
@@ -19,9 +19,31 @@ def tasks(pid):
 
 
 @contextlib.contextmanager
+def tracefs():
+    """Where the kernel's trace is; mounted for as long as it is used where it is nowhere."""
+    if os.path.isdir(f"{TRACEFS}/instances"):
+        yield TRACEFS
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", directory], check=True)
+        try:
+            yield directory
+        finally:
+            subprocess.run(["umount", directory], check=True)
+
+
+@contextlib.contextmanager
 def execs(pid=None):
     """The execs of all processes that begin and succeed meanwhile, in a list that is filled at the end; `displaced` is by process `pid`."""
-    directory, found, by = f"{TRACEFS}/instances/prepage-{os.getpid()}", [], tasks(pid)
+    with tracefs() as mounted:
+        found = []
+        with instance(f"{mounted}/instances/prepage-{os.getpid()}", found, pid):
+            yield found
+
+
+@contextlib.contextmanager
+def instance(directory, found, pid):
+    by = tasks(pid)
     os.mkdir(directory)
 
     def write(name, text):
@@ -33,7 +55,7 @@ def execs(pid=None):
         write("buffer_size_kb", str(BUFFER_KIB))
         for event in EVENTS:
             write(f"events/{event}/enable", "1")
-        yield found
+        yield
         write("tracing_on", "0")
         for processor in os.listdir(f"{directory}/per_cpu"):
             with open(f"{directory}/per_cpu/{processor}/stats") as file:
