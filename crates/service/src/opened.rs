@@ -464,9 +464,12 @@ mod tests {
         let is_counted = opened.is_counted(child.id());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!((before, is_counted), (true, false));
+        assert_eq!((before, is_counted, is_counted_then), (true, false, false));
     }
 
+        // As when the initramfs is emptied that it was started from.
+        std::fs::remove_file(&program).unwrap();
+        let is_counted_then = Opened::watch(Whose::Everybody).unwrap().is_counted(child.id());
     #[test]
     fn opens_that_nobody_has_noted_yet_are_bounded_and_those_beyond_are_told_as_lost() {
         if !has(Need::Root) {
