@@ -122,6 +122,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
     let mut early = options.root.as_deref().map(enter).transpose()?;
+    // What sets fault-around begins a process, and may not be called beside a thread: in the boot's unit it comes first.
+    let sets_fault_around = subject == Subject::Boot && early.is_none();
+    let end_in_any_case = || end_after(2 * options.at_most + LOOK_LONGER);
+    if !sets_fault_around {
+        end_in_any_case()?;
+    }
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
     let nothing_to_do = || {
@@ -148,10 +154,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
-        None if is_learning && subject == Subject::Boot => fault_around(),
+        None if is_learning && sets_fault_around => fault_around(),
         None => None,
     };
-    end_after(2 * options.at_most + LOOK_LONGER)?;
+    if sets_fault_around {
+        end_in_any_case()?;
+    }
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();

@@ -214,6 +214,36 @@ fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
     assert_eq!(status.code(), Some(1));
 }
 
+/// As one on a server that is gone: who logs in asks for it first.
+#[test]
+fn a_session_whose_home_does_not_answer_ends_by_itself() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [home, passwd] = ["home", "passwd"].map(|name| directory.path().join(name));
+    fs::create_dir(&home).unwrap();
+    fs::write(&passwd, format!("root:x:0:0:root:{}:/bin/sh\n", home.display())).unwrap();
+    let hung = Hung::mount(&home);
+    let script = r#"mount --bind "$PASSWD" /etc/passwd && exec "$PREPAGED" session 0 --at-most 0"#;
+    let mut child = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .envs([("PASSWD", &*passwd), ("PREPAGED", Path::new(PREPAGED))])
+        .env_remove("PREPAGE_STORE")
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(100)),
+            ended => break ended,
+        }
+    };
+    drop(hung);
+    child.wait().unwrap();
+    assert_eq!(ended.expect("it still waits").code(), Some(1));
+}
+
 #[test]
 fn help_is_told_of_every_command_and_a_session_is_somebodys() {
     let run = |args: &[&str]| Command::new(PREPAGED).args(args).output().unwrap();
