@@ -56,7 +56,7 @@ Options of the service, boot and session:
 
 Options of image:
       --arrange             Move what a boot needs side by side on the device,
-                            in the order of need (ext4)
+                            in the order of need (ext4, blocks of 4 KiB)
 
 Options of all:
   -h, --help                Print help
