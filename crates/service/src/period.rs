@@ -29,7 +29,7 @@ use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
-use crate::quiet::{End, Quiet, is_short_of_memory};
+use crate::quiet::{End, Quiet, is_short_of_memory, is_starting};
 use crate::reading::Sampler;
 use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
@@ -56,7 +56,7 @@ pub struct PeriodOptions {
     pub layers: Option<Vec<PathBuf>>,
     /// Whether to learn.
     pub learn: bool,
-    /// It is over after so many quiet seconds.
+    /// It is over after so many quiet seconds, once systemd has started all.
     pub quiet_s: u32,
     /// It is over after this long in any case.
     pub at_most: Duration,
@@ -222,7 +222,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // Without /proc/meminfo nothing says so.
         let available_bytes = available_kib().map_or(u64::MAX, |kib| kib * 1024);
         was_short |= reading.is_some_and(|reading| is_short_of_memory(reading, available_bytes));
-        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed()) {
+        let mut is_starting = || {
+            is_starting(&mut |asker| opened.iter_mut().flatten().for_each(|opened| opened.leave_out(asker)))
+        };
+        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut is_starting) {
             break end;
         }
     };
@@ -243,7 +246,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // Whatever comes later: what leads to all that was opened so far is known.
         let is_whole = observation.coverage != Coverage::Partial;
         // What was not waited for may have been used later, and what has left memory is not seen.
-        if end == End::TimeIsUp || was_short {
+        if end == End::CutShort || was_short {
             observation = observation.cut_short();
         }
         report.seen_files = observation.files.len();
