@@ -11,7 +11,7 @@
 //! After(program)     a launch of the program                  ten minutes
 //! ```
 //! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
-//! first, and followers that came least; new followers are first those known for longest. Time is
+//! first (one that was launched once a week sooner), and followers that came least; new followers are first those known for longest. Time is
 //! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them, as does a machine that [slept](Launches::slept); how far the clock on the wall is ahead of
 //! that is said separately ([`Launches::set_zone`]), and moves hours alone.
 
@@ -36,6 +36,9 @@ const HOUR_S: u64 = 3600;
 const AWAY_S: u64 = 4 * HOUR_S;
 /// Someone who launches nothing for this long is not expected to arrive any more: what others expect needs the memory.
 const GONE_S: u64 = 7 * 24 * HOUR_S;
+/// A program that was launched once makes room as if that had been so much earlier: a suite of tests has more programs than are remembered, and
+/// launches each of them once.
+const ONCE_S: u64 = 7 * 24 * HOUR_S;
 /// Programs of the coming hour are expected this long before it.
 const AHEAD_S: u64 = 600;
 /// Visits at once: two, and one for each program launched lately.
@@ -67,6 +70,14 @@ struct Program {
     what: Launched,
     first_unix_s: u64,
     last_unix_s: u64,
+}
+
+impl Program {
+    /// When it was launched last, as far as it counts.
+    fn counted_as_last_unix_s(&self) -> u64 {
+        let is_once = self.first_unix_s == self.last_unix_s;
+        self.last_unix_s.saturating_sub(if is_once { ONCE_S } else { 0 })
+    }
 }
 
 /// What was counted in a context.
@@ -128,6 +139,7 @@ impl Launches {
             let before = now_unix_s.saturating_sub(1);
             self.last_launch_unix_s = self.last_launch_unix_s.min(before);
             for program in self.programs.iter_mut().flatten() {
+                program.first_unix_s = program.first_unix_s.min(before);
                 program.last_unix_s = program.last_unix_s.min(before);
             }
         }
@@ -297,7 +309,7 @@ impl Launches {
                 self.programs.push(None);
                 return self.programs.len() - 1;
             }
-            let last = |at: &usize| self.programs[*at].as_ref().map(|one| one.last_unix_s);
+            let last = |at: &usize| self.programs[*at].as_ref().map(Program::counted_as_last_unix_s);
             let oldest = (0..self.programs.len()).min_by_key(last).unwrap_or(0);
             self.forget(oldest as u16);
             oldest
