@@ -130,7 +130,8 @@ impl Launches {
         self.open.clear();
     }
 
-    /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted.
+    /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted: of an hour in which
+    /// nothing ever comes, nothing is.
     pub fn tick(&mut self, now_unix_s: u64) -> bool {
         // Somebody set the clock, or the machine was off.
         if now_unix_s < self.now_unix_s || now_unix_s > self.now_unix_s.saturating_add(2 * HOUR_S) {
@@ -152,7 +153,8 @@ impl Launches {
             }
             goes_on
         });
-        over.iter().for_each(|visit| self.count(visit));
+        let mut has_counted = false;
+        over.iter().for_each(|visit| has_counted |= self.count(visit));
         if !self.open.iter().any(|visit| matches!(visit.context, Context::Hour(_))) {
             let since_s = self.since_the_hour_s();
             // Of an hour that began long ago nobody knows what came before.
@@ -160,7 +162,7 @@ impl Launches {
                 self.begin(Context::Hour(self.hour_at(now_unix_s)), now_unix_s + HOUR_S - since_s);
             }
         }
-        !over.is_empty()
+        has_counted
     }
 
     /// `what` was launched now; `arrives` says that the user has just logged in.
@@ -228,6 +230,17 @@ impl Launches {
         expected
     }
 
+    /// When the user last launched something; 0 where that was never. Jobs are none of the user's doing.
+    pub fn last_launch_unix_s(&self) -> u64 {
+        self.last_launch_unix_s
+    }
+
+    /// When something was last launched on the user's account, jobs included; 0 where nothing was.
+    pub fn last_unix_s(&self) -> u64 {
+        let programs = self.programs.iter().flatten().map(|program| program.last_unix_s);
+        programs.fold(self.last_launch_unix_s, u64::max)
+    }
+
     /// How many programs are remembered.
     pub fn programs(&self) -> usize {
         self.programs.iter().flatten().count()
@@ -264,8 +277,11 @@ impl Launches {
         self.open.push(Visit { context, until_unix_s, launched: Vec::new() });
     }
 
-    /// Counts a visit that is over.
-    fn count(&mut self, visit: &Visit) {
+    /// Counts a visit that is over. Returns whether there was anything to count.
+    fn count(&mut self, visit: &Visit) -> bool {
+        if visit.launched.is_empty() && !self.counted.contains_key(&visit.context) {
+            return false;
+        }
         let counted = self.counted.entry(visit.context).or_default();
         for (slot, counts) in &mut counted.followers {
             *counts = counts.after(if visit.launched.contains(slot) { Use::Sure } else { Use::None });
@@ -298,6 +314,7 @@ impl Launches {
         if counted.followers.is_empty() {
             self.counted.remove(&visit.context);
         }
+        true
     }
 
     /// The slot of a program; a new one takes the place of that launched longest ago where there are too many.

@@ -206,6 +206,29 @@ fn what_is_done_each_day_is_remembered_beside_a_suite_of_tests_with_more_program
 }
 
 #[test]
+fn time_in_which_nothing_comes_and_nothing_ever_came_changes_nothing() {
+    let mut launches = Launches::default();
+    week(&mut launches, 5);
+    let last = MONDAY + 4 * DAY_S + 15 * HOUR_S + 60;
+    assert_eq!((launches.last_launch_unix_s(), launches.last_unix_s()), (last, last));
+    launches.launched_by_job(&what("job"), last + HOUR_S);
+    assert_eq!((launches.last_launch_unix_s(), launches.last_unix_s()), (last, last + HOUR_S));
+    let mut has_counted = Vec::new();
+    for hour in 0..30 * 24 {
+        let before = launches.encode();
+        let counts = (0..60).fold(false, |counts, minute| {
+            counts | launches.tick(last + 2 * HOUR_S + hour * HOUR_S + minute * 60)
+        });
+        assert_eq!(counts, launches.encode() != before, "hour {hour}");
+        has_counted.extend(counts.then_some(hour));
+    }
+    assert!(
+        has_counted.iter().all(|hour| *hour < 10 * 24),
+        "what no longer comes is forgotten: {has_counted:?}"
+    );
+}
+
+#[test]
 fn a_program_launched_a_thousand_times_in_a_visit_counts_once() {
     let mut launches = Launches::default();
     for day in 0..4 {
