@@ -11,7 +11,7 @@
 //! After(program)     a launch of the program                  ten minutes
 //! ```
 //! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
-//! first, and followers that came least; new followers are first those known for longest. Time is
+//! first (one that was launched once a week sooner), and followers that came least; new followers are first those known for longest. Time is
 //! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them, as does a machine that [slept](Launches::slept); how far the clock on the wall is ahead of
 //! that is said separately ([`Launches::set_zone`]), and moves hours alone.
 
@@ -36,6 +36,9 @@ const HOUR_S: u64 = 3600;
 const AWAY_S: u64 = 4 * HOUR_S;
 /// Someone who launches nothing for this long is not expected to arrive any more: what others expect needs the memory.
 const GONE_S: u64 = 7 * 24 * HOUR_S;
+/// A program that was launched once makes room as if that had been so much earlier: a suite of tests has more programs than are remembered, and
+/// launches each of them once.
+const ONCE_S: u64 = 7 * 24 * HOUR_S;
 /// Programs of the coming hour are expected this long before it.
 const AHEAD_S: u64 = 600;
 /// Visits at once: two, and one for each program launched lately.
@@ -67,6 +70,14 @@ struct Program {
     what: Launched,
     first_unix_s: u64,
     last_unix_s: u64,
+}
+
+impl Program {
+    /// When it was launched last, as far as it counts.
+    fn counted_as_last_unix_s(&self) -> u64 {
+        let is_once = self.first_unix_s == self.last_unix_s;
+        self.last_unix_s.saturating_sub(if is_once { ONCE_S } else { 0 })
+    }
 }
 
 /// What was counted in a context.
@@ -119,7 +130,8 @@ impl Launches {
         self.open.clear();
     }
 
-    /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted.
+    /// It is `now_unix_s`. Ends the visits that are over, and begins that of the hour. Returns whether anything was counted: of an hour in which
+    /// nothing ever comes, nothing is.
     pub fn tick(&mut self, now_unix_s: u64) -> bool {
         // Somebody set the clock, or the machine was off.
         if now_unix_s < self.now_unix_s || now_unix_s > self.now_unix_s.saturating_add(2 * HOUR_S) {
@@ -128,6 +140,7 @@ impl Launches {
             let before = now_unix_s.saturating_sub(1);
             self.last_launch_unix_s = self.last_launch_unix_s.min(before);
             for program in self.programs.iter_mut().flatten() {
+                program.first_unix_s = program.first_unix_s.min(before);
                 program.last_unix_s = program.last_unix_s.min(before);
             }
         }
@@ -140,7 +153,8 @@ impl Launches {
             }
             goes_on
         });
-        over.iter().for_each(|visit| self.count(visit));
+        let mut has_counted = false;
+        over.iter().for_each(|visit| has_counted |= self.count(visit));
         if !self.open.iter().any(|visit| matches!(visit.context, Context::Hour(_))) {
             let since_s = self.since_the_hour_s();
             // Of an hour that began long ago nobody knows what came before.
@@ -148,7 +162,7 @@ impl Launches {
                 self.begin(Context::Hour(self.hour_at(now_unix_s)), now_unix_s + HOUR_S - since_s);
             }
         }
-        !over.is_empty()
+        has_counted
     }
 
     /// `what` was launched now; `arrives` says that the user has just logged in.
@@ -216,6 +230,17 @@ impl Launches {
         expected
     }
 
+    /// When the user last launched something; 0 where that was never. Jobs are none of the user's doing.
+    pub fn last_launch_unix_s(&self) -> u64 {
+        self.last_launch_unix_s
+    }
+
+    /// When something was last launched on the user's account, jobs included; 0 where nothing was.
+    pub fn last_unix_s(&self) -> u64 {
+        let programs = self.programs.iter().flatten().map(|program| program.last_unix_s);
+        programs.fold(self.last_launch_unix_s, u64::max)
+    }
+
     /// How many programs are remembered.
     pub fn programs(&self) -> usize {
         self.programs.iter().flatten().count()
@@ -252,8 +277,11 @@ impl Launches {
         self.open.push(Visit { context, until_unix_s, launched: Vec::new() });
     }
 
-    /// Counts a visit that is over.
-    fn count(&mut self, visit: &Visit) {
+    /// Counts a visit that is over. Returns whether there was anything to count.
+    fn count(&mut self, visit: &Visit) -> bool {
+        if visit.launched.is_empty() && !self.counted.contains_key(&visit.context) {
+            return false;
+        }
         let counted = self.counted.entry(visit.context).or_default();
         for (slot, counts) in &mut counted.followers {
             *counts = counts.after(if visit.launched.contains(slot) { Use::Sure } else { Use::None });
@@ -286,6 +314,7 @@ impl Launches {
         if counted.followers.is_empty() {
             self.counted.remove(&visit.context);
         }
+        true
     }
 
     /// The slot of a program; a new one takes the place of that launched longest ago where there are too many.
@@ -297,7 +326,7 @@ impl Launches {
                 self.programs.push(None);
                 return self.programs.len() - 1;
             }
-            let last = |at: &usize| self.programs[*at].as_ref().map(|one| one.last_unix_s);
+            let last = |at: &usize| self.programs[*at].as_ref().map(Program::counted_as_last_unix_s);
             let oldest = (0..self.programs.len()).min_by_key(last).unwrap_or(0);
             self.forget(oldest as u16);
             oldest

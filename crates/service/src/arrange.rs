@@ -56,12 +56,20 @@ pub struct Arranged {
 /// `runs` from it, programs stay: while a file is open to be moved, nobody can execute it.
 ///
 /// # Errors
-/// Where the file system cannot move pages, has no journal, has no room for all of them beside what there is, or only in small pieces.
+/// Where the file system cannot move pages, has other blocks than those of 4 KiB, has no journal, has no room for all of them beside what there is, or only in
+/// small pieces.
 pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Result<Arranged> {
     let mut features = [0; 4];
     device.opened()?.read_exact_at(&mut features, FEATURES_AT)?;
     if u32::from_le_bytes(features) & HAS_JOURNAL == 0 {
         let what = "its file system has no journal: files could be lost if the machine stopped meanwhile";
+        return Err(io::Error::other(what));
+    }
+    let block_bytes = rustix::fs::statvfs("/")?.f_bsize;
+    if block_bytes != PAGE_SIZE {
+        let what = format!(
+            "its file system has blocks of {block_bytes} bytes: files are moved in blocks of {PAGE_SIZE} only"
+        );
         return Err(io::Error::other(what));
     }
     // Each file needs both. Where the machine does not allow them, that is an error here, and not a file left alone for each.

@@ -33,7 +33,7 @@ use crate::opened::pages_of;
 
 /// The file below the machine's profiles.
 const NAME: &str = "boot.blocks";
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: u64 = 4 << 20;
 const SCHEMA_VERSION: u32 = 4;
 /// 64 MiB: more than the inodes and directories of any boot.
 const PAGES_MAX: u64 = 16 << 10;
@@ -464,6 +464,7 @@ pub(crate) mod tests {
     use prepage_testing::{Need, has};
 
     use super::*;
+    use crate::missed;
 
     /// A file system of its own, mounted from an image.
     pub(crate) struct Image {
@@ -575,6 +576,23 @@ pub(crate) mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(Blocks::parse(&bytes[..cut]), None);
         }
+    }
+
+    #[test]
+    fn the_largest_that_are_kept_fit_into_the_largest_file_that_is_read() {
+        let far = u64::MAX - 2 * PAGES_MAX;
+        let blocks = Blocks {
+            schema_version: SCHEMA_VERSION,
+            file_system: u64::MAX,
+            ranges: (0..PAGES_MAX).map(|at| (far + 2 * at, far + 2 * at + 1, u32::MAX)).collect(),
+            places: (0..PLACES_MAX as u64)
+                .map(|at| (far + at, i64::MIN, vec![(u64::MAX, u64::MAX)]))
+                .collect(),
+            missed: (0..missed::PAGES_MAX as u64).map(|at| (far + at, u32::MAX, u8::MAX)).collect(),
+        };
+        let bytes = serde_json::to_vec(&blocks).unwrap();
+        assert!(bytes.len() as u64 <= FILE_BYTES_MAX, "{} bytes", bytes.len());
+        assert_eq!(Blocks::parse(&bytes), Some(blocks));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::plan::PlanOptions;
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
@@ -34,6 +34,10 @@ use crate::round::Round;
 
 /// Short reads: who comes meanwhile waits for one.
 const PLAN: PlanOptions = PlanOptions { read_pages_max: 16, ..PlanOptions::EXACT };
+
+/// A reader that leaves room for others reads for so long. A program on a slow disk takes minutes, and who has opened what is looked at between two readers:
+/// the kernel keeps so many events and no more.
+const READER_MAX: Duration = Duration::from_secs(20);
 
 /// The pages brought in for one program.
 #[derive(Debug)]
@@ -93,6 +97,8 @@ pub struct Reader {
     is_courteous: bool,
     /// Seen by whoever looks whether a file system answers.
     round: Arc<Round>,
+    /// When its time is up.
+    until: Option<Instant>,
     /// Set under `engine` by who stops the reader, so that no engine begins after that; by its own thread without.
     is_stopped: Arc<AtomicBool>,
     /// What is read now, to be cancelled.
@@ -110,6 +116,7 @@ struct Turn {
     used: Option<DeviceUse>,
     courtesy: Mutex<Courtesy>,
     began: Instant,
+    until: Option<Instant>,
     is_stopped: Arc<AtomicBool>,
     round: Arc<Round>,
 }
@@ -118,7 +125,10 @@ impl Turn {
     /// Returns whether a read may begin, once it may. Where it may not, nothing more is read.
     fn wait(&self) -> bool {
         self.round.rests();
-        let is_over = || self.is_stopped.load(Ordering::Relaxed) || memory_is_short();
+        let is_over = || {
+            let is_time_up = self.until.is_some_and(|until| Instant::now() >= until);
+            is_time_up || self.is_stopped.load(Ordering::Relaxed) || memory_is_short()
+        };
         while !is_over() {
             // A device that counts no longer is gone.
             let Ok(seen) = self.used.as_ref().map_or(Ok(Use::default()), DeviceUse::look) else { break };
@@ -140,9 +150,10 @@ impl Turn {
 }
 
 impl Reader {
-    /// One that reads in `round`; where it `is_courteous`, it leaves devices to whoever else uses them ([`crate::courtesy`]).
+    /// One that reads in `round`; where it `is_courteous`, it leaves devices to whoever else uses them ([`crate::courtesy`]), and stops after a while.
     pub fn new(is_courteous: bool, round: Arc<Round>) -> Self {
-        Self { is_courteous, round, ..Self::default() }
+        let until = is_courteous.then(|| Instant::now() + READER_MAX);
+        Self { is_courteous, round, until, ..Self::default() }
     }
 
     /// Stops at the read that it is at, and reads nothing more. Closes no file: that may wait for a program that answers for its file system.
@@ -152,7 +163,7 @@ impl Reader {
         engine.iter().for_each(Engine::cancel);
     }
 
-    /// Whether somebody had it stop, or it has left the device to others.
+    /// Whether somebody had it stop, it has left the device to others, or its time is up.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
     }
@@ -166,6 +177,7 @@ impl Reader {
                 used: DeviceUse::of(device).ok(),
                 courtesy: Mutex::default(),
                 began: Instant::now(),
+                until: self.until,
                 is_stopped: self.is_stopped.clone(),
                 round: self.round.clone(),
             })

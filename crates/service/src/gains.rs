@@ -128,7 +128,8 @@ impl Gains {
     pub fn read(directory: PathBuf, counters: Arc<Counters>) -> Self {
         let decode = |file: &Kept| {
             let programs = bundle::read(&file.bytes).ok()?.into_iter();
-            Some(programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect())
+            let programs = programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect();
+            Some((programs, file.written_unix_s))
         };
         let state = State { users: Users::read(directory, decode), followed: Vec::new() };
         Self { counters, state: Mutex::new(state), writing: Mutex::default() }

@@ -4,8 +4,8 @@
 //! starts ─► Log (who starts what when) ─► expected ─┐
 //! /proc, /sys ─► Sampler ─► Reading: idle, spare ───┴─► Brought ─► used, or sent out again ─► Worth: go on, or pause for a day
 //! ```
-//! One thread does all of it, one program at a time and one read at a time, waits while others use the disk ([`crate::courtesy`]), and stops
-//! where anything is started. Where a file system does not answer it, another takes its place ([`crate::round`]).
+//! One thread does all of it, one program at a time and one read at a time, waits while others use the disk ([`crate::courtesy`]), looks now and then who
+//! has used what, and stops where anything is started. Where a file system does not answer it, another takes its place ([`crate::round`]).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -310,7 +310,7 @@ impl Idle {
         state.now = busy.unwrap_or("idle");
         let calm_ms = state.calm.see(busy.is_none(), self.began.elapsed().as_millis() as u64);
         let is_calm = self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis();
-        is_calm && state.brought.len() < BROUGHT_MAX && !state.worth.is_paused(now_unix_s)
+        is_calm && !state.worth.is_paused(now_unix_s)
     }
 
     /// Without those of users whose file systems do not answer.
@@ -325,8 +325,10 @@ impl Idle {
         let mut state = self.state.lock().anyway();
         state.in_memory.retain(|_, seen| seen.elapsed() < IN_MEMORY);
         let has_room = |uid: u32, what: &Launched| {
-            let others = state.brought.iter().filter(|entry| entry.uid == uid && entry.what != *what);
-            others.count() < BROUGHT_OF_A_USER_MAX || expected.iter().all(|(other, _)| *other == uid)
+            let is_begun = state.brought.iter().any(|entry| entry.is_of(uid, what));
+            let share = state.brought.iter().filter(|entry| entry.uid == uid).count();
+            let is_within = share < BROUGHT_OF_A_USER_MAX || expected.iter().all(|(other, _)| *other == uid);
+            is_begun || state.brought.len() < BROUGHT_MAX && is_within
         };
         let is_new = |(uid, expected): &&(u32, Expected)| {
             let what = &expected.what;

@@ -43,8 +43,8 @@ Options of the service:
                             idle for this long; 0: at any time [default: 30]
 
 Options of boot and session:
-      --quiet SECONDS       End when the machine was quiet for this long
-                            [default: 10]
+      --quiet SECONDS       End when the machine was quiet for this long and
+                            systemd has started all units [default: 10]
       --at-most SECONDS     End after this time in any case [default: 300]
 
 Options of boot:
@@ -56,7 +56,7 @@ Options of the service, boot and session:
 
 Options of image:
       --arrange             Move what a boot needs side by side on the device,
-                            in the order of need (ext4)
+                            in the order of need (ext4, blocks of 4 KiB)
 
 Options of all:
   -h, --help                Print help

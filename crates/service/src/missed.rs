@@ -18,7 +18,7 @@ const RING_BYTES: usize = 32 << 10;
 /// Boots that bring in what was missed in two.
 const BOOTS: u8 = 8;
 /// More than the directories and inodes of any boot.
-const PAGES_MAX: usize = 1 << 12;
+pub const PAGES_MAX: usize = 1 << 12;
 
 /// The file system's own reads of a device, from now on.
 #[derive(Debug)]

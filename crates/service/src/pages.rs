@@ -46,18 +46,18 @@ pub struct Users<T> {
 #[derive(Debug, Default)]
 struct User<T> {
     kept: T,
-    /// When something was last seen of the user; before this run, when that was written. Seconds since 1970.
+    /// When something was last seen of the user, seconds since 1970.
     last_unix_s: u64,
     has_changed: bool,
     written: Option<Instant>,
 }
 
 impl<T: Keep> Users<T> {
-    /// Those who have files in `directory`, which need not exist. A file of which `decode` makes no sense is passed over, and replaced some
-    /// day.
-    pub fn read(directory: PathBuf, decode: impl Fn(&Kept) -> Option<T>) -> Self {
+    /// Those who have files in `directory`, which need not exist. `decode` says what is kept in a file, and when something was last seen of its user. One of
+    /// which it makes no sense is passed over, and replaced some day.
+    pub fn read(directory: PathBuf, decode: impl Fn(&Kept) -> Option<(T, u64)>) -> Self {
         let user = |file: Kept| {
-            let (kept, last_unix_s) = (decode(&file)?, file.last_unix_s);
+            let (kept, last_unix_s) = decode(&file)?;
             Some((file.uid, User { kept, last_unix_s, ..User::default() }))
         };
         let users: HashMap<_, _> = all_in(&directory, USERS_MAX).into_iter().filter_map(user).collect();
@@ -187,7 +187,7 @@ pub struct Kept {
     /// The user.
     pub uid: u32,
     /// When it was written, seconds since 1970.
-    pub last_unix_s: u64,
+    pub written_unix_s: u64,
     /// What is in it.
     pub bytes: Vec<u8>,
 }
@@ -220,9 +220,9 @@ fn all_in(directory: &Path, users_max: usize) -> Vec<Kept> {
     let Ok(Some(opened)) = open_directory(directory, ROOT) else { return Vec::new() };
     let mut users = uids_in(directory);
     users.sort_by_key(|(_, written_unix_s)| std::cmp::Reverse(*written_unix_s));
-    let read = |(uid, last_unix_s): (u32, u64)| {
+    let read = |(uid, written_unix_s): (u32, u64)| {
         let bytes = read_below(opened.as_fd(), Path::new(&uid.to_string()), BYTES_MAX, ROOT).ok()??;
-        Some(Kept { uid, last_unix_s, bytes })
+        Some(Kept { uid, written_unix_s, bytes })
     };
     users.into_iter().take(users_max).filter_map(read).collect()
 }

@@ -29,7 +29,7 @@ use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
-use crate::quiet::{End, Quiet, is_short_of_memory};
+use crate::quiet::{End, Quiet, is_short_of_memory, is_starting};
 use crate::reading::Sampler;
 use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
@@ -56,7 +56,7 @@ pub struct PeriodOptions {
     pub layers: Option<Vec<PathBuf>>,
     /// Whether to learn.
     pub learn: bool,
-    /// It is over after so many quiet seconds.
+    /// It is over after so many quiet seconds, once systemd has started all.
     pub quiet_s: u32,
     /// It is over after this long in any case.
     pub at_most: Duration,
@@ -122,6 +122,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
     let mut early = options.root.as_deref().map(enter).transpose()?;
+    // What sets fault-around begins a process, and may not be called beside a thread: in the boot's unit it comes first.
+    let sets_fault_around = subject == Subject::Boot && early.is_none();
+    let end_in_any_case = || end_after(2 * options.at_most + LOOK_LONGER);
+    if !sets_fault_around {
+        end_in_any_case()?;
+    }
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
     let nothing_to_do = || {
@@ -148,10 +154,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
-        None if is_learning && subject == Subject::Boot => fault_around(),
+        None if is_learning && sets_fault_around => fault_around(),
         None => None,
     };
-    end_after(2 * options.at_most + LOOK_LONGER)?;
+    if sets_fault_around {
+        end_in_any_case()?;
+    }
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
     let rights = subject.rights();
@@ -214,7 +222,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // Without /proc/meminfo nothing says so.
         let available_bytes = available_kib().map_or(u64::MAX, |kib| kib * 1024);
         was_short |= reading.is_some_and(|reading| is_short_of_memory(reading, available_bytes));
-        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed()) {
+        let mut is_starting = || {
+            is_starting(&mut |asker| opened.iter_mut().flatten().for_each(|opened| opened.leave_out(asker)))
+        };
+        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut is_starting) {
             break end;
         }
     };
@@ -235,7 +246,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // Whatever comes later: what leads to all that was opened so far is known.
         let is_whole = observation.coverage != Coverage::Partial;
         // What was not waited for may have been used later, and what has left memory is not seen.
-        if end == End::TimeIsUp || was_short {
+        if end == End::CutShort || was_short {
             observation = observation.cut_short();
         }
         report.seen_files = observation.files.len();

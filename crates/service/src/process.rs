@@ -323,7 +323,10 @@ pub fn started_since(since_ticks: u64) -> Vec<u32> {
 /// Whether a process is one of prepage's own that read for others: what it opens, nobody has used. One that is gone is not known any more.
 pub fn is_prepages(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    program.file_name().is_some_and(|name| name == "prepaged" || name == "prepage-tools")
+    let name = program.file_name().unwrap_or_default().as_bytes();
+    // As that of one that the initramfs has started is, and of one that an update has replaced.
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    name == b"prepaged" || name == b"prepage-tools"
 }
 
 /// The parent of process `pid`, the parent's parent and so on.

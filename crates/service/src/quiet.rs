@@ -1,16 +1,24 @@
-//! When what a boot or a session needed is over: the machine has been quiet for a while, or the time is up.
+//! When what a boot or a session needed is over: the machine has been quiet for a while and its manager waits for nothing more, or the time is up.
 
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use prepage_core::idle::{Busy, Reading};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Whoever asks systemd waits for so long: a slow disk has to read what asks.
+const ANSWER_S: i64 = 5;
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The machine is quiet.
     Quiet,
-    /// It has not become quiet in the time there is.
-    TimeIsUp,
+    /// The machine's manager has started all there is, and something keeps the machine busy: the time is up.
+    Busy,
+    /// The time is up, and what comes later may belong to it.
+    CutShort,
 }
 
 /// Waits for a quiet machine; looks at one reading a second.
@@ -27,15 +35,59 @@ impl Quiet {
         Self { wanted, at_most, seconds: 0 }
     }
 
-    /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself.
-    pub fn see(&mut self, reading: Option<Reading>, is_at_work: bool, elapsed: Duration) -> Option<End> {
+    /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself. Before the end it is asked whether
+    /// the machine `is_starting` still, and only waits; the answer is `None` where nobody knows.
+    pub fn see(
+        &mut self,
+        reading: Option<Reading>,
+        is_at_work: bool,
+        elapsed: Duration,
+        is_starting: &mut dyn FnMut() -> Option<bool>,
+    ) -> Option<End> {
         let busy = reading.map(|reading| reading.busy_at_work());
         self.seconds = if is_at_work || busy != Some(None) { 0 } else { self.seconds + 1 };
-        if self.seconds >= self.wanted.max(1) {
-            Some(End::Quiet)
-        } else {
-            (elapsed >= self.at_most).then_some(End::TimeIsUp)
+        let (is_quiet, is_time_up) = (self.seconds >= self.wanted.max(1), elapsed >= self.at_most);
+        if !is_quiet && !is_time_up {
+            return None;
         }
+        match is_starting() {
+            Some(true) if !is_time_up => {
+                self.seconds = 0;
+                None
+            }
+            Some(true) => Some(End::CutShort),
+            _ if is_quiet => Some(End::Quiet),
+            Some(false) => Some(End::Busy),
+            None => Some(End::CutShort),
+        }
+    }
+}
+
+/// Whether systemd still starts what belongs to the boot (`is-system-running` of systemctl(1)); `None` where there is no systemd, or it does not answer.
+/// `see_asker` is shown the number of the process that asks: what that opens nobody else needs.
+pub fn is_starting(see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
+    answer_of(Command::new("systemctl").arg("is-system-running"), see_asker)
+}
+
+fn answer_of(command: &mut Command, see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut asker = command.spawn().ok()?;
+    see_asker(asker.id());
+    let mut answer = asker.stdout.take()?;
+    let most = Timespec { tv_sec: ANSWER_S, tv_nsec: 0 };
+    let has_answered =
+        poll(&mut [PollFd::new(&answer, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0);
+    let mut text = [0; 64];
+    let len = if has_answered { answer.read(&mut text).unwrap_or(0) } else { 0 };
+    let _ = asker.kill();
+    // One that has said nothing may wait for a disk.
+    if len > 0 {
+        let _ = asker.wait();
+    }
+    match text[..len].trim_ascii() {
+        b"initializing" | b"starting" => Some(true),
+        b"running" | b"degraded" | b"maintenance" | b"stopping" => Some(false),
+        _ => None,
     }
 }
 
@@ -60,8 +112,9 @@ mod tests {
     #[test]
     fn quiet_seconds_count_in_a_row_and_those_of_ones_own_work_do_not() {
         let mut quiet = Quiet::new(3, Duration::from_secs(100));
-        let mut see =
-            |disk_busy, is_at_work, at| quiet.see(reading(disk_busy), is_at_work, Duration::from_secs(at));
+        let mut see = |disk_busy, is_at_work, at| {
+            quiet.see(reading(disk_busy), is_at_work, Duration::from_secs(at), &mut || None)
+        };
         assert_eq!([see(0.0, false, 1), see(0.0, false, 2), see(0.5, false, 3)], [None; 3]);
         assert_eq!([see(0.0, false, 4), see(0.0, true, 5), see(0.0, false, 6)], [None; 3]);
         assert_eq!([see(0.0, false, 7), see(0.0, false, 8)], [None, Some(End::Quiet)]);
@@ -73,7 +126,7 @@ mod tests {
         let full = Reading { free_bytes: GIB / 100, total_bytes: GIB, ..Reading::default() };
         let waits = Reading { memory_stalled: Some(0.1), ..full };
         let mut quiet = Quiet::new(1, Duration::from_secs(10));
-        let mut see = |reading| quiet.see(Some(reading), false, Duration::ZERO);
+        let mut see = |reading| quiet.see(Some(reading), false, Duration::ZERO, &mut || None);
         assert_eq!([see(waits), see(full)], [None, Some(End::Quiet)]);
         let is_short = |reading, bytes| is_short_of_memory(reading, bytes);
         assert_eq!(
@@ -82,11 +135,63 @@ mod tests {
         );
     }
 
+    /// As for the passphrase of a disk, or for a network.
+    #[test]
+    fn a_boot_that_pauses_goes_on_until_all_is_started_and_no_longer_than_the_time_there_is() {
+        let mut quiet = Quiet::new(2, Duration::from_secs(6));
+        let (mut asked, mut ends) = (0, Vec::new());
+        for at in 1..8 {
+            let mut is_starting = || {
+                asked += 1;
+                Some(true)
+            };
+            ends.push(quiet.see(reading(0.0), false, Duration::from_secs(at), &mut is_starting));
+        }
+        assert_eq!(ends[..5], [None; 5]);
+        assert_eq!(ends[5..], [Some(End::CutShort); 2]);
+        assert_eq!(asked, 4, "whenever it is quiet, and when the time is up");
+        let mut quiet = Quiet::new(2, Duration::from_secs(6));
+        let mut see = |is_starting| quiet.see(reading(0.0), false, Duration::ZERO, &mut || is_starting);
+        assert_eq!([see(Some(true)), see(Some(true)), see(Some(false))], [None; 3], "it begins anew");
+        assert_eq!(see(Some(false)), Some(End::Quiet));
+    }
+
+    /// As one with a database that is asked all the time.
     #[test]
     fn a_machine_that_never_rests_is_not_waited_for() {
+        let ended = [Some(false), Some(true), None].map(|is_starting| {
+            let mut quiet = Quiet::new(3, Duration::from_secs(10));
+            let mut see = |at| quiet.see(reading(1.0), true, Duration::from_secs(at), &mut || is_starting);
+            assert_eq!(see(9), None);
+            see(10)
+        });
+        assert_eq!(ended, [End::Busy, End::CutShort, End::CutShort].map(Some));
         let mut quiet = Quiet::new(3, Duration::from_secs(10));
-        assert_eq!(quiet.see(reading(1.0), true, Duration::from_secs(9)), None);
-        assert_eq!(quiet.see(reading(1.0), true, Duration::from_secs(10)), Some(End::TimeIsUp));
-        assert_eq!(quiet.see(None, false, Duration::from_secs(9)), None, "nothing is known yet");
+        let nothing = quiet.see(None, false, Duration::from_secs(9), &mut || None);
+        assert_eq!(nothing, None, "nothing is known yet");
+    }
+
+    #[test]
+    fn whether_the_machine_still_starts_is_what_its_manager_says_in_time() {
+        let answer = |script: &str| {
+            let mut asker = None;
+            let answer = answer_of(Command::new("sh").args(["-c", script]), &mut |pid| asker = Some(pid));
+            assert!(asker.is_some());
+            answer
+        };
+        for (said, is_starting) in [
+            ("initializing", Some(true)),
+            ("starting", Some(true)),
+            ("running", Some(false)),
+            ("degraded", Some(false)),
+            ("offline", None),
+            ("", None),
+        ] {
+            // systemctl(1) fails with all but `running`.
+            assert_eq!(answer(&format!("echo {said}; exit 1")), is_starting, "{said}");
+        }
+        assert_eq!(answer("exec sleep 60"), None);
+        let absent = answer_of(&mut Command::new("/no/such/program"), &mut |_| unreachable!());
+        assert_eq!(absent, None);
     }
 }

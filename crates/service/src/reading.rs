@@ -19,7 +19,7 @@ struct Sample {
     at: Instant,
     /// Milliseconds in which each disk had something to do.
     disks_ms: HashMap<String, u64>,
-    /// Processor time used, and all of it, in clock ticks.
+    /// Processor time used at no low priority, and all of it, in clock ticks.
     processor_ticks: (u64, u64),
     io_stalled_us: Option<u64>,
     memory_stalled_us: Option<u64>,
@@ -103,15 +103,15 @@ fn disks_ms(text: &str) -> HashMap<String, u64> {
     text.lines().filter_map(disk).collect()
 }
 
-/// Used and all, of the first line of /proc/stat.
+/// Used and all, of the first line of /proc/stat. What has a low priority (nice(1)) leaves the processors to others.
 fn processor_ticks(text: &str) -> (u64, u64) {
     let line = text.lines().next().unwrap_or_default();
     let fields: Vec<u64> =
         line.split_ascii_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     // What guests use is part of what users use.
     let all: u64 = fields.iter().take(8).sum();
-    let idle: u64 = fields.iter().skip(3).take(2).sum();
-    (all - idle, all)
+    let free: u64 = [1, 3, 4].iter().filter_map(|at| fields.get(*at)).sum();
+    (all - free, all)
 }
 
 /// Microseconds that somebody waited (Documentation/accounting/psi.rst).
@@ -146,7 +146,11 @@ mod tests {
             " 254       0 vda 100 0 800 30 5 0 40 2 0 77 32 0 0 0 0 0 0\n 7 0 loop0 0 0 0 0 0 0 0 0 0 5 0\nshort 1\n",
         );
         assert_eq!((disks["vda"], disks["loop0"], disks.len()), (77, 5, 2));
-        assert_eq!(processor_ticks("cpu  10 1 5 80 4 0 0 0 9 9\ncpu0 1\n"), (16, 100));
+        assert_eq!(
+            processor_ticks("cpu  10 7 5 74 4 0 0 0 9 9\ncpu0 1\n"),
+            (15, 100),
+            "nice, idle and iowait are free"
+        );
         assert_eq!(processor_ticks(""), (0, 0));
         assert_eq!(
             stalled_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=4711\nfull total=1\n"),

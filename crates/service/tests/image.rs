@@ -20,9 +20,14 @@ use support::Mounted;
 
 const PREPAGED: &str = env!("CARGO_BIN_EXE_prepaged");
 
-/// Has an image without /etc/passwd prepared, made by mkfs.ext4 with `options`: it has `before` in place of the blocks and, where it `has_profile`, that
+/// Has `prepaged` called with `args` for an image without /etc/passwd, made by mkfs.ext4 with `options`: it has `before` in place of the blocks and, where it `has_profile`, that
 /// of a boot that needs /usr/lib/deep/needed. Returns the end of the command, and the blocks that are there then.
-fn prepare(options: &[&str], has_profile: bool, before: &str) -> (Output, String, Option<u64>) {
+fn prepare(
+    args: &[&str],
+    options: &[&str],
+    has_profile: bool,
+    before: &str,
+) -> (Output, String, Option<u64>) {
     // A loop device reads its image from a disk's file system.
     let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let [tree, image, point] = ["tree", "image", "mounted"].map(|name| place.path().join(name));
@@ -64,8 +69,7 @@ fn prepare(options: &[&str], has_profile: bool, before: &str) -> (Output, String
     let mounted = Command::new("mount").args(["-o", "loop"]).args([&image, &point]).status();
     assert!(mounted.unwrap().success());
     let _mounted = Mounted(&point);
-    let ended =
-        Command::new(PREPAGED).arg("image").arg(&point).env_remove("PREPAGE_LAYERS").output().unwrap();
+    let ended = Command::new(PREPAGED).args(args).arg(&point).env_remove("PREPAGE_LAYERS").output().unwrap();
     let directory = point.join("var/lib/prepage");
     let blocks = BlockDevice::of(&point).unwrap().unwrap().known(&directory);
     (ended, fs::read_to_string(directory.join("boot.blocks")).unwrap(), blocks.map(|blocks| blocks.pages()))
@@ -76,10 +80,26 @@ fn an_image_whose_inodes_cannot_be_found_keeps_what_it_has() {
     if !has(Need::Root) || !has(Need::LoopDevice) {
         return;
     }
-    let (ended, after, _) = prepare(&["-O", "meta_bg,^resize_inode"], true, "as before");
+    let (ended, after, _) = prepare(&["image"], &["-O", "meta_bg,^resize_inode"], true, "as before");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("meta_bg"), "{ended:?}");
     assert_eq!(after, "as before");
+}
+
+/// The kernel counts in blocks what is moved.
+#[test]
+fn an_image_whose_blocks_are_no_pages_is_not_arranged_and_keeps_what_it_has() {
+    if !has(Need::Root) || !has(Need::LoopDevice) {
+        return;
+    }
+    for bytes in ["1024", "2048"] {
+        let (ended, after, _) = prepare(&["image", "--arrange"], &["-b", bytes], true, "as before");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && said.contains(&format!("blocks of {bytes} bytes")), "{ended:?}");
+        assert_eq!(after, "as before");
+        let (ended, _, pages) = prepare(&["image"], &["-b", bytes], true, "");
+        assert!(ended.status.success() && pages > Some(0), "it is prepared all the same: {ended:?}");
+    }
 }
 
 /// The inodes and directories of another machine's profile lie elsewhere in each image.
@@ -88,7 +108,7 @@ fn an_image_with_an_imported_profile_is_prepared_also_where_it_lists_no_users() 
     if !has(Need::Root) || !has(Need::LoopDevice) {
         return;
     }
-    let (ended, _, pages) = prepare(&[], true, "");
+    let (ended, _, pages) = prepare(&["image"], &[], true, "");
     // Directories /, usr, usr/lib and deep have a page each, and their inodes and the file's share some.
     assert!(
         ended.status.success() && pages.is_some_and(|pages| (5..40).contains(&pages)),
@@ -101,7 +121,7 @@ fn an_image_without_a_profile_is_told_how_it_gets_one() {
     if !has(Need::Root) || !has(Need::LoopDevice) {
         return;
     }
-    let (ended, _, pages) = prepare(&[], false, "");
+    let (ended, _, pages) = prepare(&["image"], &[], false, "");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("profile import") && pages.is_none(), "{said}");
 }

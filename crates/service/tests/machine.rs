@@ -900,8 +900,24 @@ fn a_text_that_stands_in_the_call_is_learned_and_remembered_when_it_is_started_a
     let remembered = || service.status()["idle"]["remembered_programs"].as_u64().unwrap();
     assert_eq!((service.count("observed"), remembered()), (0, 0));
     execute("sleep 1; : 3");
-    service.wait_until("it is observed", || service.count("observed") > 0);
-    assert_eq!(remembered(), 1);
+    service.wait_until("it is learned", || service.count("learned") > 0);
+    assert_eq!(remembered(), 0, "nothing could be brought in");
+    let _running = Running(Command::new(&shell).args(["-c", "sleep 1; : 3"]).spawn().unwrap());
+    service.wait_until("it is remembered", || remembered() == 1);
+}
+
+/// A build makes programs, and starts each of them once.
+#[test]
+fn a_program_that_nobody_has_learned_is_not_remembered() {
+    let Some(place) = Place::new() else { return };
+    let [known, unknown] = ["known", "unknown"].map(|name| place.program(name));
+    place.profile(&known, &[&place.cold_file("file", 0o644)]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = [&unknown, &known].map(|program| Running::start(program));
+    // What is remembered of a start is before that.
+    let last_starts = || service.status()["last_starts"].as_array().unwrap().len();
+    service.wait_until("both are looked at", || last_starts() == 2);
+    assert_eq!(service.status()["idle"]["remembered_programs"], 1);
 }
 
 /// A profile that takes about so many bytes in memory, of a program that nobody starts.

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_core::profile::{Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
+use prepage_profiles::identity::{content_of, identity_of};
 use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::Subject;
@@ -212,6 +213,90 @@ fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
     let status = child.wait().unwrap();
     assert!(said.unwrap().unwrap().contains("a file system does not answer"));
     assert_eq!(status.code(), Some(1));
+}
+
+/// As beside a database that is asked all the time.
+#[test]
+fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_started_all() {
+    let on_disk = Path::new("/var/tmp");
+    if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk).unwrap();
+    let directory = directory.path();
+    let [layer, unused] = ["layer", "unused"].map(|name| directory.canonicalize().unwrap().join(name));
+    fs::create_dir(&layer).unwrap();
+    for path in [directory, &layer] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(&unused, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let file = File::open(&unused).unwrap();
+    let mut touches = Touches::default();
+    touches.touch(PageIndex(USED), 0);
+    let profiled = ProfiledFile {
+        path: unused.to_str().unwrap().into(),
+        identity: identity_of(&file).unwrap(),
+        fingerprint: content_of(&file).unwrap(),
+        learned_unix_s: 1,
+        extents: touches.extents(),
+    };
+    let (subject, stores) = (Subject::Boot, stores(Subject::Boot, directory));
+    let key = subject.key();
+    let (program, role) = (key.program.clone(), key.role.clone());
+    let profile = Profile { program, role, files: vec![profiled], ..Profile::default() };
+    stores.update(&key, subject.layer(), |_| Some(profile)).unwrap();
+    let counts = || {
+        let files = learned(subject, &stores).unwrap().files;
+        files.iter().find(|file| Path::new(&file.path) == unused).map(|file| file.extents[0].counts)
+    };
+    let counts_after_boot = |says: &str| {
+        let (script, programs) = (directory.join(says), directory.join("bin"));
+        fs::write(&script, format!("#!/bin/sh\necho {says}\n")).unwrap();
+        // Another test's child may still hold what this process has written.
+        let mut install = Command::new("install");
+        install.args(["-D", "-m", "755"]).args([&script, &programs.join("systemctl")]);
+        assert!(install.status().unwrap().success());
+        let path = format!("PATH={}:{}", programs.display(), std::env::var("PATH").unwrap());
+        assert!(begin_as(&["env", &path, PREPAGED], subject, directory, &[]).wait().unwrap().success());
+        counts()
+    };
+    let before = counts();
+    assert_eq!(counts_after_boot("starting"), before, "it may be used later");
+    // Where memory is short, or opens are lost, nothing counts as unused: tried again.
+    let until = Instant::now() + PATIENCE;
+    while counts_after_boot("running") == before {
+        assert!(Instant::now() < until, "it does not fade");
+    }
+}
+
+/// As one on a server that is gone: who logs in asks for it first.
+#[test]
+fn a_session_whose_home_does_not_answer_ends_by_itself() {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [home, passwd] = ["home", "passwd"].map(|name| directory.path().join(name));
+    fs::create_dir(&home).unwrap();
+    fs::write(&passwd, format!("root:x:0:0:root:{}:/bin/sh\n", home.display())).unwrap();
+    let hung = Hung::mount(&home);
+    let script = r#"mount --bind "$PASSWD" /etc/passwd && exec "$PREPAGED" session 0 --at-most 0"#;
+    let mut child = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .envs([("PASSWD", &*passwd), ("PREPAGED", Path::new(PREPAGED))])
+        .env_remove("PREPAGE_STORE")
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(100)),
+            ended => break ended,
+        }
+    };
+    drop(hung);
+    child.wait().unwrap();
+    assert_eq!(ended.expect("it still waits").code(), Some(1));
 }
 
 #[test]

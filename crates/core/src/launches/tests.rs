@@ -178,6 +178,57 @@ fn what_comes_each_time_is_expected_among_many_that_come_once() {
 }
 
 #[test]
+fn what_is_done_each_day_is_remembered_beside_a_suite_of_tests_with_more_programs_than_are() {
+    let mut launches = Launches::default();
+    for day in 0..6 {
+        let came = MONDAY + day * DAY_S;
+        for hour in 0..2 {
+            pass(&mut launches, came + hour * HOUR_S);
+            launches.launched(&what("edit"), false, came + hour * HOUR_S);
+            launches.launched(&what("compile"), false, came + hour * HOUR_S + 60);
+        }
+        pass(&mut launches, came + 3 * HOUR_S);
+        for at in 0..2 * PROGRAMS_MAX as u64 {
+            launches.launched(&what(&format!("test{at}")), false, came + 3 * HOUR_S + at);
+        }
+        pass(&mut launches, came + 5 * HOUR_S);
+    }
+    let now = MONDAY + 6 * DAY_S;
+    pass(&mut launches, now);
+    launches.launched(&what("edit"), false, now);
+    assert!(names(&launches, 0.75).contains(&"compile".to_owned()), "{:?}", launches.expected(0.0));
+    // They make room in turn, once they are not launched any more.
+    for at in 0..PROGRAMS_MAX as u64 {
+        launches.launched(&what(&format!("new{at}")), false, now + 2 * ONCE_S + at);
+    }
+    let is_there = |name| launches.programs.iter().flatten().any(|one| one.what == what(name));
+    assert!(!is_there("edit") && is_there("new0"));
+}
+
+#[test]
+fn time_in_which_nothing_comes_and_nothing_ever_came_changes_nothing() {
+    let mut launches = Launches::default();
+    week(&mut launches, 5);
+    let last = MONDAY + 4 * DAY_S + 15 * HOUR_S + 60;
+    assert_eq!((launches.last_launch_unix_s(), launches.last_unix_s()), (last, last));
+    launches.launched_by_job(&what("job"), last + HOUR_S);
+    assert_eq!((launches.last_launch_unix_s(), launches.last_unix_s()), (last, last + HOUR_S));
+    let mut has_counted = Vec::new();
+    for hour in 0..30 * 24 {
+        let before = launches.encode();
+        let counts = (0..60).fold(false, |counts, minute| {
+            counts | launches.tick(last + 2 * HOUR_S + hour * HOUR_S + minute * 60)
+        });
+        assert_eq!(counts, launches.encode() != before, "hour {hour}");
+        has_counted.extend(counts.then_some(hour));
+    }
+    assert!(
+        has_counted.iter().all(|hour| *hour < 10 * 24),
+        "what no longer comes is forgotten: {has_counted:?}"
+    );
+}
+
+#[test]
 fn a_program_launched_a_thousand_times_in_a_visit_counts_once() {
     let mut launches = Launches::default();
     for day in 0..4 {

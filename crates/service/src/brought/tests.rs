@@ -60,6 +60,20 @@ fn what_somebody_else_has_opened_is_used_and_the_rest_is_sent_out() {
     assert_eq!(brought.settle(false, &Round::default()), expected);
 }
 
+/// Who has opened what is looked at before the next one reads.
+#[test]
+fn a_reader_whose_time_is_up_leaves_the_rest_to_the_next() {
+    let Some(place) = Place::new() else { return };
+    let profile = profile(&[&place.file("a")]);
+    let rights = Rights::of_process(std::process::id()).unwrap();
+    let mut reader = Reader::new(true, Arc::default());
+    assert!(reader.until.is_some_and(|until| until > Instant::now()));
+    reader.until = Some(Instant::now());
+    let brought = Brought::bring(&profile, &rights, u64::MAX, &reader).unwrap();
+    assert!(brought.is_none() && reader.is_stopped(), "{brought:?}");
+    assert_eq!(bring(&profile, u64::MAX).unwrap().bytes(), 4 * PAGE_SIZE);
+}
+
 fn events(brought: &Brought) -> usize {
     let mut events = 0;
     while brought.watch.read(&mut |_| events += 1).unwrap() {}

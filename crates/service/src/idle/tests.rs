@@ -95,6 +95,11 @@ fn who_has_taken_all_places_alone_gives_half_of_them_back() {
         idle.state.lock().anyway().brought.iter().map(|entry| entry.what.clone()).collect::<Vec<_>>()
     };
     assert_eq!(left(&expected).len(), BROUGHT_MAX, "nobody else expects anything");
+    expected.push(expects(7, "more"));
+    assert_eq!(idle.next(&expected), None, "all places are taken");
+    idle.state.lock().anyway().brought[3].is_whole = false;
+    assert_eq!(idle.next(&expected), Some((7, what(&names[3]))), "the rest of one that is begun");
+    idle.state.lock().anyway().brought[3].is_whole = true;
     expected.insert(0, expects(8, "other"));
     let likeliest: Vec<_> = names.iter().take(BROUGHT_OF_A_USER_MAX).map(|name| what(name)).collect();
     assert_eq!(left(&expected), likeliest);

@@ -168,7 +168,7 @@ impl Service {
             }
             return Next::Done(Need::Nothing { covers });
         };
-        // What a user starts by ids without number says nothing of a user, and would leave no room for others; nor would what never comes again.
+        // What a user starts by ids without number says nothing of a user, and would leave no room for others.
         let is_of_user = process.starter == uid;
         let may_come_again = found.is_some() || self.learner.may_come_again(uid, key);
         let parents = || process.parents.clone();
@@ -203,7 +203,8 @@ impl Service {
                 }
             }
         };
-        if part_of.is_none() && predicts && is_of_user && may_come_again {
+        // Of what nobody has learned nothing can be brought in, and a build's programs would leave no room for others.
+        if part_of.is_none() && predicts && is_of_user && found.is_some() {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
         let account = self.fetches.account_of(pid, key);
