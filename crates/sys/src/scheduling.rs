@@ -20,7 +20,7 @@ pub fn as_others() -> io::Result<()> {
 }
 
 /// As [`as_others`], where this thread is scheduled in real time or by deadlines: as the one that started it was.
-pub(crate) fn leave_real_time() {
+pub fn leave_real_time() {
     // SAFETY: two numbers, for this thread (0). By number: musl's function does nothing.
     let policy =
         unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as i32 & !libc::SCHED_RESET_ON_FORK;
