@@ -25,15 +25,6 @@ unsafe impl Send for DirectFill {}
 // SAFETY: as above.
 unsafe impl Sync for DirectFill {}
 
-/// What [`DirectFill::read_cached`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cached {
-    /// So many bytes, which were in memory.
-    Read(usize),
-    /// The bytes have to be read from the device first.
-    NotYet,
-}
-
 impl DirectFill {
     /// Of the first `len` bytes of `memfd`. What lies behind its end cannot be read to.
     ///
@@ -74,32 +65,10 @@ impl DirectFill {
     /// # Errors
     /// Those of pread(2).
     pub fn read(&self, file: BorrowedFd<'_>, file_offset: u64, offset: u64, len: u64) -> io::Result<usize> {
-        let (to, file_offset) = (self.at(offset, len), signed(file_offset)?);
+        let (to, file_offset) = (self.at(offset, len), file_offset as libc::off_t);
         // SAFETY: the kernel writes within the mapping, of which there are no references.
         let read = number(unsafe { libc::pread(file.as_raw_fd(), to, len as usize, file_offset) })?;
         Ok(read as usize)
-    }
-
-    /// As [`Self::read`], only as far as the bytes are in the page cache. If they are not, the kernel may begin to read
-    /// them.
-    ///
-    /// # Errors
-    /// Those of preadv2(2); EOPNOTSUPP where the file system cannot tell.
-    pub fn read_cached(
-        &self,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> io::Result<Cached> {
-        let to = libc::iovec { iov_base: self.at(offset, len), iov_len: len as usize };
-        let file_offset = signed(file_offset)?;
-        // SAFETY: as in `read`; the vector is read during the call.
-        match number(unsafe { libc::preadv2(file.as_raw_fd(), &to, 1, file_offset, libc::RWF_NOWAIT) }) {
-            Ok(read) => Ok(Cached::Read(read as usize)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Cached::NotYet),
-            Err(error) => Err(error),
-        }
     }
 
     fn at(&self, offset: u64, len: u64) -> *mut libc::c_void {
@@ -127,11 +96,6 @@ impl Drop for DirectFill {
     }
 }
 
-/// An offset as the kernel takes it. It takes -1 for wherever the file was read last.
-fn signed(file_offset: u64) -> io::Result<libc::off_t> {
-    file_offset.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -153,10 +117,6 @@ mod tests {
         assert!(bytes[4096..3 * 4096].iter().all(|&byte| byte == 7));
         // Past the end of the file there is nothing to wait for.
         assert_eq!(view.read(file.as_fd(), 3 * 4096, 0, 4096).unwrap(), 0);
-        // An offset that no file has is none of the file's own.
-        io::Seek::rewind(&mut file).unwrap();
-        let beyond = view.read_cached(file.as_fd(), u64::MAX, 0, 4096).unwrap_err();
-        assert_eq!(beyond.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! A few safe calls are sound only where their caller keeps to a rule that no type shows, and each tells its rule: those that change what a
 //! [`region::Region`] lends as a slice ([`memfd::Memfd::write_at`], [`memfd::Memfd::write_from`], [`memfd::Memfd::punch`],
-//! [`direct_fill::DirectFill::read`], [`direct_fill::DirectFill::read_cached`], [`block::Block::read`], stores to [`region::Region::as_atomics`],
+//! [`direct_fill::DirectFill::read`], [`block::Block::read`], stores to [`region::Region::as_atomics`],
 //! [`region::Region::unpoison`], [`region::Span::unmap_protected_ranges`], [`region::Span::free_empty_tables`]), and [`sigbus::install`], whose resolver
 //! runs in signal handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches.
 //!

@@ -19,6 +19,17 @@ pub fn as_others() -> io::Result<()> {
     set(libc::SCHED_OTHER, 0)
 }
 
+/// As [`as_others`], where this thread is scheduled in real time or by deadlines: as the one that started it was.
+pub fn leave_real_time() {
+    // SAFETY: two numbers, for this thread (0). By number: musl's function does nothing.
+    let policy =
+        unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as i32 & !libc::SCHED_RESET_ON_FORK;
+    if [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy) {
+        // A filter of system calls may refuse: then it goes on as it is.
+        let _ = as_others();
+    }
+}
+
 /// From now on no thread of the processor that this one runs on gets it before this one waits, but for those that are scheduled in real time as well
 /// (`SCHED_FIFO` of the lowest priority). Threads that it starts are not.
 ///

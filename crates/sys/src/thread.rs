@@ -12,6 +12,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use crate::scheduling;
 use crate::signals::Masked;
 
 /// What the standard library gives its threads.
@@ -30,7 +31,8 @@ struct Main {
 }
 
 impl Thread {
-    /// Starts a thread called `name` (15 bytes of it) in which all signals that come from outside are blocked.
+    /// Starts a thread called `name` (15 bytes of it) in which all signals that come from outside are blocked. It is not scheduled in real time where the
+    /// calling thread is: it may have much to do.
     ///
     /// # Errors
     /// EAGAIN where no thread is left; EINVAL for a name that has a zero byte.
@@ -89,6 +91,7 @@ extern "C" fn begin(main: *mut c_void) -> *mut c_void {
     let Main { name, work } = *unsafe { Box::from_raw(main.cast::<Main>()) };
     // SAFETY: a string that ends with a zero byte.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    scheduling::leave_real_time();
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(()) => ptr::null_mut(),
         Err(_) => PANICKED,
@@ -97,9 +100,34 @@ extern "C" fn begin(main: *mut c_void) -> *mut c_void {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
+    use std::io;
     use std::sync::mpsc::channel;
 
+    use prepage_testing::{Need, unless_refused};
+
     use crate::sync::spawn;
+
+    #[test]
+    fn a_thread_that_a_thread_in_real_time_starts_is_not_in_real_time() {
+        let priority: libc::c_int = 1;
+        let started = std::thread::spawn(move || {
+            // SAFETY: as in `scheduling`.
+            let set = unsafe {
+                libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const priority)
+            };
+            let set = if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+            let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            unless_refused(set, Need::RealTime, refused)?;
+            let (tell, told) = channel();
+            // SAFETY: asks for a number, of the calling thread.
+            let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as i32;
+            assert_eq!(policy(), libc::SCHED_FIFO);
+            spawn("usual", move || tell.send(policy()).unwrap()).unwrap().join().unwrap();
+            told.recv().ok()
+        });
+        let policy = started.join().unwrap();
+        assert!(policy.is_none_or(|policy| policy == libc::SCHED_OTHER));
+    }
 
     #[test]
     fn a_thread_has_its_name_and_tells_a_panic() {

@@ -375,6 +375,20 @@ impl Userfaultfd {
         events.extend(raw[..got as usize / size_of::<RawMessage>()].iter().filter_map(RawMessage::event));
         Ok(())
     }
+
+    /// As [`Self::read`], of one event, and never sleeps.
+    ///
+    /// # Errors
+    /// WouldBlock where nothing is to be told; EOPNOTSUPP where the kernel's reads sleep always (Linux 6.6).
+    pub fn read_one(&self, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
+        let mut raw = RawMessage::default();
+        let to = libc::iovec { iov_base: (&raw mut raw).cast(), iov_len: size_of_val(&raw) };
+        // SAFETY: `raw` has room for the bytes asked for and any bytes are valid in it; the vector is read during the call.
+        number(unsafe { libc::preadv2(self.fd.as_raw_fd(), &to, 1, -1, libc::RWF_NOWAIT) })?;
+        events.extend(raw.event());
+        Ok(())
+    }
 }
 
 impl RawMessage {

@@ -120,7 +120,15 @@ fn a_call_that_maps_says_how_far_it_came_and_none_waits_for_who_forks() {
     let fork = std::thread::spawn(|| Forked::new(|| 0).unwrap().wait().unwrap().exit_status());
     let is_told = poll(&mut [PollFd::new(&uffd, PollFlags::IN)], None);
     let protected = uffd.protect(&span, 0, 4096);
-    uffd.read(&mut events).unwrap();
+    uffd.sleep_in_reads().unwrap();
+    match uffd.read_one(&mut events) {
+        Ok(()) => {
+            let none = uffd.read_one(&mut Vec::new()).unwrap_err();
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock, "it does not sleep");
+        }
+        // The kernel's reads sleep always.
+        Err(_) => uffd.read(&mut events).unwrap(),
+    }
     assert!(is_told == Ok(1) && matches!(events[..], [Event::Forked(_)]), "{events:?}");
     assert_eq!(fork.join().unwrap(), Some(0));
     assert_eq!(protected.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);

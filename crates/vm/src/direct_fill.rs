@@ -1,64 +1,39 @@
-//! Reads of local files straight into frames.
-//!
-//! What a page costs beyond its read is done while the device is busy with it: the first try starts the read, then the
-//! frames are made. When the bytes are there one copy is left to do; direct reads leave none.
+//! Direct reads of local files straight into frames, which leave no copy to be made.
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::direct_fill::{Cached, DirectFill};
+use prepage_sys::direct_fill::DirectFill;
 use prepage_sys::memfd::Memfd;
 
 use crate::reason;
-use crate::spin::{Spin, Tried};
 use crate::sync::{AtomicU64, Ordering};
 
 /// An object's frames as a place to read to.
 ///
-/// Lock legend: (a) atomic hints; what two threads make of one at once does no harm.
+/// Lock legend: (a) atomic hint; what two threads make of it at once does no harm.
 #[derive(Debug)]
 pub(crate) struct LocalFill {
     frames: DirectFill,
     /// (a) The pages that the last fill left in the page table, as `start << 16 | len`; 0 for none. The next fill takes
     /// them out, so that frames do not count twice in the process's resident set.
     left: AtomicU64,
-    spin: Spin,
 }
 
 impl LocalFill {
     /// `None` where the address space has no room: frames are written through their descriptor then.
     pub(crate) fn new(memfd: &Memfd, pages: PageRange) -> Option<Self> {
         let frames = DirectFill::map(memfd, pages.bytes()).ok()?;
-        Some(Self { frames, left: AtomicU64::new(0), spin: Spin::default() })
+        Some(Self { frames, left: AtomicU64::new(0) })
     }
 
-    /// Reads `range` of `file`, all of which lies before the file's end. Stays awake for `spin` before it
-    /// sleeps, and does `meanwhile` while the device is busy. Allocates nothing.
-    pub(crate) fn fill(
-        &self,
-        file: &File,
-        range: PageRange,
-        spin: Duration,
-        meanwhile: impl FnOnce(),
-    ) -> Result<(), u16> {
+    /// Reads `range` of `file`, all of which lies before the file's end. Allocates nothing.
+    pub(crate) fn fill(&self, file: &File, range: PageRange) -> Result<(), u16> {
         let offset = range.start().offset_bytes();
         self.clear(self.left.swap(0, Ordering::Relaxed));
         self.frames.populate(offset, range.bytes()).map_err(code)?;
         let mut done = 0;
-        let read = || {
-            let at = offset + done;
-            match self.frames.read_cached(file.as_fd(), at, at, range.bytes() - done) {
-                Ok(Cached::Read(bytes)) if bytes > 0 => {
-                    done += bytes as u64;
-                    if done == range.bytes() { Tried::Read } else { Tried::Part }
-                }
-                Ok(Cached::NotYet) => Tried::NotYet,
-                _ => Tried::Never,
-            }
-        };
-        self.spin.read(spin, read, meanwhile);
         while done < range.bytes() {
             let at = offset + done;
             match self.frames.read(file.as_fd(), at, at, range.bytes() - done) {

@@ -18,10 +18,8 @@ use crate::source::LocalFile;
 use crate::statistics::Account;
 use crate::whole;
 
-/// Reads of so many pages that a touch waits for go straight into frames. To map a frame takes more of the processor than
-/// to copy a page: that is free only while nothing is to be done but to wait for the device. Direct reads, which copy
-/// nothing, always go so, but for those ahead of a map: the call that copies them maps them too.
-const DIRECT_PAGES: u64 = 16;
+/// For reads of so many pages a touch waits awake.
+const SHORT_PAGES: u64 = 16;
 
 /// Pages that are read ahead of a file are published so many at a time. A processor's cache holds that much between the two copies of
 /// it, and who touches pages in order does not wait for the whole read.
@@ -414,31 +412,24 @@ fn read(
     let bytes = buffer.pages(range.len());
     let offset = range.start().offset_bytes();
     let valid = valid_bytes(object, range);
-    // The last page may end beyond the file, and goes by the buffer.
-    let short = wanted.priority == Priority::Demand && range.len() <= DIRECT_PAGES;
-    // Where frames are reclaimed too, another CPU may have to be interrupted for each that the mapping shows.
-    let direct = file.direct && !object.vm.pool.core().reclaims();
+    let short = wanted.priority == Priority::Demand && range.len() <= SHORT_PAGES;
     let mut meanwhile = || {
         if let Some(by) = &mut by {
             by.meanwhile();
         }
     };
-    let read_uncached = short
-        && file.direct
-        && file.read_uncached(offset, &mut bytes[..valid], object.vm.options.read_spin, &mut meanwhile);
-    let into_frames =
-        frames.local.as_ref().filter(|_| valid == bytes.len() && (short && !file.direct || direct));
-    match into_frames {
-        _ if read_uncached => {}
-        Some(local) if file.direct || !file.read_cached(offset, bytes) => {
-            let spin = if file.direct { std::time::Duration::ZERO } else { object.vm.options.read_spin };
-            let read = local.fill(file.file(), range, spin, &mut meanwhile);
+    let spin = object.vm.options.read_spin;
+    if !(short && file.read_awake(offset, &mut bytes[..valid], spin, &mut meanwhile)) {
+        // Where frames are reclaimed, another CPU may have to be interrupted for each that a mapping shows. The last page may end beyond the file.
+        let into_frames =
+            frames.local.as_ref().filter(|_| valid == bytes.len() && !object.vm.pool.core().reclaims());
+        if let Some(local) = into_frames {
+            let read = local.fill(file.file(), range);
             return read
                 .and_then(|()| frames.verify_frames(range, bytes))
                 .inspect_err(|_| frames.abandon(range));
         }
-        Some(_) => {}
-        None => file.read(offset, bytes)?,
+        file.read(offset, bytes)?;
     }
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid..].fill(0);

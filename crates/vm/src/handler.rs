@@ -1,4 +1,4 @@
-//! Faults served by threads that read their messages: one on each CPU.
+//! Faults served by threads that read their messages: one on each CPU with faults.
 //!
 //! A fault is answered on the CPU where it happened, if a thread waits there: to wake another CPU takes ten times as long as
 //! all the rest. A message wakes every thread that waits for one, and the first to run gets it, which may be the wrong one: so
@@ -6,61 +6,76 @@
 //! them may be the first to be free; one always does. They sleep in read(2) itself, which takes a system call less than
 //! polling, and where a message that another got does not end the sleep.
 //!
+//! The kernel wakes all that sleep there at each message: where several do, each fault would interrupt the CPUs of all others. So there a thread that has answered
+//! offers its CPU instead, and the thread that faults has it until its next fault. Then nobody is to be woken.
+//!
 //! To answer for a page in memory a thread allocates nothing, since who waits for the answer may have been interrupted in the
-//! allocator.
+//! allocator. So they are started, and ended, by one that does nothing else.
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::fork;
 use prepage_sys::userfaultfd::{Event, Message};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::fault::{Context, Fault, Touch, now_ns};
 use crate::space::Space;
+use crate::spin::{Spin, Tried};
 use crate::statistics::Account;
 use crate::stop_pages::{Stop, StopPages};
-use crate::sync::spawn;
+use crate::sync::{AtomicU32, Ordering, spawn};
 use crate::watch::{Looks, Watch};
+
+/// Threads answer messages on CPUs with lower numbers.
+const CPUS: usize = if IS_MODEL { 1 } else { CpuSet::MAX_CPU };
+/// A model serves messages itself: its threads may not sleep in the kernel.
+const IS_MODEL: bool = cfg!(any(feature = "shuttle", feature = "loom"));
+
+/// For so long a thread offers its CPU to the one that it answered, before it sleeps until the next message: longer than two faults in a row take.
+const OFFER: Duration = Duration::from_micros(20);
 
 /// The threads that serve one userfaultfd; they end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Handlers {
     space: Arc<Space>,
     shared: Arc<Shared>,
-    /// Taken when this is dropped.
-    stop: Option<StopPages>,
-    /// Threads that were started.
-    started: usize,
+    /// The process that they are in.
+    generation: u64,
 }
 
-/// What the threads share: each part has its own lock legend.
+/// What the threads share.
+///
+/// Lock legend: (a) atomic; each other part has its own.
 #[derive(Debug)]
 struct Shared {
     stop: Stop,
     watch: Watch,
+    /// (a) Threads that were started.
+    started: AtomicU32,
 }
 
 impl Handlers {
     pub(crate) fn start(space: &Arc<Space>) -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
-        // A model serves messages itself: its threads may not sleep in the kernel.
-        let most = if cfg!(any(feature = "shuttle", feature = "loom")) { 0 } else { CpuSet::MAX_CPU };
-        Self::start_on(space, (0..most).filter(|&cpu| allowed.is_set(cpu)).collect())
+        Self::start_on(space, (0..CPUS).filter(|&cpu| allowed.is_set(cpu)).collect())
     }
 
-    /// One thread for each of `cpus`.
-    fn start_on(space: &Arc<Space>, cpus: Box<[usize]>) -> io::Result<Self> {
-        let (stop_pages, stop) = StopPages::new(space, cpus.len())?;
-        let shared = Arc::new(Shared { stop, watch: Watch::new(cpus) });
+    /// A thread for this CPU, and soon one for each of `usual` if they are few; others follow where faults are seen. It is an error if there is none.
+    fn start_on(space: &Arc<Space>, usual: Box<[usize]>) -> io::Result<Self> {
+        let (stop_pages, stop) = StopPages::new(space, CPUS)?;
+        let here = sched_getcpu().min(CPUS - 1);
+        let watch = Watch::new(CPUS, usual, here);
+        let shared = Arc::new(Shared { stop, watch, started: AtomicU32::new(0) });
         space.uffd.sleep_in_reads()?;
-        let mut handlers = Self { space: Arc::clone(space), shared, stop: Some(stop_pages), started: 0 };
-        for index in 0..handlers.shared.watch.threads() {
-            let (space, shared) = (Arc::clone(&handlers.space), Arc::clone(&handlers.shared));
-            // Made here: a thread may be long in coming to a processor, and then has faults to answer at once.
-            let events = Vec::with_capacity(16);
-            spawn("prepage-fault", move || work(&space, &shared, index, events))?;
-            handlers.started += 1;
+        let handlers = Self { space: Arc::clone(space), shared, generation: fork::generation() };
+        let (space, shared) = (Arc::clone(space), Arc::clone(&handlers.shared));
+        spawn("prepage-hands", move || start_called(&space, &shared, here, stop_pages))?;
+        if !IS_MODEL {
+            start_thread(&handlers.space, &handlers.shared, here)?;
+            handlers.shared.watch.call_few();
         }
         Ok(handlers)
     }
@@ -72,16 +87,40 @@ impl Handlers {
 
 impl Drop for Handlers {
     fn drop(&mut self) {
-        let Some(mut stop) = self.stop.take().filter(StopPages::is_here) else { return };
-        self.shared.stop.mean_it();
-        self.shared.watch.call_all();
-        let (space, started) = (Arc::clone(&self.space), self.started);
-        // A CPU may be long in coming for one of them: nobody waits for that. Without a thread they stay asleep.
-        let _ = spawn("prepage-stop", move || {
-            stop.touch(started);
-            drop(space);
-        });
+        if self.generation == fork::generation() {
+            self.shared.stop.mean_it();
+            self.shared.watch.call_starter();
+        }
     }
+}
+
+/// Starts the threads that are called, until the end, and has all of them end then: a CPU may be long in coming for one of them. That of the CPU `first`
+/// is there.
+fn start_called(space: &Arc<Space>, shared: &Arc<Shared>, first: usize, mut stop_pages: StopPages) {
+    let watch = &shared.watch;
+    loop {
+        let calls = watch.calls();
+        while let Some(cpu) = watch.take_called() {
+            if start_thread(space, shared, cpu).is_err() {
+                watch.could_not_start(cpu, first);
+            }
+        }
+        if shared.stop.is_meant() {
+            break;
+        }
+        watch.wait_for_calls(calls);
+    }
+    watch.call_all();
+    stop_pages.touch(shared.started.load(Ordering::SeqCst) as usize);
+}
+
+fn start_thread(space: &Arc<Space>, shared: &Arc<Shared>, cpu: usize) -> io::Result<()> {
+    let (space, of_thread) = (Arc::clone(space), Arc::clone(shared));
+    // Made here: a thread may be long in coming to a processor, and then has faults to answer at once.
+    let events = Vec::with_capacity(16);
+    spawn("prepage-fault", move || work(&space, &of_thread, cpu, events))?;
+    shared.started.fetch_add(1, Ordering::SeqCst);
+    Ok(())
 }
 
 /// Ends the process with a thread that panics: those whose faults it no longer serves would sleep for ever.
@@ -95,20 +134,23 @@ impl Drop for Vital {
     }
 }
 
-fn work(space: &Space, shared: &Shared, index: usize, mut events: Vec<Event>) {
+fn work(space: &Space, shared: &Shared, cpu: usize, mut events: Vec<Event>) {
     let _vital = Vital;
     let mut only = CpuSet::new();
-    only.set(shared.watch.cpu(index));
+    only.set(cpu);
     // A CPU that was taken away since: served from wherever the thread is.
     let _ = sched_setaffinity(None, &only);
     let mut looks = Looks::of_this_thread();
+    let offers = Spin::default();
     loop {
-        if !shared.stop.is_meant() && !shared.watch.is_on(index) {
+        if !shared.stop.is_meant() && !shared.watch.is_on(cpu) {
             continue;
         }
-        // Reading fails only for a descriptor that is none.
-        space.uffd.read(&mut events).expect("a userfaultfd can be read");
-        let is_alone = matches!(events.first(), Some(Event::Fault(message)) if shared.watch.has_read(index, message.tid, &mut looks));
+        if !(shared.watch.others_wait() && offers.offer(OFFER, || try_read(space, &mut events))) {
+            // Reading fails only for a descriptor that is none.
+            space.uffd.read(&mut events).expect("a userfaultfd can be read");
+        }
+        let is_alone = matches!(events.first(), Some(Event::Fault(message)) if shared.watch.has_read(cpu, message.tid, &mut looks));
         let mut has_to_end = false;
         for event in events.drain(..) {
             let Event::Fault(message) = event else { continue };
@@ -122,8 +164,16 @@ fn work(space: &Space, shared: &Shared, index: usize, mut events: Vec<Event>) {
             return;
         }
         if is_alone {
-            shared.watch.step_aside(index);
+            shared.watch.step_aside(cpu);
         }
+    }
+}
+
+fn try_read(space: &Space, events: &mut Vec<Event>) -> Tried {
+    match space.uffd.read_one(events) {
+        Ok(()) => Tried::Read,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Tried::NotYet,
+        Err(_) => Tried::Never,
     }
 }
 
@@ -153,7 +203,7 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use std::os::fd::AsFd;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use prepage_core::PageIndex;
     use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
@@ -165,23 +215,20 @@ mod tests {
     use crate::pages::Seen;
     use crate::{MapOptions, Mode, Vm, VmOptions};
 
-    /// As on a machine with more CPUs than have all their threads wait: one waits at first, and calls others.
+    /// As on a machine with so many CPUs that one thread waits at first, and calls others.
     #[test]
     fn threads_of_more_cpus_than_wait_serve_all_touches_and_end() {
         const THREADS: usize = 8;
         const PAGES: u64 = 512;
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
-        let allowed = sched_getaffinity(None).unwrap();
-        let here: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(2).collect();
-        let cpus: Box<[usize]> = here.iter().copied().cycle().take(THREADS).collect();
         let vm = Vm::new(VmOptions::default()).unwrap();
         let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
         let refused = |error: &OpenError| matches!(error, OpenError::NotPermitted);
         let uffd = Userfaultfd::open(Delivery::Message);
         let Some(uffd) = unless_refused(uffd, need, refused) else { return };
         let space = Space::new(uffd, Mode::Handler, Addresses::of_descriptor());
-        *vm.core.handlers.lock().unwrap() = Some(Handlers::start_on(&space, cpus).unwrap());
+        *vm.core.handlers.lock().unwrap() = Some(Handlers::start_on(&space, (0..THREADS).collect()).unwrap());
         let object = vm.file(file.path()).unwrap();
         let options = MapOptions::private().mode(Mode::Handler).every_fault().policy("none".parse().unwrap());
         let options = options.neighbours(prepage_core::policy::Neighbours::Block(1));
@@ -204,6 +251,46 @@ mod tests {
         while stopped.strong_count() > 0 {
             assert!(began.elapsed() < Duration::from_secs(60), "threads are left");
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn faults_of_cpus_that_the_maker_of_the_first_map_may_not_use_are_served_there() {
+        const PAGES: u64 = 512;
+        let allowed = sched_getaffinity(None).unwrap();
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(2).collect();
+        let &[maker, toucher] = &*cpus else { return };
+        let stay_on = |cpu| {
+            let mut only = CpuSet::new();
+            only.set(cpu);
+            sched_setaffinity(None, &only).unwrap();
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; (PAGES * PAGE_SIZE) as usize]).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::shared().mode(Mode::Handler).every_fault().policy("none".parse().unwrap());
+        let make = || {
+            stay_on(maker);
+            vm.map(&object, &options)
+        };
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let made = std::thread::scope(|scope| scope.spawn(make).join().unwrap());
+        if unless_refused(made, need, refused).is_none() {
+            return;
+        }
+        let has_thread = || {
+            let handlers = vm.core.handlers.lock().unwrap();
+            handlers.as_ref().unwrap().shared.watch.has_thread(toucher)
+        };
+        assert!(!has_thread());
+        stay_on(toucher);
+        let began = Instant::now();
+        while !has_thread() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no thread serves faults there");
+            let map = vm.map(&object, &options).unwrap();
+            (0..PAGES).for_each(|page| assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 7));
         }
     }
 

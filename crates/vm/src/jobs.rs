@@ -14,6 +14,8 @@
 //!
 //! Where there is a deadline, one thread more looks after it, which runs no source. It ends reads that take too long, and what waits in a
 //! queue from which nothing was taken for so long: all threads hang then. That others come first is no reason to fail.
+//!
+//! What a source asks to be tried again waits for its time in a queue, and no thread with it. The thread that starts others looks after these queues.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use prepage_sys::fork;
+use prepage_sys::made_once::MadeOnce;
 
 use crate::addresses::MapRef;
 use crate::crew::{Crew, Kind, Slept};
@@ -31,6 +34,7 @@ use crate::going::Going;
 use crate::object::ObjectCore;
 use crate::pages::Claim;
 use crate::request::{self, Flight, Reading};
+use crate::source::PAUSES;
 use crate::statistics::Account;
 use crate::sync::{
     Anyway, AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
@@ -85,11 +89,13 @@ pub(crate) struct Jobs {
     listed_due: AtomicU32,
     /// Reads with a deadline.
     flights: Mutex<Vec<Arc<Flight>>>,
+    /// What is to be tried again, and when: a queue for each length of pause, in the order of time.
+    later: Mutex<[VecDeque<(Instant, Job)>; PAUSES.len()]>,
     /// Threads for work that somebody waits for.
     prompt: Crew,
     /// And for what nobody does.
     background: Crew,
-    /// (f) Changes when a thread is missing; who starts threads sleeps on it.
+    /// (f) Changes when a thread is missing, or something is to be done later; who starts threads sleeps on it.
     missed: AtomicU32,
     /// (a) Changes with every pop of urgent work; who found no room sleeps on it.
     popped: AtomicU32,
@@ -119,9 +125,24 @@ struct Stuck {
 /// The numbers of all VMs' threads in this process, below the generation of the process; 0 where there is none. A child of fork(2) has those of
 /// its parent's threads too, which its own threads may get later. No thread-local word: in a library that is loaded late, the first use of
 /// one allocates.
-static WORKERS: [std::sync::atomic::AtomicU64; 1024] = [const { std::sync::atomic::AtomicU64::new(0) }; 1024];
+///
+/// Lock legend: (a) atomic; (c) constant once it is made.
+struct Workers {
+    /// (a)
+    numbers: [std::sync::atomic::AtomicU64; 1024],
+    /// (c) Made once there is no place left here.
+    more: MadeOnce<Box<Self>>,
+}
+
+static WORKERS: Workers = Workers::none();
 /// The generation stands above so many bits.
 const GENERATION: u32 = 32;
+
+impl Workers {
+    const fn none() -> Self {
+        Self { numbers: [const { std::sync::atomic::AtomicU64::new(0) }; 1024], more: MadeOnce::new() }
+    }
+}
 
 /// Whether the calling thread is one of a VM's, so that it may not wait for another to be free.
 pub(crate) fn is_worker() -> bool {
@@ -130,11 +151,13 @@ pub(crate) fn is_worker() -> bool {
 
 fn is_at_work(number: u32) -> bool {
     let wanted = fork::generation() << GENERATION | u64::from(number);
-    WORKERS.iter().any(|worker| worker.load(Ordering::Relaxed) == wanted)
+    let more = |workers: &&'static Workers| workers.more.get().map(|more| &**more);
+    std::iter::successors(Some(&WORKERS), more)
+        .any(|workers| workers.numbers.iter().any(|worker| worker.load(Ordering::Relaxed) == wanted))
 }
 
 /// While this lives, its thread is known as one of a VM's.
-struct AtWork(Option<&'static std::sync::atomic::AtomicU64>);
+struct AtWork(&'static std::sync::atomic::AtomicU64);
 
 impl AtWork {
     fn here() -> Self {
@@ -146,15 +169,19 @@ impl AtWork {
             before >> GENERATION != generation
                 && worker.compare_exchange(before, this, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        Self(WORKERS.iter().find(enter))
+        let mut workers = &WORKERS;
+        loop {
+            if let Some(place) = workers.numbers.iter().find(enter) {
+                return Self(place);
+            }
+            workers = workers.more.get_or_make(|| Box::new(Workers::none()));
+        }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        if let Some(worker) = self.0 {
-            worker.store(0, Ordering::Relaxed);
-        }
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
@@ -169,6 +196,7 @@ impl Jobs {
             listed: Mutex::new(Vec::with_capacity(URGENT)),
             listed_due: AtomicU32::new(0),
             flights: Mutex::new(Vec::new()),
+            later: Mutex::default(),
             prompt: Crew::new(limit.max(1).saturating_add(FOR_DEMAND)),
             background: Crew::new(limit),
             missed: AtomicU32::new(0),
@@ -276,6 +304,32 @@ impl Jobs {
         self.prompt.call_one();
     }
 
+    /// Has `job` done after the pause that follows `tries` tries: a read ahead behind all others, anything else as urgent work.
+    pub(crate) fn push_later(&self, tries: usize, job: Job) {
+        let due = Instant::now() + PAUSES[tries];
+        self.later.lock().anyway()[tries].push_back((due, job));
+        self.call_starter();
+    }
+
+    /// Pushes what is due by now; returns the time until something else is.
+    fn push_due(&self) -> Option<Duration> {
+        loop {
+            let mut later = self.later.lock().anyway();
+            let due = |queue: &&mut VecDeque<(Instant, Job)>| queue.front().map(|&(due, _)| due);
+            let next = later.iter_mut().filter(|queue| !queue.is_empty()).min_by_key(due)?;
+            let left = due(&next)?.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Some(left);
+            }
+            let (_, job) = next.pop_front()?;
+            drop(later);
+            match job {
+                Job::Step(step) => step.push(),
+                other => self.push(other),
+            }
+        }
+    }
+
     /// Lets `flight` end when its deadline is over.
     pub(crate) fn watch(&self, flight: Arc<Flight>, account: &mut Account) {
         account.lock(&self.flights).push(flight);
@@ -305,7 +359,7 @@ impl Jobs {
         }
     }
 
-    /// Starts the threads that are missing, until the end.
+    /// Starts the threads that are missing, and pushes what is due, until the end.
     fn start_missing(self: &Arc<Self>) {
         loop {
             let missed = self.missed.load(Ordering::SeqCst);
@@ -318,7 +372,10 @@ impl Jobs {
             if self.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            wait(&self.missed, missed);
+            match self.push_due() {
+                Some(left) => _ = wait_for(&self.missed, missed, left),
+                None => wait(&self.missed, missed),
+            }
         }
     }
 
@@ -650,6 +707,86 @@ mod tests {
         assert!(jobs.pop(Kind::Prompt, &mut account).is_some());
         assert_ne!(jobs.background.calls(), calls, "there are places for them, and nobody takes one");
         assert!((0..2).all(|_| jobs.pop(Kind::Background, &mut account).is_some()));
+    }
+
+    /// Asks for patience, always.
+    struct Busy;
+
+    const READS: u64 = 300;
+
+    impl Source for Busy {
+        fn len_bytes(&self) -> u64 {
+            (READS + 1) * prepage_core::PAGE_SIZE
+        }
+
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            Err(SourceError::Again)
+        }
+    }
+
+    /// As where a store asks for patience after hundreds of reads ahead: they leave the threads, and their pages, to touches.
+    #[test]
+    fn a_read_that_is_to_be_tried_again_waits_without_a_thread() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.source("busy", Busy).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let (jobs, pages) = (&vm.core.jobs, &object.core.frames().unwrap().pages);
+        // What is done from here on is done here.
+        jobs.stop();
+        jobs.wait_for_threads();
+        let mut account = Account::here();
+        let mut do_all = |kind| {
+            let mut done = 0_u64;
+            while let Some((job, is_urgent)) = jobs.pop(kind, &mut account) {
+                jobs.run(job, &mut account);
+                if !is_urgent {
+                    jobs.leave_place(kind);
+                }
+                done += 1;
+            }
+            done
+        };
+        for page in 0..READS {
+            map.advise(crate::Advice::WillNeed(PageIndex(page).alone())).unwrap();
+        }
+        assert_eq!(do_all(Kind::Background), READS);
+        // And one that is waited for.
+        let wanted = Wanted {
+            needed: PageIndex(READS),
+            mark: None,
+            priority: request::Priority::Demand,
+            in_order_for: None,
+            whole_grains: true,
+        };
+        let claim = pages.claim(wanted.needed).unwrap();
+        jobs.push(Job::Fill { object: Arc::clone(&object.core), claim, wanted, then: Then::Wake });
+        assert_eq!(do_all(Kind::Prompt), 1);
+        assert_eq!(vm.statistics().counted.retries, READS + 1);
+        let are_free = || (0..READS).all(|page| pages.see(PageIndex(page)) == Seen::Absent);
+        assert!(are_free() && pages.see(wanted.needed) == Seen::Filling);
+        // All are tried as often as they may be.
+        loop {
+            let left = jobs.push_due();
+            let done = [Kind::Background, Kind::Prompt].map(&mut do_all);
+            match left {
+                Some(left) => std::thread::sleep(left),
+                None if done == [0, 0] => break,
+                None => {}
+            }
+        }
+        assert_eq!(vm.statistics().counted.retries, (READS + 1) * PAUSES.len() as u64);
+        assert!(are_free() && pages.see(wanted.needed) == Seen::Failed(crate::reason::AGAIN));
+    }
+
+    /// As where many VMs have all their threads.
+    #[test]
+    fn a_thread_beyond_a_thousand_is_known_too() {
+        let mut all: Vec<_> = (0..2000).map(|_| AtWork::here()).collect();
+        let last = all.pop();
+        drop(all);
+        assert!(is_worker());
+        drop(last);
+        assert!(!is_worker());
     }
 
     #[test]

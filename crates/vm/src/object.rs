@@ -121,7 +121,7 @@ pub(crate) struct Frames {
     pub(crate) sections: Sections,
     /// (c)
     pub(crate) bytes: Bytes,
-    /// (c) Where local files are read to; `None` for other sources, and where there was no room for it.
+    /// (c) Where direct reads of a local file go; `None` for other sources, and where there was no room for it.
     pub(crate) local: Option<LocalFill>,
     /// Held by who writes what nobody waits for.
     behind: Mutex<()>,
@@ -378,8 +378,8 @@ impl Frames {
         let make = if has_blocks { Memfd::create_with_blocks } else { Memfd::create };
         let memfd = make("prepage", pages.bytes())?;
         let local = match &bytes {
-            Bytes::Local(_) => LocalFill::new(&memfd, pages),
-            Bytes::Custom(_) | Bytes::Frozen => None,
+            Bytes::Local(file) if file.direct => LocalFill::new(&memfd, pages),
+            _ => None,
         };
         Ok(Self {
             memfd,

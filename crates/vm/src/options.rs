@@ -152,7 +152,7 @@ pub enum Mode {
     /// By the thread that faults, in a SIGBUS handler: the fastest mode. A system call on memory of the map that
     /// is not mapped yet gets EFAULT, so call [`Map::populate`](crate::Map::populate) first. Threads must not block SIGBUS.
     Inline,
-    /// By threads of the VM, one on each CPU. System calls wait like any access. Not every user may do this: the error of the first such
+    /// By threads of the VM, one on each CPU with faults. System calls wait like any access. Not every user may do this: the error of the first such
     /// map says what is missing.
     Handler,
 }

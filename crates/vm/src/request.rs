@@ -26,7 +26,7 @@ use crate::object::{Bytes, Frames, ObjectCore, clip};
 use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::source::{PAUSES, Source, SourceError};
-use crate::statistics::Account;
+use crate::statistics::{Account, Tally};
 use crate::sync::{Anyway, Mutex};
 use crate::work::Then;
 
@@ -288,7 +288,6 @@ impl Reading {
 
     /// A source asked for patience; asks it again.
     pub(crate) fn try_again(mut self: Box<Self>) {
-        thread::sleep(PAUSES[self.tries]);
         self.tries += 1;
         self.start();
     }
@@ -324,13 +323,10 @@ impl Reading {
         let frames = object.frames().expect("zeros are never read");
         let mut account = Account::here();
         let asks_again = matches!(outcome, Err((reason::AGAIN, _))) && self.tries < PAUSES.len();
-        // What is pending stays there meanwhile, so that the deadline finds it.
-        if asks_again && !self.flight.has_ended() {
-            object
-                .vm
-                .figures
-                .add(account.cpu, &crate::statistics::Tally { retries: 1, ..Default::default() });
-            return object.vm.jobs.push(Job::Again(self));
+        // What is pending stays there meanwhile, so that the deadline finds it. For a read ahead nobody waits so long: its step begins it anew.
+        if asks_again && self.flight.priority > Priority::Ahead && !self.flight.has_ended() {
+            object.vm.figures.add(account.cpu, &Tally { retries: 1, ..Tally::default() });
+            return object.vm.jobs.push_later(self.tries, Job::Again(self));
         }
         let Some(mut pending) = self.flight.take(&mut account) else { return self.let_go() };
         let mut waiters = Waiters::default();

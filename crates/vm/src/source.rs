@@ -13,10 +13,12 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::regular_file::open_regular;
 use rustix::fs::{CWD, OFlags};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::blocks::BLOCK_PAGES;
 use crate::pages::Words;
 use crate::request::Request;
+use crate::spin::{Spin, Tried};
 use crate::sync::Ordering;
 use crate::uncached::Uncached;
 
@@ -123,6 +125,8 @@ pub(crate) struct LocalFile {
     pub(crate) direct: bool,
     /// Of a direct one, for short reads that a touch waits for.
     uncached: Option<Uncached>,
+    /// Of any other, for these reads.
+    spin: Spin,
     /// Of a swap file: 0 for each page that was never written there. It is zeros, and a read would have the kernel keep it in the page cache too.
     places: Option<Arc<Words>>,
 }
@@ -171,7 +175,7 @@ impl LocalFile {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Self { file, version: FileVersion::of(facts), direct, uncached, places: None }
+        Self { file, version: FileVersion::of(facts), direct, uncached, spin: Spin::default(), places: None }
     }
 
     /// A swap file, of which `facts` are.
@@ -205,13 +209,17 @@ impl LocalFile {
 
     /// Reads all of `into` at `offset_bytes` if it is in the page cache. If not, the kernel begins to read it, where it can.
     pub(crate) fn read_cached(&self, offset_bytes: u64, into: &mut [u8]) -> bool {
-        let wanted = into.len();
-        if self.is_untouched(offset_bytes, wanted as u64) {
+        self.try_cached(offset_bytes, into) == Tried::Read
+    }
+
+    fn try_cached(&self, offset_bytes: u64, into: &mut [u8]) -> Tried {
+        if self.is_untouched(offset_bytes, into.len() as u64) {
             into.fill(0);
-            return true;
+            return Tried::Read;
         }
+        let wanted = into.len();
         let into = &mut [io::IoSliceMut::new(into)];
-        rustix::io::preadv2(&self.file, into, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT) == Ok(wanted)
+        Tried::of(preadv2(&self.file, into, offset_bytes, ReadWriteFlags::NOWAIT), wanted)
     }
 
     /// Has the kernel begin to read into the page cache. A file system that takes no advice reads when it is asked.
@@ -240,16 +248,22 @@ impl LocalFile {
         self.begin(range.start().offset_bytes(), range.bytes());
     }
 
-    /// Reads all of `into` at `offset_bytes`, of a file that is read directly, and stays awake for `limit`, and does `meanwhile`, while the device is busy; false where that
-    /// cannot be done.
-    pub(crate) fn read_uncached(
+    /// Reads all of `into` at `offset_bytes`, and stays awake for `limit`, and does `meanwhile`, while the device is busy; false where that cannot be
+    /// done, or the device takes longer. Nothing here allocates.
+    pub(crate) fn read_awake(
         &self,
         offset_bytes: u64,
         into: &mut [u8],
         limit: Duration,
         meanwhile: impl FnOnce(),
     ) -> bool {
-        self.uncached.as_ref().is_some_and(|uncached| uncached.read(offset_bytes, into, limit, meanwhile))
+        if self.direct {
+            let uncached = self.uncached.as_ref();
+            return uncached.is_some_and(|uncached| uncached.read(offset_bytes, into, limit, meanwhile));
+        }
+        // What is in the page cache says nothing of the device.
+        self.read_cached(offset_bytes, into)
+            || self.spin.read(limit, || self.try_cached(offset_bytes, into), meanwhile)
     }
 
     /// Reads whole pages at `offset_bytes`; what lies past the file's end is left alone. Nothing here allocates.

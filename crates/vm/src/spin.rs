@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::sync::{AtomicU32, Ordering};
 
 /// After a read for which staying awake was in vain one is not tried, after the next in a row two, and so many at most: a slow device costs a
@@ -31,12 +33,22 @@ pub(crate) struct Spin {
 pub(crate) enum Tried {
     /// All that was asked for.
     Read,
-    /// Some of it.
-    Part,
     /// The device is still busy with it.
     NotYet,
     /// It fails, or cannot be done without sleeping.
     Never,
+}
+
+impl Tried {
+    /// What a read of `wanted` bytes gave that may not sleep.
+    pub(crate) fn of(read: rustix::io::Result<usize>, wanted: usize) -> Self {
+        match read {
+            Ok(read) if read == wanted => Self::Read,
+            // Some pages are there, and the kernel reads the others.
+            Ok(1..) | Err(Errno::AGAIN) => Self::NotYet,
+            _ => Self::Never,
+        }
+    }
 }
 
 impl Spin {
@@ -50,16 +62,34 @@ impl Spin {
         if limit.is_zero() || self.is_in_vain() {
             return false;
         }
-        let mut meanwhile = Some(meanwhile);
         let began = Instant::now();
+        let mut tried = read();
+        if tried == Tried::NotYet && began.elapsed() < limit {
+            meanwhile();
+            tried = read();
+        }
+        self.go_on(tried, began, limit, read)
+    }
+
+    /// As [`Self::read`], of what comes only once others had the CPU.
+    pub(crate) fn offer(&self, limit: Duration, read: impl FnMut() -> Tried) -> bool {
+        !self.is_in_vain() && self.go_on(Tried::NotYet, Instant::now(), limit, read)
+    }
+
+    fn go_on(
+        &self,
+        mut tried: Tried,
+        began: Instant,
+        limit: Duration,
+        mut read: impl FnMut() -> Tried,
+    ) -> bool {
         let reads = loop {
-            match read() {
+            match tried {
                 Tried::Read => {
                     self.slow.store(0, Ordering::Relaxed);
                     return true;
                 }
-                Tried::Part => continue,
-                // A file system that cannot tell, or a file that was truncated.
+                // A kernel or a file system that cannot tell, or a file that was truncated.
                 Tried::Never => break SLOW_READS,
                 Tried::NotYet => {}
             }
@@ -69,16 +99,13 @@ impl Spin {
                 self.slow.store(reads, Ordering::Relaxed);
                 break reads;
             }
-            if let Some(meanwhile) = meanwhile.take() {
-                meanwhile();
-                continue;
-            }
             // Whoever else has work for this CPU gets it; else this returns at once.
             rustix::thread::sched_yield();
             let lost = offered.elapsed();
             if lost > TAKEN {
                 break reads_for(lost);
             }
+            tried = read();
         };
         self.in_vain.store(reads, Ordering::Relaxed);
         false
@@ -125,12 +152,14 @@ mod tests {
         // Tries, and 1, 2, 4, 8, 16 and 32 reads without one.
         assert_eq!(tries(6 + 63), 6);
         assert_eq!(tries(2 * (SLOW_READS + 1)), 2);
-        let mut answers = [Tried::Read, Tried::Part].into_iter();
-        assert!(spin.read(limit, || answers.next_back().unwrap(), || ()));
+        assert!(spin.read(limit, || Tried::Read, || ()));
         // It is not slow for good.
         assert_eq!(tries(2), 1);
         assert!(spin.read(limit, || Tried::Read, || ()));
         assert!(!spin.read(Duration::ZERO, || panic!("it may not stay awake"), || ()));
+        assert!(!spin.offer(Duration::ZERO, || panic!("it may not stay awake")));
+        assert!(!spin.offer(limit, || panic!("it is tried again at once")));
+        while !spin.offer(Duration::from_secs(20), || Tried::Read) {}
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 
 use prepage_core::PAGE_SIZE;
-use prepage_sys::fork;
 use prepage_sys::region::{Contents, Region, Span};
 use prepage_sys::userfaultfd::Served;
 
@@ -15,8 +14,6 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct StopPages {
     region: Region,
-    /// The process that they are in.
-    generation: u64,
 }
 
 /// What the threads know of these pages.
@@ -37,12 +34,7 @@ impl StopPages {
         space.uffd.register(region.span(), Served::Missing)?;
         region.show(false)?;
         let stop = Stop { span: Arc::clone(region.span()), meant: AtomicU32::new(0) };
-        Ok((Self { region, generation: fork::generation() }, stop))
-    }
-
-    /// Whether the threads are in this process.
-    pub(crate) fn is_here(&self) -> bool {
-        self.generation == fork::generation()
+        Ok((Self { region }, stop))
     }
 
     /// Has `threads` threads that read messages, or will, see one each that tells them to end; returns when they have.

@@ -55,16 +55,10 @@ impl Uncached {
 
     fn try_read(&self, offset_bytes: u64, into: &mut [u8], flags: ReadWriteFlags) -> Tried {
         let wanted = into.len();
-        match preadv2(&self.file, &mut [IoSliceMut::new(into)], offset_bytes, flags | DROP_BEHIND) {
-            Ok(read) if read == wanted => Tried::Read,
-            Err(Errno::AGAIN) => Tried::NotYet,
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                self.refused.store(1, Ordering::Relaxed);
-                Tried::Never
-            }
-            // Some pages are there, and the kernel reads the others.
-            Ok(read) if read > 0 => Tried::NotYet,
-            _ => Tried::Never,
+        let read = preadv2(&self.file, &mut [IoSliceMut::new(into)], offset_bytes, flags | DROP_BEHIND);
+        if matches!(read, Err(Errno::OPNOTSUPP | Errno::INVAL)) {
+            self.refused.store(1, Ordering::Relaxed);
         }
+        Tried::of(read, wanted)
     }
 }

@@ -10,6 +10,8 @@
 //! A message wakes every thread that waits, and the sleep in read(2) ends by a message alone. A thread that answers none does not learn that it is
 //! woken in vain each time, which takes whoever faults longer than the answer. So a thread that sees faults of its own CPU, and that nobody
 //! else answers any, steps aside for one message. Whoever gets that looks where it came from, calls the thread of that CPU, and rests.
+//!
+//! A thread is started when it is called first: on CPUs without faults there is none.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,7 +21,7 @@ use prepage_sys::process_stat::CpuOfThread;
 
 use crate::sync::{AtomicU32, Ordering, wait, wait_for, wake};
 
-/// With so many CPUs or fewer every thread waits at first, and where CPUs are busy.
+/// With so many CPUs or fewer there is a thread for each from the beginning, and all wait at first, and where CPUs are busy.
 const ALL_WAIT: usize = 4;
 /// After so many messages that a thread answers it looks at one, to see where the thread that faulted runs: a look takes half as long as an answer. The
 /// answers to a thread that has moved to another CPU meanwhile take several times as long.
@@ -34,26 +36,32 @@ const STRAY: u32 = 3;
 /// A thread that stepped aside comes back after this time: the others may have to wait for their CPUs.
 const ASIDE: Duration = Duration::from_millis(1);
 
-/// What a thread does while it has nothing to answer: nothing.
-const RESTS: u32 = 0;
+/// A thread is not there.
+const NONE: u32 = 0;
+/// It is about to be started, and waits then.
+const CALLED: u32 = 1;
+/// What it does while it has nothing to answer: nothing.
+const RESTS: u32 = 2;
 /// It waits for a message.
-const WAITS: u32 = 1;
+const WAITS: u32 = 3;
 /// It waits, and looks at its next message.
-const ASKED: u32 = 2;
+const ASKED: u32 = 4;
 
-/// The threads that answer the messages of one descriptor, by number, and which of them wait.
+/// The threads that answer the messages of one descriptor, by their CPUs, and which of them wait.
 ///
-/// Lock legend: (c) constant; (a) atomic.
+/// Lock legend: (c) constant; (a) atomic; (f) atomic, slept on.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// (c) The CPU of each.
-    cpus: Box<[usize]>,
-    /// (a) What each does. Those that rest sleep on it.
+    /// (c) The CPUs of whoever made the first map: others may be as good.
+    usual: Box<[usize]>,
+    /// (f) What the thread of each CPU does. Those that rest sleep on it.
     does: Box<[AtomicU32]>,
-    /// (a) How many do not rest.
+    /// (a) How many do not rest, those that are about to be started among them.
     waiting: AtomicU32,
     /// (a) Messages that were read, by all.
     read: AtomicU32,
+    /// (f) Changes when a thread is to be started; whoever starts them sleeps on it.
+    called: AtomicU32,
 }
 
 /// What one thread saw when it looked where faults happened.
@@ -91,109 +99,168 @@ enum CpuMatch {
 }
 
 impl Watch {
-    pub(crate) fn new(cpus: Box<[usize]>) -> Self {
-        let first = if cpus.len() <= ALL_WAIT { cpus.len() } else { 1 };
-        Self {
-            does: (0..cpus.len())
-                .map(|index| AtomicU32::new(if index < first { WAITS } else { RESTS }))
-                .collect(),
-            waiting: AtomicU32::new(first as u32),
+    /// For CPUs with numbers below `cpus`. The thread of `first` is about to be started.
+    pub(crate) fn new(cpus: usize, usual: Box<[usize]>, first: usize) -> Self {
+        let watch = Self {
+            usual,
+            does: (0..cpus).map(|_| AtomicU32::new(NONE)).collect(),
+            waiting: AtomicU32::new(1),
             read: AtomicU32::new(0),
-            cpus,
+            called: AtomicU32::new(0),
+        };
+        watch.does[first].store(WAITS, Ordering::SeqCst);
+        watch
+    }
+
+    /// Whether so few CPUs are known that all have a thread.
+    fn has_few(&self) -> bool {
+        self.usual.len() <= ALL_WAIT && self.threads().count() <= ALL_WAIT
+    }
+
+    /// Calls the threads of all usual CPUs, where they are few.
+    pub(crate) fn call_few(&self) {
+        if self.usual.len() <= ALL_WAIT {
+            self.usual.iter().for_each(|&cpu| self.call(cpu));
         }
     }
 
-    /// How many threads there are.
-    pub(crate) fn threads(&self) -> usize {
-        self.cpus.len()
+    /// The CPUs of the threads that are there or about to be.
+    fn threads(&self) -> impl Iterator<Item = usize> {
+        (0..self.does.len()).filter(|&cpu| self.has_thread(cpu))
     }
 
-    /// The CPU of thread `index`.
-    pub(crate) fn cpu(&self, index: usize) -> usize {
-        self.cpus[index]
+    /// Whether the thread of `cpu` is there or about to be.
+    pub(crate) fn has_thread(&self, cpu: usize) -> bool {
+        self.does[cpu].load(Ordering::SeqCst) != NONE
     }
 
-    /// Whether it is thread `index`'s turn to wait for a message; else sleeps for a while.
-    pub(crate) fn is_on(&self, index: usize) -> bool {
-        let is_on = self.does[index].load(Ordering::SeqCst) != RESTS;
+    /// The CPU of a thread that is to be started. Whoever gets it starts it.
+    pub(crate) fn take_called(&self) -> Option<usize> {
+        let take =
+            |does: &AtomicU32| does.compare_exchange(CALLED, WAITS, Ordering::SeqCst, Ordering::SeqCst);
+        self.does.iter().position(|does| take(does).is_ok())
+    }
+
+    /// What changes with every call of a thread that is not there.
+    pub(crate) fn calls(&self) -> u32 {
+        self.called.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until a thread is to be started, unless one was called since `calls` was taken.
+    pub(crate) fn wait_for_calls(&self, calls: u32) {
+        wait(&self.called, calls);
+    }
+
+    /// Wakes whoever starts threads.
+    pub(crate) fn call_starter(&self) {
+        self.called.fetch_add(1, Ordering::SeqCst);
+        wake(&self.called, 1);
+    }
+
+    /// The thread of `cpu` could not be started: where nobody else waits for messages that of `other` does, which is there.
+    pub(crate) fn could_not_start(&self, cpu: usize, other: usize) {
+        self.does[cpu].store(NONE, Ordering::SeqCst);
+        if self.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.call(other);
+        }
+    }
+
+    /// Whether it is the turn of the thread of CPU `own` to wait for a message; else sleeps for a while.
+    pub(crate) fn is_on(&self, own: usize) -> bool {
+        let is_on = self.does[own].load(Ordering::SeqCst) != RESTS;
         if !is_on {
-            wait(&self.does[index], RESTS);
+            wait(&self.does[own], RESTS);
         }
         is_on
     }
 
-    /// Has all threads wait for messages.
-    pub(crate) fn call_all(&self) {
-        (0..self.threads()).for_each(|index| self.call_thread(index));
+    /// Whether several threads wait for messages.
+    pub(crate) fn others_wait(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 1
     }
 
-    /// Thread `index` has read a message, of a fault of thread `tid`. Says whether it is to step aside once that is answered.
-    pub(crate) fn has_read(&self, index: usize, tid: u32, looks: &mut Looks) -> bool {
+    /// Has all threads wait for messages.
+    pub(crate) fn call_all(&self) {
+        self.threads().for_each(|cpu| self.call(cpu));
+    }
+
+    /// The thread of CPU `own` has read a message, of a fault of thread `tid`. Says whether it is to step aside once that is answered.
+    pub(crate) fn has_read(&self, own: usize, tid: u32, looks: &mut Looks) -> bool {
         let read = self.read.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let is_due = looks.is_due() || self.does[index].load(Ordering::Relaxed) == ASKED;
-        let cpu = if is_due && self.threads() > 1 { looks.cpus.of(tid) } else { None };
+        let is_due = looks.is_due() || self.does[own].load(Ordering::Relaxed) == ASKED;
+        let cpu = if is_due { looks.cpus.of(tid) } else { None };
         if is_due && cpu.is_none() {
             // Who cannot be known now is not asked about at each message.
             looks.left = LOOK;
         }
-        cpu.is_some_and(|cpu| self.looked(index, cpu, read, looks))
+        cpu.is_some_and(|cpu| self.looked(own, cpu, read, looks))
     }
 
     /// As [`Self::has_read`], of a fault on `cpu`, the message `read` of all.
-    fn looked(&self, index: usize, cpu: usize, read: u32, looks: &mut Looks) -> bool {
-        let does = &self.does[index];
+    fn looked(&self, own: usize, cpu: usize, read: u32, looks: &mut Looks) -> bool {
+        let does = &self.does[own];
         let was_asked = does.compare_exchange(ASKED, WAITS, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        match looks.saw(cpu == self.cpus[index], read) {
+        match looks.saw(cpu == own, read) {
             CpuMatch::Right => {}
             CpuMatch::Alone => return true,
-            CpuMatch::Busy if self.threads() <= ALL_WAIT => self.call_all(),
+            CpuMatch::Busy if self.has_few() => self.call_all(),
             CpuMatch::Other if !was_asked => self.call(cpu),
             // Any other may be free first.
-            CpuMatch::Busy if cpu == self.cpus[index] => self.call_thread((index + 1) % self.threads()),
+            CpuMatch::Busy if cpu == own => self.call_next(own),
             CpuMatch::Busy => self.call(cpu),
             CpuMatch::Other | CpuMatch::Wrong => {
                 self.call(cpu);
-                self.rest(index);
+                self.rest(own);
             }
         }
         false
     }
 
     /// Leaves the next message to those of the others that wait, if there are any, and has them look at it.
-    pub(crate) fn step_aside(&self, index: usize) {
-        let others = self.does.iter().enumerate().filter(|(other, _)| *other != index);
+    pub(crate) fn step_aside(&self, own: usize) {
+        let others = self.does.iter().enumerate().filter(|(other, _)| *other != own);
         let ask = |does: &AtomicU32| {
             does.compare_exchange(WAITS, ASKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        if others.filter(|(_, does)| ask(does)).count() > 0 && self.rest(index) {
-            wait_for(&self.does[index], RESTS, ASIDE);
-            self.call_thread(index);
+        if others.filter(|(_, does)| ask(does)).count() > 0 && self.rest(own) {
+            wait_for(&self.does[own], RESTS, ASIDE);
+            self.call(own);
         }
     }
 
     /// Leaves waiting for messages to the others; false where there are none.
-    fn rest(&self, index: usize) -> bool {
+    fn rest(&self, own: usize) -> bool {
         let has_others = self.waiting.fetch_sub(1, Ordering::SeqCst) > 1;
         if has_others {
-            self.does[index].store(RESTS, Ordering::SeqCst);
+            self.does[own].store(RESTS, Ordering::SeqCst);
         } else {
             self.waiting.fetch_add(1, Ordering::SeqCst);
         }
         has_others
     }
 
-    /// Has the thread of `cpu` wait for messages too.
+    /// Has the thread of `cpu` wait for messages too. From a thread that may not allocate.
     fn call(&self, cpu: usize) {
-        if let Some(index) = self.cpus.iter().position(|&other| other == cpu) {
-            self.call_thread(index);
+        let Some(does) = self.does.get(cpu) else { return };
+        let called = |does| match does {
+            NONE => Some(CALLED),
+            RESTS => Some(WAITS),
+            _ => None,
+        };
+        let Ok(before) = does.fetch_update(Ordering::SeqCst, Ordering::SeqCst, called) else { return };
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if before == NONE {
+            self.call_starter();
+        } else {
+            wake(does, 1);
         }
     }
 
-    fn call_thread(&self, index: usize) {
-        if self.does[index].swap(WAITS, Ordering::SeqCst) == RESTS {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            wake(&self.does[index], 1);
-        }
+    /// Has one more thread wait than that of CPU `own`.
+    fn call_next(&self, own: usize) {
+        let is_known = |cpu: &usize| self.usual.contains(cpu) || self.has_thread(*cpu);
+        let next = (own + 1..self.does.len()).chain(0..own).find(is_known);
+        next.into_iter().for_each(|cpu| self.call(cpu));
     }
 }
 
@@ -253,13 +320,26 @@ mod tests {
 
     use super::*;
 
-    /// Two threads, on CPUs 3 and 5.
+    /// The threads of two CPUs.
     fn two() -> Watch {
-        Watch::new([3, 5].into())
+        of(2)
+    }
+
+    fn of(cpus: usize) -> Watch {
+        let watch = Watch::new(cpus, (0..cpus).collect(), 0);
+        watch.call_few();
+        start(&watch);
+        watch
+    }
+
+    /// As whoever starts those that are called.
+    fn start(watch: &Watch) {
+        while watch.take_called().is_some() {}
     }
 
     fn waiting(watch: &Watch) -> Vec<bool> {
-        let waiting: Vec<_> = watch.does.iter().map(|does| does.load(Ordering::SeqCst) != RESTS).collect();
+        let waits = |does: &AtomicU32| ![NONE, RESTS].contains(&does.load(Ordering::SeqCst));
+        let waiting: Vec<_> = watch.does.iter().map(waits).collect();
         assert_eq!(
             waiting.iter().filter(|&&waits| waits).count() as u32,
             watch.waiting.load(Ordering::SeqCst)
@@ -280,13 +360,13 @@ mod tests {
     fn who_is_woken_in_vain_rests_after_one_message() {
         let watch = two();
         let [mut first, mut second] = [Looks::default(), Looks::default()];
-        assert_eq!(reads(&watch, 0, &mut first, 3, SURE * (LOOK + 1)), 1);
+        assert_eq!(reads(&watch, 0, &mut first, 0, SURE * (LOOK + 1)), 1);
         std::thread::scope(|scope| {
             let aside = scope.spawn(|| watch.step_aside(0));
             while watch.does[1].load(Ordering::SeqCst) != ASKED {
                 std::thread::yield_now();
             }
-            assert_eq!(reads(&watch, 1, &mut second, 3, 1), 0);
+            assert_eq!(reads(&watch, 1, &mut second, 0, 1), 0);
             aside.join().unwrap();
         });
         assert_eq!(waiting(&watch), [true, false]);
@@ -294,7 +374,7 @@ mod tests {
         watch.step_aside(0);
         assert_eq!(waiting(&watch), [true, false]);
         // The thread that faults moves.
-        assert_eq!(reads(&watch, 0, &mut first, 5, LOOK_SURE + 1), 0);
+        assert_eq!(reads(&watch, 0, &mut first, 1, LOOK_SURE + 1), 0);
         assert_eq!(waiting(&watch), [true, true]);
     }
 
@@ -303,14 +383,14 @@ mod tests {
         let watch = two();
         let mut looks = [Looks::default(), Looks::default()];
         for _ in 0..20 * LOOK_SURE {
-            for (index, cpu) in [(0, 3), (1, 5)] {
-                assert_eq!(reads(&watch, index, &mut looks[index], cpu, 1), 0);
+            for cpu in [0, 1] {
+                assert_eq!(reads(&watch, cpu, &mut looks[cpu], cpu, 1), 0);
             }
         }
         assert_eq!(waiting(&watch), [true, true]);
         // Asked all the same, one that sees its own CPU stays.
         watch.does[1].store(ASKED, Ordering::SeqCst);
-        assert_eq!(reads(&watch, 1, &mut looks[1], 5, 1), 0);
+        assert_eq!(reads(&watch, 1, &mut looks[1], 1, 1), 0);
         assert_eq!(watch.does[1].load(Ordering::SeqCst), WAITS);
     }
 
@@ -327,7 +407,7 @@ mod tests {
     impl Threads {
         fn of(cpus: usize) -> Self {
             let looks = (0..cpus).map(|_| Looks::default()).collect();
-            Self { watch: Watch::new((0..cpus).collect()), looks, random: SplitMix::new(7) }
+            Self { watch: of(cpus), looks, random: SplitMix::new(7) }
         }
 
         /// A fault on `cpu`: its thread has the message where it waits, but for one in `strays`, which any that waits may have. Says which had it.
@@ -341,6 +421,7 @@ mod tests {
             if reads(&self.watch, index, &mut self.looks[index], cpu, 1) == 1 {
                 self.watch.step_aside(index);
             }
+            start(&self.watch);
             index
         }
     }
@@ -392,6 +473,19 @@ mod tests {
                 assert!(by_others > 8 * LOOK_SURE, "{cpus}, {fault}: {by_others}");
             }
         }
+    }
+
+    #[test]
+    fn faults_of_a_cpu_without_a_thread_wait_for_no_thread_that_cannot_be_started() {
+        let (watch, mut looks) = (Watch::new(8, [0].into(), 0), Looks::default());
+        // Where all of them are on another CPU, its thread alone is to wait.
+        assert_eq!(reads(&watch, 0, &mut looks, 7, STRAY * (LOOK + 1)), 0);
+        assert_eq!((waiting(&watch)[0], watch.take_called(), watch.take_called()), (false, Some(7), None));
+        watch.could_not_start(7, 0);
+        assert!(waiting(&watch)[0]);
+        // It is tried once more.
+        assert_eq!(reads(&watch, 0, &mut looks, 7, STRAY * (LOOK + 1)), 0);
+        assert_eq!((waiting(&watch)[0], watch.take_called()), (false, Some(7)));
     }
 
     #[test]

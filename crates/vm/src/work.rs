@@ -12,12 +12,14 @@ use crate::addresses::MapRef;
 use crate::blocks::BLOCK_PAGES;
 use crate::fault::Touch;
 use crate::fill::{Wanted, fill_local, give_up};
+use crate::jobs::Job;
 use crate::map::MapCore;
 use crate::object::{Bytes, ObjectCore, clip};
 use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;
 use crate::request::{self, Priority};
-use crate::statistics::Account;
+use crate::source::PAUSES;
+use crate::statistics::{Account, Tally};
 use crate::sync::{Anyway, AtomicU32, AtomicUsize, Ordering, wait, wake};
 
 /// Steps of a read ahead that are under way at once: enough requests for a disk to order and join.
@@ -44,6 +46,8 @@ pub(crate) struct Step {
     piece: PageRange,
     /// So far it is done.
     at: PageIndex,
+    /// How often in a row its source asked to try again, of a read ahead.
+    tries: usize,
     rest: Rest,
 }
 
@@ -148,6 +152,7 @@ pub(crate) fn read_ahead(
             object: Arc::clone(object),
             piece,
             at: piece.start(),
+            tries: 0,
             rest: Rest::Strides { end: range.end(), stride: steps * pages, pages, mark, map },
         };
         if !object.vm.jobs.push_ahead(step) {
@@ -235,7 +240,7 @@ impl Sweep {
     fn next_step(self: &Arc<Self>, object: &Arc<ObjectCore>) -> Option<Step> {
         let &piece = self.pieces.get(self.next.fetch_add(1, Ordering::SeqCst))?;
         let rest = Rest::Sweep(Arc::clone(self));
-        Some(Step { object: Arc::clone(object), piece, at: piece.start(), rest })
+        Some(Step { object: Arc::clone(object), piece, at: piece.start(), tries: 0, rest })
     }
 
     fn done(&self) {
@@ -276,8 +281,17 @@ impl Step {
         self.object.let_go();
     }
 
-    /// A read has ended: all up to `reached` is done, but for the page that failed.
+    /// A read has ended: all up to `reached` is done, but for the page that failed. A read ahead whose source asks to try again is begun anew after a
+    /// pause, during which it holds nothing that a touch could wait for.
     pub(crate) fn go_on(mut self, reached: PageIndex, failed: Option<(PageIndex, u16)>) {
+        let asks_again = matches!(failed, Some((_, reason::AGAIN))) && self.priority() == Priority::Ahead;
+        let tries = std::mem::take(&mut self.tries);
+        if asks_again && tries < PAUSES.len() {
+            let object = Arc::clone(&self.object);
+            object.vm.figures.add(0, &Tally { retries: 1, ..Tally::default() });
+            self.tries = tries + 1;
+            return object.vm.jobs.push_later(tries, Job::Step(self));
+        }
         self.reached(reached, failed);
         self.push();
     }
@@ -383,7 +397,7 @@ impl Step {
     }
 
     /// Hands in what is left, behind all else that waits.
-    fn push(self) {
+    pub(crate) fn push(self) {
         let object = Arc::clone(&self.object);
         let jobs = &object.vm.jobs;
         // A local file is read where its step runs: that thread looks for work next. To call another for each step would have it wake for nothing.
@@ -401,9 +415,10 @@ impl Step {
             }
         };
         if !has_room {
-            let dropped = crate::statistics::Tally { dropped: 1, ..Default::default() };
-            object.vm.figures.add(0, &dropped);
+            object.vm.figures.add(0, &Tally { dropped: 1, ..Tally::default() });
         }
+        // Where nobody else holds it by now, its source goes on a thread that may wait for that.
+        object.let_go();
     }
 }
 
