@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::{Missing, ObjectId, PageIndex};
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::cachestat::evict;
@@ -249,6 +249,28 @@ fn a_child_that_has_ended_does_not_keep_perf_from_the_others() {
     let (observation, code) = observe(&["/bin/sh", "-c", "/bin/true & exec /bin/sleep 0.3"], &options);
     let gone = observation.unseen.iter().find(|why| why.contains("there is no process"));
     assert_eq!((code, gone), (0, None));
+}
+
+/// Perf is ready when the program has run for a while.
+#[test]
+fn names_that_a_child_without_agent_waits_for_are_seen_if_it_was_there_before_perf() {
+    let dir = directory();
+    let pipe = dir.path().canonicalize().unwrap().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from(0o600)).unwrap();
+    grow_old();
+    let script = "(sleep 0.3; : < \"$0\") & sleep 0.8; : > \"$0\"; wait";
+    let mut shell = Command::new("/bin/sh").args(["-c", script]).arg(&pipe).spawn().unwrap();
+    // Until it is a shell, and its child is there.
+    std::thread::sleep(Duration::from_millis(50));
+    let observer = Observer::attach(shell.id(), &ObserveOptions::default()).unwrap();
+    let until = Until::ended_or(shell.id(), Duration::from_secs(30)).unwrap();
+    let observation = observer.follow(&until);
+    assert!(shell.wait().unwrap().success());
+    if let Some(refused) = observation.unseen.iter().find(|why| why.starts_with("the order of pages")) {
+        return skip(Need::Doctor(Doctor::Faults), refused);
+    }
+    let is_pipe = |name: &ObservedName| Path::new(&name.path) == pipe;
+    assert!(observation.names.iter().any(is_pipe), "{:?}", observation.names);
 }
 
 /// Maps the file that it is given 20,000 times, faster than anybody hears of it, and touches two pages of each mapping once all are armed.
