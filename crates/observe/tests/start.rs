@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::{Missing, ObjectId, PageIndex};
+use prepage_observe::sightings::Sightings;
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
@@ -945,6 +946,30 @@ fn faults_are_judged_when_it_is_known_what_was_armed() {
     }
     // On a busy machine the observer may come too late.
     assert!(exactly >= 3, "{exactly} of 5");
+}
+
+/// What lives for less than a round ends unseen, and its agent has sent word all the same.
+#[test]
+fn of_processes_that_end_unseen_no_descriptors_pile_up() {
+    struct Counting(usize);
+    impl Follower for Counting {
+        fn look(&mut self, _last: bool, _sightings: &mut Sightings) {
+            let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+            let count = links.filter(|link| link.as_os_str() == "anon_inode:[userfaultfd]").count();
+            self.0 = count.max(self.0);
+        }
+    }
+    if !is_exact_here() {
+        return;
+    }
+    let script = "for i in $(seq 400); do /bin/true; done";
+    let [.., options, _] = ways("/bin/sh");
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", script], &options);
+    let mut counting = Counting(0);
+    observer.follow_with(&until, &mut counting);
+    assert_eq!(end_of(child), 0);
+    assert!((1..100).contains(&counting.0), "{}", counting.0);
 }
 
 #[test]
