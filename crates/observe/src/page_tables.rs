@@ -317,6 +317,7 @@ impl PageTables {
             return false;
         };
         let before = self.processes.insert(pid, Process::new(program, is_fork, map));
+        self.endings.begun(pid);
         // What a fork had was its parent's, mostly.
         if before.is_some_and(|before| !before.is_fork && !before.was_seen_last) {
             self.endings.unseen(pid);

@@ -948,6 +948,18 @@ fn faults_are_judged_when_it_is_known_what_was_armed() {
     assert!(exactly >= 3, "{exactly} of 5");
 }
 
+/// It has another number there, by which it tells.
+#[test]
+fn what_a_process_in_a_namespace_of_process_ids_tells_is_known_to_be_of_it() {
+    if !has(Need::Root) || !has(Need::Linux(6, 11)) || !has(Need::Tool("unshare".into())) {
+        return;
+    }
+    let [.., options, _] = ways("/usr/bin/unshare");
+    let script = "sleep 0.1; /bin/true";
+    let (observation, code) = observe(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
+    assert!(code == 0 && observation.coverage != Coverage::Partial, "{code} {:?}", observation.unseen);
+}
+
 /// What lives for less than a round ends unseen, and its agent has sent word all the same.
 #[test]
 fn of_processes_that_end_unseen_no_descriptors_pile_up() {
