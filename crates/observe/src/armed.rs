@@ -149,6 +149,11 @@ impl ArmedRanges {
         &mut self.elsewhere
     }
 
+    /// Whether it is known which program process `pid` runs.
+    pub(crate) fn knows(&self, pid: u32) -> bool {
+        self.programs.contains_key(&pid)
+    }
+
     pub(crate) fn last_executed_ns(&self, pid: u32) -> u64 {
         self.programs.get(&pid).and_then(|programs| programs.last()).map_or(0, |last| last.executed_ns)
     }

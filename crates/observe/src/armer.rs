@@ -23,7 +23,8 @@ use crate::armed::{SharedRanges, Since};
 use crate::file_systems::FileSystems;
 use crate::loading::{LOADING_MAX, Loading};
 
-/// An agent that sent nothing for this long after the exec will send nothing.
+/// For so long after the exec an agent's word is waited for. It comes later where libraries are loaded from a slow disk, and never where it cannot
+/// be sent: in another network namespace the receiver's name means nothing, Landlock may forbid it, or the receiver has no room.
 const AGENT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long to wait before looking again whether a program is loaded, or a visited process has stopped, which may wait
@@ -63,10 +64,12 @@ enum Visited {
 }
 
 /// What was armed in a process when its agent sent word.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Unjudged {
     pid: u32,
     sent_ns: u64,
+    /// Whether it is a child that goes on with its parent's program: what it had from there was not armed.
+    is_forked: bool,
     mapped: Vec<(Mapped, By)>,
     /// Runs of addresses whose pages were there; `None` where that was not looked at, or the process had ended by then.
     present: Option<Vec<(u64, u64)>>,
@@ -107,8 +110,8 @@ pub struct Armer {
     /// again.
     read_last: HashMap<u32, (u64, Vec<Mapped>)>,
     unjudged: Vec<Unjudged>,
-    /// Programs whose agent has not sent its descriptor yet, and when they were executed.
-    expected: HashMap<u32, Instant>,
+    /// Programs whose agent has not sent its descriptor yet, and when they were executed; `None` once they were visited all the same.
+    expected: HashMap<u32, Option<Instant>>,
     /// Programs whose execution was reported while the kernel still loads them, and since when.
     loading: Vec<(u32, Instant)>,
     /// Whether children are visited that have executed nothing. One that executes a set-user-ID program in the moment of the visit
@@ -186,7 +189,7 @@ impl Armer {
     pub fn is_expected(&self, pid: u32) -> bool {
         let is_recent = |since: &Instant| since.elapsed() < AGENT_WAIT;
         self.loading.iter().any(|(loading, since)| *loading == pid && is_recent(since))
-            || self.expected.get(&pid).is_some_and(is_recent)
+            || self.expected.get(&pid).and_then(Option::as_ref).is_some_and(is_recent)
     }
 
     /// Has agents of which no word came until now judged without.
@@ -257,6 +260,8 @@ impl Armer {
     fn look_at_forked(&mut self) {
         let (due, young) = std::mem::take(&mut self.forked)
             .into_iter()
+            // Some have an agent that has sent word meanwhile.
+            .filter(|child| !self.spaces.contains_key(&child.pid))
             .partition(|child| child.since.elapsed() >= FORKED_WAIT);
         self.forked = young;
         if !due.is_empty() {
@@ -308,9 +313,16 @@ impl Armer {
                 // Nor would an agent arm anything, or send word.
                 Some(why) => self.ranges.now().refused(why.clone()),
                 None if self.receiver.is_some() && loading == Loading::WithAgent => {
-                    self.expected.insert(pid, since);
+                    self.expected.insert(pid, Some(since));
                 }
                 None => self.visit(pid, since),
+            }
+        }
+        let is_late = |since: &mut Instant| since.elapsed() >= AGENT_WAIT;
+        let late = self.expected.iter_mut().filter_map(|(&pid, since)| since.take_if(is_late).map(|_| pid));
+        for pid in late.collect::<Vec<u32>>() {
+            if !self.spaces.contains_key(&pid) {
+                self.visit(pid, Instant::now());
             }
         }
     }
@@ -379,13 +391,13 @@ impl Armer {
     /// Whether it is to be known when process `pid` mapped what: word of its agent was not judged yet or may still come, or a visit is under way.
     fn may_come_to_be_judged(&self, pid: u32) -> bool {
         let is_to_be_armed = || {
-            // However late its word comes, it tells what was armed from the beginning.
-            self.expected.contains_key(&pid)
-                || self.loading.iter().any(|(loading, _)| *loading == pid)
+            self.loading.iter().any(|(loading, _)| *loading == pid)
                 || self.visits.iter().any(|(visit, _)| visit.pid() == pid)
                 || self.forked.iter().any(|forked| forked.pid == pid)
         };
         self.unjudged.iter().any(|one| one.pid == pid)
+            // However late its word comes, it tells what was armed from the beginning.
+            || self.expected.contains_key(&pid)
             || self.ended.contains(&pid)
             || !self.spaces.contains_key(&pid) && is_to_be_armed()
     }
@@ -460,26 +472,35 @@ impl Armer {
             let (pid, sent_ns) = (touches.pid(), touches.sent_ns());
             // Of the program before, which was over before this was read: the one that the process runs by now sends word of its own. What a
             // process has mapped that has ended is judged all the same.
-            if touches.is_gone() && mappings(pid).is_ok_and(|mapped| !mapped.is_empty()) {
+            let is_gone = touches.is_gone();
+            if is_gone && mappings(pid).is_ok_and(|mapped| !mapped.is_empty()) {
                 continue;
             }
-            self.expected.remove(&pid);
+            let is_late = self.expected.remove(&pid).is_some_and(|since| since.is_none());
+            let mut unjudged = Unjudged { pid, sent_ns, ..Unjudged::default() };
+            if is_gone {
+                // Nobody may ever tell of its end: the descriptor, which keeps what is left of its memory, is not kept.
+                self.unjudged.push(unjudged);
+                continue;
+            }
+            let is_first = !self.spaces.contains_key(&pid);
+            unjudged.is_forked = is_first && !self.ranges.now().knows(pid);
             // The kernel had no room to tell of its exec.
-            if self.is_replaced(pid) && !touches.is_gone() {
+            let is_replaced = self.is_replaced(pid);
+            if is_replaced || unjudged.is_forked {
                 self.ranges.now().executed(pid, sent_ns);
                 self.spaces.remove(&pid);
             }
-            let is_first = !self.spaces.contains_key(&pid);
             self.spaces.entry(pid).or_default().touches.push(touches);
             // A later one is for a library loaded by dlopen(3), which is found armed where it is seen to be mapped.
-            if is_first {
-                let mapped = self.arm_all(pid);
+            if is_first || is_replaced || is_late {
+                unjudged.mapped = self.arm_all(pid);
                 // Whoever looks at page tables does so right after this.
-                let (present, used_before) = match self.knows_times {
-                    true => (PageMap::of(pid).and_then(|map| map.present()).ok(), used_before(pid)),
-                    false => (None, Vec::new()),
-                };
-                self.unjudged.push(Unjudged { pid, sent_ns, mapped, present, used_before });
+                if self.knows_times {
+                    unjudged.present = PageMap::of(pid).and_then(|map| map.present()).ok();
+                    unjudged.used_before = used_before(pid);
+                }
+                self.unjudged.push(unjudged);
             }
         }
         self.look_at_loading();
@@ -494,7 +515,9 @@ impl Armer {
     pub fn judge(&mut self) {
         // A mapping that was not reported came after all that the agent registers.
         let known_ns = if self.knows_times { 1 } else { 0 };
-        for Unjudged { pid, sent_ns, mapped, present, used_before } in std::mem::take(&mut self.unjudged) {
+        for Unjudged { pid, sent_ns, is_forked, mapped, present, used_before } in
+            std::mem::take(&mut self.unjudged)
+        {
             let is_used_before = |inode| {
                 let lies_there = |at: &u64| {
                     mapped.iter().any(|(one, _)| one.inode == inode && (one.start..one.end).contains(at))
@@ -512,7 +535,7 @@ impl Armer {
                     .iter()
                     .filter(|(before, _)| before.start < mapped.end && mapped.start < before.end);
                 let mapped_ns = times.map(|(_, time_ns)| *time_ns).max().unwrap_or(0);
-                let is_of_agent = if (known_ns..=sent_ns).contains(&mapped_ns) {
+                let is_of_agent = if !is_forked && (known_ns..=sent_ns).contains(&mapped_ns) {
                     self.ranges.now().armed(pid, mapped, Since::Exec);
                     !is_used_before(mapped.inode)
                 } else if *by == By::Agent && mapped_ns > 0 {

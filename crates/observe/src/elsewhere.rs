@@ -75,7 +75,7 @@ impl Elsewhere {
 }
 
 /// The numbers of a process in its namespaces, from here inwards (proc_pid_status(5)).
-fn numbers(pid: u32) -> Vec<u32> {
+pub(crate) fn numbers(pid: u32) -> Vec<u32> {
     let Ok(status) = ProcessStatus::of(pid) else { return Vec::new() };
     let numbers = status.field("NSpid").unwrap_or_default();
     numbers.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()

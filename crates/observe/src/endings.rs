@@ -7,12 +7,15 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Event, Record, TouchedRun};
 use prepage_trace::now_ns;
 
+use crate::elsewhere::numbers;
 use crate::sightings::{PAGES_MAX, Sightings};
 
 /// The ends of page tables in a process tree: a process ends, or executes another program in its own place.
 #[derive(Debug, Default)]
 pub(crate) struct Endings {
-    /// How many page tables of each process went without a last look.
+    /// The numbers that processes have for themselves, and tell, where these are others: in a namespace of process ids.
+    own_numbers: HashMap<u32, u32>,
+    /// How many page tables of each process went without a last look. By its own number, as the next two.
     unseen: HashMap<u32, u32>,
     /// By process: how many page tables it told everything of, before they went. This may rise before `unseen` does, or after.
     told: HashMap<u32, u32>,
@@ -23,9 +26,18 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
+    /// Process `pid` is looked at from now on.
+    pub(crate) fn begun(&mut self, pid: u32) {
+        match numbers(pid)[..] {
+            [.., _, own] => self.own_numbers.insert(pid, own),
+            _ => self.own_numbers.remove(&pid),
+        };
+    }
+
     /// The page table of process `pid` is gone, and nobody looked at it last.
     pub(crate) fn unseen(&mut self, pid: u32) {
-        *self.unseen.entry(pid).or_default() += 1;
+        let own = self.own_numbers.get(&pid).copied().unwrap_or(pid);
+        *self.unseen.entry(own).or_default() += 1;
     }
 
     /// A process has ended that nobody knew.

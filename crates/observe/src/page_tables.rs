@@ -157,8 +157,18 @@ impl PageTables {
                 .filter(|&(pid, parent)| self.notice(pid, parent, last_touch_ns))
                 .map(|(pid, _)| pid)
                 .collect();
+            // Children that go on with their parent's program, and are armed from now on.
+            let is_new =
+                |pid: &u32| self.processes.get(pid).is_some_and(|one| one.is_fork) && !self.armer.arms(*pid);
+            let new: Vec<u32> = sent.iter().map(Sent::pid).filter(is_new).collect();
             self.armer.go_on(sent);
             self.armer.judge();
+            for pid in new {
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.read_mappings(pid, now_ns(), &mut self.armer, sightings);
+                }
+                self.arm(pid, &[(0, u64::MAX)], sightings, last_touch_ns);
+            }
             let endings = self.armer.take_endings();
             let (ending, others): (Vec<u32>, Vec<u32>) =
                 tree.into_iter().partition(|&pid| endings.iter().any(|ending| ending.pid() == pid));
@@ -307,6 +317,7 @@ impl PageTables {
             return false;
         };
         let before = self.processes.insert(pid, Process::new(program, is_fork, map));
+        self.endings.begun(pid);
         // What a fork had was its parent's, mostly.
         if before.is_some_and(|before| !before.is_fork && !before.was_seen_last) {
             self.endings.unseen(pid);

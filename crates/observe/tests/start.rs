@@ -9,8 +9,9 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, UsedPages};
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
 use prepage_core::{Missing, ObjectId, PageIndex};
+use prepage_observe::sightings::Sightings;
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
@@ -249,6 +250,28 @@ fn a_child_that_has_ended_does_not_keep_perf_from_the_others() {
     let (observation, code) = observe(&["/bin/sh", "-c", "/bin/true & exec /bin/sleep 0.3"], &options);
     let gone = observation.unseen.iter().find(|why| why.contains("there is no process"));
     assert_eq!((code, gone), (0, None));
+}
+
+/// Perf is ready when the program has run for a while.
+#[test]
+fn names_that_a_child_without_agent_waits_for_are_seen_if_it_was_there_before_perf() {
+    let dir = directory();
+    let pipe = dir.path().canonicalize().unwrap().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from(0o600)).unwrap();
+    grow_old();
+    let script = "(sleep 0.3; : < \"$0\") & sleep 0.8; : > \"$0\"; wait";
+    let mut shell = Command::new("/bin/sh").args(["-c", script]).arg(&pipe).spawn().unwrap();
+    // Until it is a shell, and its child is there.
+    std::thread::sleep(Duration::from_millis(50));
+    let observer = Observer::attach(shell.id(), &ObserveOptions::default()).unwrap();
+    let until = Until::ended_or(shell.id(), Duration::from_secs(30)).unwrap();
+    let observation = observer.follow(&until);
+    assert!(shell.wait().unwrap().success());
+    if let Some(refused) = observation.unseen.iter().find(|why| why.starts_with("the order of pages")) {
+        return skip(Need::Doctor(Doctor::Faults), refused);
+    }
+    let is_pipe = |name: &ObservedName| Path::new(&name.path) == pipe;
+    assert!(observation.names.iter().any(is_pipe), "{:?}", observation.names);
 }
 
 /// Maps the file that it is given 20,000 times, faster than anybody hears of it, and touches two pages of each mapping once all are armed.
@@ -923,6 +946,42 @@ fn faults_are_judged_when_it_is_known_what_was_armed() {
     }
     // On a busy machine the observer may come too late.
     assert!(exactly >= 3, "{exactly} of 5");
+}
+
+/// It has another number there, by which it tells.
+#[test]
+fn what_a_process_in_a_namespace_of_process_ids_tells_is_known_to_be_of_it() {
+    if !has(Need::Root) || !has(Need::Linux(6, 11)) || !has(Need::Tool("unshare".into())) {
+        return;
+    }
+    let [.., options, _] = ways("/usr/bin/unshare");
+    let script = "sleep 0.1; /bin/true";
+    let (observation, code) = observe(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
+    assert!(code == 0 && observation.coverage != Coverage::Partial, "{code} {:?}", observation.unseen);
+}
+
+/// What lives for less than a round ends unseen, and its agent has sent word all the same.
+#[test]
+fn of_processes_that_end_unseen_no_descriptors_pile_up() {
+    struct Counting(usize);
+    impl Follower for Counting {
+        fn look(&mut self, _last: bool, _sightings: &mut Sightings) {
+            let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+            let count = links.filter(|link| link.as_os_str() == "anon_inode:[userfaultfd]").count();
+            self.0 = count.max(self.0);
+        }
+    }
+    if !is_exact_here() {
+        return;
+    }
+    let script = "for i in $(seq 400); do /bin/true; done";
+    let [.., options, _] = ways("/bin/sh");
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", script], &options);
+    let mut counting = Counting(0);
+    observer.follow_with(&until, &mut counting);
+    assert_eq!(end_of(child), 0);
+    assert!((1..100).contains(&counting.0), "{}", counting.0);
 }
 
 #[test]

@@ -68,18 +68,23 @@ static void tell_run(const struct query *mapping, uint64_t start, uint64_t end, 
     }
 }
 
-/* Tells what of `region` is of files. `mapping` is the last one asked for. Returns less than 0 where that cannot be known, 0 where no file
- * is mapped from there on. */
+/* Finds the first `mapping` of a file that ends behind `at`. Returns less than 0 where that cannot be known, 0 where no file is mapped from
+ * there on. */
+static int find(long maps, struct query *mapping, uint64_t at)
+{
+    mapping->at = at;
+    mapping->name_size = sizeof name;
+    long error = RAW3(__NR_ioctl, maps, QUERY, mapping);
+    return !error ? 1 : error == -RAW_ENOENT ? 0 : -1;
+}
+
+/* Tells what of `region` is of files. `mapping` is the last one asked for. Returns as `find`. */
 static int tell_region(long maps, struct query *mapping, const struct region *region)
 {
     for (uint64_t at = region->start; at < region->end;) {
-        if (mapping->end <= at) {
-            mapping->at = at;
-            mapping->name_size = sizeof name;
-            long error = RAW3(__NR_ioctl, maps, QUERY, mapping);
-            if (error)
-                return error == -RAW_ENOENT ? 0 : -1;
-        }
+        int found = mapping->end <= at ? find(maps, mapping, at) : 1;
+        if (found <= 0)
+            return found;
         if (at < mapping->start)
             at = mapping->start;
         uint64_t end = region->end < mapping->end ? region->end : mapping->end;
@@ -97,9 +102,9 @@ static uint64_t user_end(void)
     return on_stack ? ((uint64_t)2 << (63 - __builtin_clzll(on_stack))) - PAGE : 0;
 }
 
-static int tell(long maps, long pagemap, uint64_t start, uint64_t end)
+/* `mapping` is the first of a file that ends behind `start`. */
+static int tell(long maps, long pagemap, struct query *mapping, uint64_t start, uint64_t end)
 {
-    struct query mapping = {.size = sizeof mapping, .flags = NEXT_OF_FILE, .name = (uintptr_t)name};
     struct scan scan = {
         .size = sizeof scan,
         .start = start,
@@ -109,12 +114,17 @@ static int tell(long maps, long pagemap, uint64_t start, uint64_t end)
         .mask = IS_PRESENT,
         .returned = IS_PRESENT | IS_ARMED,
     };
-    while (scan.start < end) {
+    for (;;) {
+        /* What lies before the next file is not looked at. */
+        if (scan.start < mapping->start)
+            scan.start = mapping->start;
+        if (scan.start >= end)
+            return 1;
         long found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
         if (found < 0)
             return 0;
         for (long i = 0; i < found; i++) {
-            int goes_on = tell_region(maps, &mapping, &regions[i]);
+            int goes_on = tell_region(maps, mapping, &regions[i]);
             if (goes_on <= 0)
                 return !goes_on;
         }
@@ -122,24 +132,26 @@ static int tell(long maps, long pagemap, uint64_t start, uint64_t end)
         if (found < REGIONS)
             return 1;
         scan.start = regions[found - 1].end > scan.walk_end ? regions[found - 1].end : scan.walk_end;
-        /* What lies before the next file is not looked at. */
-        if (scan.start < mapping.start)
-            scan.start = mapping.start;
     }
-    return 1;
 }
 
+/* Most of what programs unmap is memory of their own: the page table is looked at only where a file is mapped. */
 int touched_tell(uintptr_t start, uintptr_t end)
 {
-    int is_told = 0;
+    struct query mapping = {.size = sizeof mapping, .flags = NEXT_OF_FILE, .name = (uintptr_t)name};
     if (world.sandboxed || __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
         return 0;
-    long maps = raw_open("/proc/self/maps"), pagemap = maps < 0 ? maps : raw_open("/proc/self/pagemap");
-    is_named = 0;
-    if (pagemap >= 0) {
-        is_told = tell(maps, pagemap, start, end < user_end() ? end : user_end());
+    if (end > user_end())
+        end = user_end();
+    long maps = raw_open("/proc/self/maps");
+    int found = maps < 0 ? -1 : find(maps, &mapping, start), is_told = found >= 0;
+    if (found > 0 && mapping.start < end) {
+        long pagemap = raw_open("/proc/self/pagemap");
+        is_named = 0;
+        is_told = pagemap >= 0 && tell(maps, pagemap, &mapping, start, end);
         log_runs();
-        RAW1(__NR_close, pagemap);
+        if (pagemap >= 0)
+            RAW1(__NR_close, pagemap);
     }
     if (maps >= 0)
         RAW1(__NR_close, maps);

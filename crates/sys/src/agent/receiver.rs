@@ -21,6 +21,10 @@ const TAKEN_MAX: usize = 64;
 /// Connections kept of which nothing was heard yet. An agent sends a few instructions after it has connected.
 const SILENT_MAX: usize = 64;
 
+/// Connections that wait to be taken at most: a quarter of the descriptors under way that a user may have, or others of the user's programs
+/// could not pass on any (ETOOMANYREFS). An agent that finds no place steps back.
+const WAITING_MAX: i32 = 256;
+
 /// Where agents send their userfaultfds. Abstract, no file; anybody can read its name in /proc/net/unix and connect, so that who
 /// connects is looked at.
 #[derive(Debug)]
@@ -87,6 +91,7 @@ impl Receiver {
     pub fn bind(log: &Log) -> io::Result<Self> {
         let bind = |name: String| {
             let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+            rustix::net::listen(&listener, WAITING_MAX)?;
             listener.set_nonblocking(true)?;
             io::Result::Ok(listener)
         };

@@ -17,7 +17,11 @@ use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, sendmsg, socket_with,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SLOTS_AT: u64 = 4096;
@@ -303,6 +307,22 @@ fn a_userfaultfd_that_finds_no_room_is_not_taken_for_an_end() {
     leave_descriptors(1);
     let received = receiver.receive().unwrap();
     assert!(received.is_none(), "{received:?}");
+}
+
+/// Each connection may carry a descriptor, and those under way count against what the user may pass on.
+#[test]
+fn an_observer_that_takes_nothing_has_few_connections_wait() {
+    let log = Log::create(64 * SLOT_BYTES).unwrap();
+    let _receiver = Receiver::bind(&log).unwrap();
+    let name = format!("prepage-{}", log.token());
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let connect = || {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        rustix::net::connect(&socket, &name).map(|()| socket)
+    };
+    let waiting: Result<Vec<_>, _> = (0..600).map(|_| connect()).collect();
+    assert_eq!(waiting.err(), Some(Errno::AGAIN));
 }
 
 /// A program with a hundred libraries pays for each time that it wakes somebody.
