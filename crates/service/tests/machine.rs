@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use prepage_core::launches::Launches;
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
-use prepage_testing::{Need, has, unless_caches_dropped};
+use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
+use prepage_testing::{Doctor, Need, has, unless_caches_dropped, unless_refused};
 use rustix::process::Signal;
 
 use support::*;
@@ -669,6 +670,31 @@ fn the_service_keeps_few_rights_and_filters_its_own_calls() {
 }
 
 /// More files than the kernel keeps events are opened to be executed while the service is stopped.
+/// An event of perf that tells of mappings costs each mmap(2) of the machine time, and threads that are started inherit what is observed.
+#[test]
+fn while_nothing_is_observed_the_service_has_one_event_of_perf_and_no_ring() {
+    let Some(place) = Place::new() else { return };
+    let (setup, own) = (Setup::new(Source::Dummy), Observed::Thread(std::process::id()));
+    let opened = PerfEvent::open(&setup, own, online_cpus().unwrap()[0]);
+    let refused = |error: &PerfError| {
+        use PerfError::{NotYours, SwitchedOff, Unavailable};
+        matches!(error, NotYours { .. } | SwitchedOff { .. } | Unavailable { .. })
+    };
+    if unless_refused(opened, Need::Doctor(Doctor::Faults), refused).is_none() {
+        return;
+    }
+    let service = Prepaged::start(&place, &[]);
+    let of_service = |name: &str| format!("/proc/{}/{name}", service.child.id());
+    // What else the machine executes may be expected to be observed.
+    service.wait_until("there is one", || {
+        let open = fs::read_dir(of_service("fd")).unwrap().flatten();
+        let is_event = |path: &PathBuf| path.as_os_str() == "anon_inode:[perf_event]";
+        let events = open.filter_map(|one| fs::read_link(one.path()).ok()).filter(is_event).count();
+        let maps = fs::read_to_string(of_service("maps")).unwrap();
+        events == 1 && !maps.contains("[perf_event]")
+    });
+}
+
 #[test]
 fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     const EVENTS_MAX: usize = 20_000;
