@@ -185,6 +185,27 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
     }
 }
 
+/// systemd(1) has each unit set up by a program that becomes the unit's.
+#[test]
+fn what_systemd_starts_for_a_unit_is_learned_by_itself() {
+    let Some(place) = Place::new() else { return };
+    let (program, executor) = (place.program("unknown"), place.path("systemd/systemd-executor"));
+    fs::create_dir(place.path("systemd")).unwrap();
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    assert!(Command::new("cp").args([&shell, &executor]).status().unwrap().success());
+    let service = Prepaged::start(&place, &[]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let script = "sleep 0.1; exec \"$0\" 60";
+        let _running = Running(Command::new(&executor).args(["-c", script]).arg(&program).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let learned = place.stores().list(Layer::Machine).unwrap();
+    let learned: Vec<String> = learned.into_iter().map(|(_, profile)| profile.unwrap().program).collect();
+    assert_eq!(learned, [program.to_str().unwrap()]);
+}
+
 #[test]
 fn without_prediction_nothing_is_remembered_that_was() {
     let Some(place) = Place::new() else { return };
