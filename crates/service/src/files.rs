@@ -4,6 +4,7 @@
 //! A build executes the same few programs a hundred times a second, and to look at one start takes some hundred microseconds.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 ];
+/// Loaders that are found elsewhere: in the images of containers, and where a distribution has a loader for each version of its libraries.
+const LOADERS_MAX: usize = 1024;
 /// The longest rest, of a program that is started all the time and found in memory each time: what is used so often stays there.
 const REST_MAX: Duration = Duration::from_secs(8);
 /// Programs that rest at once.
@@ -38,6 +41,8 @@ pub struct Files(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     loaders: HashSet<FileHandle>,
+    /// Those elsewhere.
+    other_loaders: HashSet<FileHandle>,
     /// Until when each is taken for one.
     strangers: HashMap<FileHandle, Instant>,
     /// By file and user, and whether of starts elsewhere.
@@ -80,7 +85,22 @@ impl Files {
 
     /// Whether `file` loads programs.
     pub fn is_loader(&self, file: &FileHandle) -> bool {
-        self.lock().loaders.contains(file)
+        let state = self.lock();
+        state.loaders.contains(file) || state.other_loaders.contains(file)
+    }
+
+    /// Notes that `file`, which lies at `path`, loads programs where it is called as loaders are. Returns whether it is.
+    pub fn note_if_loader(&self, file: &FileHandle, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let is_loader = name.starts_with(b"ld") && name.windows(3).any(|part| part == b".so");
+        if is_loader {
+            let others = &mut self.lock().other_loaders;
+            if others.len() >= LOADERS_MAX {
+                others.clear();
+            }
+            others.insert(file.clone());
+        }
+        is_loader
     }
 
     /// There is no profile of the program in `file`.

@@ -194,6 +194,15 @@ impl Watch {
         });
     }
 
+    /// The path of `file` as whoever first mounted its file system has it, where that is a local one.
+    pub fn path_of(&self, file: &FileHandle) -> Option<PathBuf> {
+        let mut path = None;
+        self.open(std::slice::from_ref(file), &mut |opened| {
+            path = std::fs::read_link(path_in_proc(&opened)).ok();
+        });
+        path
+    }
+
     /// Hands those of `files` that lie on local file systems to `opened`, open as places only (O_PATH). One that is gone is not executed any more.
     fn open(&self, files: &[FileHandle], opened: &mut dyn FnMut(BorrowedFd<'_>)) {
         let may_have =

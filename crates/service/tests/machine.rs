@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -204,6 +206,34 @@ fn what_systemd_starts_for_a_unit_is_learned_by_itself() {
     let learned = place.stores().list(Layer::Machine).unwrap();
     let learned: Vec<String> = learned.into_iter().map(|(_, profile)| profile.unwrap().program).collect();
     assert_eq!(learned, [program.to_str().unwrap()]);
+}
+
+/// Programs of containers, and of some distributions, have loaders of their own.
+#[test]
+fn a_loader_is_one_wherever_it_lies() {
+    let Some(place) = Place::new() else { return };
+    let is_loader = |part: &[u8]| part.windows(4).any(|part| part == b"/ld-") && part.starts_with(b"/");
+    let mut program = fs::read("/bin/sleep").unwrap();
+    let usual = program.split(|byte| *byte == 0).find(|part| is_loader(part)).unwrap().to_vec();
+    let own = place.path("ld.so");
+    let mut path = own.as_os_str().as_encoded_bytes().to_vec();
+    assert!(path.len() <= usual.len(), "{}", own.display());
+    path.resize(usual.len(), 0);
+    let at = program.windows(usual.len()).position(|part| part == usual).unwrap();
+    program[at..][..usual.len()].copy_from_slice(&path);
+    fs::write(place.path("bytes"), program).unwrap();
+    let copies =
+        [(Path::new(OsStr::from_bytes(&usual)), &own), (&place.path("bytes"), &place.program("own"))];
+    for (from, to) in copies {
+        assert!(Command::new("cp").args([&fs::canonicalize(from).unwrap(), to]).status().unwrap().success());
+    }
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is passed over", || {
+        // They live until they are looked at.
+        let _running = [(); 8].map(|()| Running::start(&place.path("own")));
+        std::thread::sleep(Duration::from_millis(20));
+        service.is_passed_over(&own)
+    });
 }
 
 #[test]
