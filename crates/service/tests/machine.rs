@@ -721,6 +721,31 @@ fn the_service_keeps_few_rights_and_filters_its_own_calls() {
 }
 
 /// More files than the kernel keeps events are opened to be executed while the service is stopped.
+/// An exec that is heard of goes on meanwhile, and waits for nobody who looks at it in its place.
+#[test]
+fn who_hears_of_execs_takes_a_processor_from_nobody_and_who_fetches_gives_no_way() {
+    const OTHER: &str = "0";
+    const BATCH: &str = "3";
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    place.profile(&program, &[&place.cold_file("open", 0o644)]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    let first = service.child.id().to_string();
+    // proc_pid_stat(5), behind the name.
+    let policy =
+        |stat: &str| stat.rsplit(')').next().unwrap().split_whitespace().nth(41 - 3).unwrap().to_owned();
+    service.wait_until("those that were just started do not either", || {
+        let mut tasks = fs::read_dir(format!("/proc/{first}/task")).unwrap().flatten();
+        let is_right = |task: fs::DirEntry| {
+            let wanted = if task.file_name() == *first { BATCH } else { OTHER };
+            fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| policy(&stat) == wanted)
+        };
+        tasks.all(is_right)
+    });
+}
+
 /// An event of perf that tells of mappings costs each mmap(2) of the machine time, and threads that are started inherit what is observed.
 #[test]
 fn while_nothing_is_observed_the_service_has_one_event_of_perf_and_no_ring() {
