@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use prepage_prefetch::engine::Work;
 use prepage_sys::landlock;
+use prepage_sys::scheduling;
 use prepage_sys::sync::Anyway;
 
 /// A thread without work ends after this long. Waiting, it takes some 20 KB; made anew for a start, time that the start has not.
@@ -126,6 +127,8 @@ impl Shared {
     }
 
     fn serve(&self, number: u64) {
+        // Whoever started it may give way to others.
+        let _ = scheduling::as_others();
         if self.only_reads {
             // Where the kernel has no Landlock, `prepage status` says so.
             let _ = landlock::only_read();

@@ -127,6 +127,8 @@ struct Recent {
     at: Instant,
     /// For this process.
     pid: u32,
+    /// When the exec of that start was seen.
+    executed_at: Instant,
     /// `None` while it is under way.
     done: Option<Done>,
 }
@@ -135,6 +137,11 @@ impl Recent {
     /// Whether it is of a moment ago.
     fn holds(&self) -> bool {
         self.at.elapsed() < if self.done.is_some() { APART } else { LOOK_HANGS_AFTER }
+    }
+
+    /// Whether it is what was done for this `start`, which is seen again once its arguments can be read.
+    fn is_of(&self, start: &Start<'_>) -> bool {
+        (self.pid, self.executed_at) == (start.pid, start.executed_at)
     }
 }
 
@@ -423,7 +430,7 @@ impl Fetches {
     /// What was done a moment ago for a user's program in a role, by anybody's profile, as the process of `start` is to be told; `None` where
     /// nothing was, and it is to be done and [noted](Self::note). It counts as done now. What is under way for this process is waited for.
     fn recent(&self, name: &(u32, String, String), start: &Start<'_>) -> Option<Done> {
-        let pid = start.pid;
+        let Start { pid, executed_at, .. } = *start;
         let mut recent = self.recent.lock().anyway();
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, one| one.holds());
@@ -443,8 +450,9 @@ impl Fetches {
             .is_done
             .wait_timeout_while(recent, LOOK_HANGS_AFTER, |recent| is_under_way(recent.get(name)));
         let mut recent = waited.anyway().0;
-        let Some(one) = recent.get_mut(name).filter(|one| one.holds()) else {
-            recent.insert(name.clone(), Recent { at: Instant::now(), pid, done: None });
+        let is_told = |one: &&mut Recent| one.holds() || one.done.is_some() && one.is_of(start);
+        let Some(one) = recent.get_mut(name).filter(is_told) else {
+            recent.insert(name.clone(), Recent { at: Instant::now(), pid, executed_at, done: None });
             return None;
         };
         if one.done.is_some() {

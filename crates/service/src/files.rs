@@ -22,6 +22,10 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 ];
+/// How their names begin elsewhere; that of musl may be the library itself.
+const LOADERS_BEGIN: [&str; 4] = ["ld-", "ld.so", "ld64.so", "libc.so"];
+/// Loaders that are found elsewhere: in the images of containers, and where a distribution has a loader for each version of its libraries.
+const LOADERS_MAX: usize = 1024;
 /// The longest rest, of a program that is started all the time and found in memory each time: what is used so often stays there.
 const REST_MAX: Duration = Duration::from_secs(8);
 /// Programs that rest at once.
@@ -38,6 +42,8 @@ pub struct Files(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     loaders: HashSet<FileHandle>,
+    /// Those elsewhere.
+    other_loaders: HashSet<FileHandle>,
     /// Until when each is taken for one.
     strangers: HashMap<FileHandle, Instant>,
     /// By file and user, and whether of starts elsewhere.
@@ -80,7 +86,23 @@ impl Files {
 
     /// Whether `file` loads programs.
     pub fn is_loader(&self, file: &FileHandle) -> bool {
-        self.lock().loaders.contains(file)
+        let state = self.lock();
+        state.loaders.contains(file) || state.other_loaders.contains(file)
+    }
+
+    /// Notes that `file`, which lies at `path`, loads programs where it is called as loaders are. Returns whether it is.
+    pub fn note_if_loader(&self, file: &FileHandle, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_loader = LOADERS_BEGIN.iter().any(|begin| name.starts_with(begin))
+            && (name.ends_with(".so") || name.contains(".so."));
+        if is_loader {
+            let others = &mut self.lock().other_loaders;
+            if others.len() >= LOADERS_MAX {
+                others.clear();
+            }
+            others.insert(file.clone());
+        }
+        is_loader
     }
 
     /// There is no profile of the program in `file`.
@@ -186,6 +208,19 @@ mod tests {
     }
 
     #[test]
+    fn a_loader_is_told_by_its_name() {
+        let (files, file) = (Files::default(), FileHandle::of(Path::new("/bin/sh")).unwrap());
+        for program in ["/usr/bin/ld", "/usr/bin/ld.gold", "/usr/bin/ldd", "/x/ld-solve", "/x/ldap.so"] {
+            assert!(!files.note_if_loader(&file, Path::new(program)), "{program}");
+        }
+        assert!(!files.is_loader(&file));
+        for loader in ["ld-linux-aarch64.so.1", "ld-2.31.so", "ld64.so.2", "ld.so.1", "libc.so"] {
+            assert!(files.note_if_loader(&file, &Path::new("/nix/store/x").join(loader)), "{loader}");
+        }
+        assert!(files.is_loader(&file));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let sh = FileHandle::of(Path::new("/bin/sh")).unwrap();
         let files = Files::default();
@@ -200,8 +235,9 @@ mod tests {
         for number in 0..16 * STRANGERS_MAX as u32 {
             let file = FileHandle { bytes: number.to_ne_bytes().into(), ..sh.clone() };
             files.note_stranger(file.clone());
-            assert!(files.is_stranger(&file));
+            assert!(files.is_stranger(&file) && files.note_if_loader(&file, Path::new("ld.so")));
         }
         assert!(files.lock().strangers.len() <= STRANGERS_MAX);
+        assert!(files.lock().other_loaders.len() <= LOADERS_MAX);
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::{Coverage, Observation};
@@ -15,11 +15,12 @@ use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
+use prepage_sys::perf::{Observed as Whose, PerfEvent, Setup, Source, online_cpus};
 use prepage_sys::processor_time::of_this_process;
 use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
-use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::gettid;
 
 use crate::allowance::Allowance;
 use crate::counters::Counters;
@@ -81,7 +82,7 @@ pub struct Learner {
     /// The names of starts that may come to be observed, by process, and since when they are seen.
     expected: Mutex<HashMap<u32, (Instant, StartNames)>>,
     /// While it is open the kernel is ready for perf events: opening others takes no time.
-    ready: Mutex<Option<Stream>>,
+    ready: OnceLock<PerfEvent>,
 }
 
 /// Leave to observe one start; dropped, it is given back.
@@ -167,16 +168,22 @@ impl Learner {
             lookups,
             names_unseen,
             expected: Mutex::default(),
-            ready: Mutex::new(None),
+            ready: OnceLock::new(),
         })
     }
 
     /// Gets the kernel ready for observations. Takes some milliseconds.
     pub fn get_ready(&self) {
-        let probe = Probe { faults: FaultEvents::None, ring_bytes: 0, ..Probe::default() };
+        // An event of a thread that has ended costs nobody anything. One that told of mappings would cost each mmap(2) of the machine half a microsecond.
+        let setup = Setup { exclude_kernel: true, ..Setup::new(Source::Dummy) };
+        let open = move || {
+            let own = Whose::Thread(gettid().as_raw_nonzero().get() as u32);
+            online_cpus().ok()?.into_iter().find_map(|cpu| PerfEvent::open(&setup, own, cpu).ok())
+        };
         // Where perf is refused, page tables are looked at.
-        let stream = Stream::attach(std::process::id(), &probe).ok();
-        *self.ready.lock().anyway() = stream;
+        if let Ok(Some(event)) = std::thread::spawn(open).join() {
+            let _ = self.ready.set(event);
+        }
     }
 
     /// Whether the next start of `key` is to be observed because the last observation has missed something: names that were looked up before it began, or

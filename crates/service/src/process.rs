@@ -34,6 +34,8 @@ use crate::tree::WINDOW_MAX;
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 /// Of larger environments the beginning is read.
 const ENVIRONMENT_BYTES_MAX: usize = 128 << 10;
+/// What systemd(1) starts for each unit (since version 255), and what becomes the unit's program: all of them by one file, called in one way.
+const EXECUTOR: &str = "systemd/systemd-executor";
 /// A longer PATH is not kept.
 const SEARCH_BYTES_MAX: usize = 4096;
 /// So many parents are asked for: a build's compilers are some levels below it.
@@ -131,7 +133,7 @@ impl Process {
         if words.is_empty() {
             return Err(LeftAlone::Gone);
         }
-        if called(&words) > 0 {
+        if called(&words) > 0 || found.program.ends_with(EXECUTOR) {
             return Err(LeftAlone::Wrapper);
         }
         let rights = Rights::of_process(pid).map_err(gone)?;

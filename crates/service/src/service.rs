@@ -11,6 +11,7 @@ use prepage_profiles::Layer;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::open_files;
+use prepage_sys::scheduling;
 use prepage_sys::signals::Signals;
 use prepage_sys::sync::Anyway;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -204,6 +205,8 @@ impl Service {
 
     /// The one thread that waits for the kernel.
     fn watch_until_told(self: &Arc<Self>, signals: &Signals) -> Result<(), ServiceError> {
+        // An exec that it hears of goes on where it is; to look at it in its place would make the exec longer.
+        let _ = scheduling::give_way();
         let mut awaited = Awaited::default();
         let watchdog = notify::watchdog();
         let every = watchdog.unwrap_or(TICK).min(TICK);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -46,6 +46,8 @@ const OTHERS: [&str; 24] = [
 ];
 /// What begins so is answered for by programs too.
 const FUSE: &str = "fuse.";
+/// Its subvolumes have one device, and each has a number of its own ([`FileHandle::file_system`]), mounted by itself or not.
+const BTRFS: &str = "btrfs";
 /// A network's file system that does not answer holds up one thread; so many may do so.
 const THREADS_MAX: usize = 4;
 /// One that somebody else waits for is asked again after this long.
@@ -187,19 +189,39 @@ impl Watch {
 
     /// Executions of `files` are not seen any more, as far as they lie on local file systems, until [`Self::pass_over_none`].
     pub fn pass_over(&self, files: &[FileHandle]) {
-        let mut left: Vec<&FileHandle> = files.iter().collect();
-        for Watched { point, number, .. } in self.file_systems().into_iter().filter(Watched::is_local) {
-            let here: Vec<_> = left.extract_if(.., |file| number == Some(file.file_system)).collect();
-            if here.is_empty() {
-                continue;
-            }
+        self.open(files, &mut |opened| {
+            let _ = self.execs.pass_over(opened);
+        });
+    }
+
+    /// The path of `file` as whoever first mounted its file system has it, where that is a local one.
+    pub fn path_of(&self, file: &FileHandle) -> Option<PathBuf> {
+        let mut path = None;
+        self.open(std::slice::from_ref(file), &mut |opened| {
+            path = std::fs::read_link(path_in_proc(&opened)).ok();
+        });
+        path
+    }
+
+    /// Hands those of `files` that lie on local file systems to `opened`, open as places only (O_PATH). One that is gone is not executed any more.
+    fn open(&self, files: &[FileHandle], opened: &mut dyn FnMut(BorrowedFd<'_>)) {
+        let may_have =
+            |one: &Watched, file: &FileHandle| one.number == Some(file.file_system) || one.kind == BTRFS;
+        let is_meant = |one: &&Watched| one.is_local() && files.iter().any(|file| may_have(one, file));
+        let meant: Vec<_> = self.file_systems.lock().anyway().values().filter(is_meant).cloned().collect();
+        for one in &meant {
             // It may be mounted within one that does not answer.
-            let Ok(_asking) = Askers::of_machine().ask(&point) else { continue };
+            let Ok(_asking) = Askers::of_machine().ask(&one.point) else { continue };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let Ok(mount) = rustix::fs::open(&point, flags, Mode::empty()) else { continue };
-            for file in here {
-                // One that is gone is not executed any more.
-                let _ = file.open(mount.as_fd()).and_then(|file| self.execs.pass_over(file.as_fd()));
+            let Ok(mount) = rustix::fs::open(&one.point, flags, Mode::empty()) else { continue };
+            for file in files.iter().filter(|file| may_have(one, file)) {
+                let Ok(place) = file.open(mount.as_fd()) else { continue };
+                // On another file system these bytes may be another file's.
+                if one.number == Some(file.file_system)
+                    || FileHandle::of(&path_in_proc(&place)).is_ok_and(|found| found == *file)
+                {
+                    opened(place.as_fd());
+                }
             }
         }
     }
@@ -282,6 +304,10 @@ impl Watch {
         all.sort_by(|a, b| a.point.cmp(&b.point));
         all
     }
+}
+
+fn path_in_proc(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 
 /// A file system that is to be watched and has not answered yet.

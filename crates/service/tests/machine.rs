@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,8 @@ use prepage_core::launches::Launches;
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
-use prepage_testing::{Need, has, unless_caches_dropped};
+use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
+use prepage_testing::{Doctor, Need, has, unless_caches_dropped, unless_refused};
 use rustix::process::Signal;
 
 use support::*;
@@ -182,6 +185,55 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
         });
         service.wait_until("it is fetched", || service.count("fetched") >= at);
     }
+}
+
+/// systemd(1) has each unit set up by a program that becomes the unit's.
+#[test]
+fn what_systemd_starts_for_a_unit_is_learned_by_itself() {
+    let Some(place) = Place::new() else { return };
+    let (program, executor) = (place.program("unknown"), place.path("systemd/systemd-executor"));
+    fs::create_dir(place.path("systemd")).unwrap();
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    assert!(Command::new("cp").args([&shell, &executor]).status().unwrap().success());
+    let service = Prepaged::start(&place, &[]);
+    service.wait_until("it is learned", || {
+        let before = service.count("observed");
+        let script = "sleep 0.1; exec \"$0\" 60";
+        let _running = Running(Command::new(&executor).args(["-c", script]).arg(&program).spawn().unwrap());
+        service.wait_until("it is observed", || service.count("observed") > before);
+        service.count("learned") > 0
+    });
+    let learned = place.stores().list(Layer::Machine).unwrap();
+    let learned: Vec<String> = learned.into_iter().map(|(_, profile)| profile.unwrap().program).collect();
+    assert_eq!(learned, [program.to_str().unwrap()]);
+}
+
+/// Programs of containers, and of some distributions, have loaders of their own.
+#[test]
+fn a_loader_is_one_wherever_it_lies() {
+    let Some(place) = Place::new() else { return };
+    let is_loader = |part: &[u8]| part.windows(4).any(|part| part == b"/ld-") && part.starts_with(b"/");
+    let mut program = fs::read("/bin/sleep").unwrap();
+    let usual = program.split(|byte| *byte == 0).find(|part| is_loader(part)).unwrap().to_vec();
+    let own = place.path("ld.so");
+    let mut path = own.as_os_str().as_encoded_bytes().to_vec();
+    assert!(path.len() <= usual.len(), "{}", own.display());
+    path.resize(usual.len(), 0);
+    let at = program.windows(usual.len()).position(|part| part == usual).unwrap();
+    program[at..][..usual.len()].copy_from_slice(&path);
+    fs::write(place.path("bytes"), program).unwrap();
+    let copies =
+        [(Path::new(OsStr::from_bytes(&usual)), &own), (&place.path("bytes"), &place.program("own"))];
+    for (from, to) in copies {
+        assert!(Command::new("cp").args([&fs::canonicalize(from).unwrap(), to]).status().unwrap().success());
+    }
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    service.wait_until("it is passed over", || {
+        // They live until they are looked at.
+        let _running = [(); 8].map(|()| Running::start(&place.path("own")));
+        std::thread::sleep(Duration::from_millis(20));
+        service.is_passed_over(&own)
+    });
 }
 
 #[test]
@@ -669,6 +721,56 @@ fn the_service_keeps_few_rights_and_filters_its_own_calls() {
 }
 
 /// More files than the kernel keeps events are opened to be executed while the service is stopped.
+/// An exec that is heard of goes on meanwhile, and waits for nobody who looks at it in its place.
+#[test]
+fn who_hears_of_execs_takes_a_processor_from_nobody_and_who_fetches_gives_no_way() {
+    const OTHER: &str = "0";
+    const BATCH: &str = "3";
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    place.profile(&program, &[&place.cold_file("open", 0o644)]);
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    let _running = Running::start(&program);
+    service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
+    let first = service.child.id().to_string();
+    // proc_pid_stat(5), behind the name.
+    let policy =
+        |stat: &str| stat.rsplit(')').next().unwrap().split_whitespace().nth(41 - 3).unwrap().to_owned();
+    service.wait_until("those that were just started do not either", || {
+        let mut tasks = fs::read_dir(format!("/proc/{first}/task")).unwrap().flatten();
+        let is_right = |task: fs::DirEntry| {
+            let wanted = if task.file_name() == *first { BATCH } else { OTHER };
+            fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| policy(&stat) == wanted)
+        };
+        tasks.all(is_right)
+    });
+}
+
+/// An event of perf that tells of mappings costs each mmap(2) of the machine time, and threads that are started inherit what is observed.
+#[test]
+fn while_nothing_is_observed_the_service_has_one_event_of_perf_and_no_ring() {
+    let Some(place) = Place::new() else { return };
+    let (setup, own) = (Setup::new(Source::Dummy), Observed::Thread(std::process::id()));
+    let opened = PerfEvent::open(&setup, own, online_cpus().unwrap()[0]);
+    let refused = |error: &PerfError| {
+        use PerfError::{NotYours, SwitchedOff, Unavailable};
+        matches!(error, NotYours { .. } | SwitchedOff { .. } | Unavailable { .. })
+    };
+    if unless_refused(opened, Need::Doctor(Doctor::Faults), refused).is_none() {
+        return;
+    }
+    let service = Prepaged::start(&place, &[]);
+    let of_service = |name: &str| format!("/proc/{}/{name}", service.child.id());
+    // What else the machine executes may be expected to be observed.
+    service.wait_until("there is one", || {
+        let open = fs::read_dir(of_service("fd")).unwrap().flatten();
+        let is_event = |path: &PathBuf| path.as_os_str() == "anon_inode:[perf_event]";
+        let events = open.filter_map(|one| fs::read_link(one.path()).ok()).filter(is_event).count();
+        let maps = fs::read_to_string(of_service("maps")).unwrap();
+        events == 1 && !maps.contains("[perf_event]")
+    });
+}
+
 #[test]
 fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     const EVENTS_MAX: usize = 20_000;

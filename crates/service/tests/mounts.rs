@@ -745,6 +745,9 @@ fn a_program_on_a_btrfs_subvolume_is_served() {
     quiet(Command::new("mount").args(["-o", "subvol=@", &source]).arg(&point));
     drop(mounted);
     let mounted = Mounted(&point);
+    // One that is mounted by no other name than that of the directory.
+    quiet(Command::new("btrfs").args(["subvolume", "create"]).arg(point.join("within")));
+    let within = place.program("mounted/within/unknown");
     let (program, file) = (place.program("mounted/known"), place.cold_file("file", 0o644));
     place.profile(&program, &[&file]);
     let service = Prepaged::start(&place, &["--no-learn"]);
@@ -754,12 +757,13 @@ fn a_program_on_a_btrfs_subvolume_is_served() {
     assert!(pages_in_memory(&file) >= 3);
     // It is passed over like any other.
     drop(running);
-    let execute = || quiet(Command::new(&program).arg("0"));
-    service.wait_until("it is passed over", || {
-        let before = service.count("execs");
-        (0..300).for_each(|_| execute());
-        service.count("execs") < before + 300
-    });
+    for program in [program, within] {
+        service.wait_until("it is passed over", || {
+            let before = service.count("execs");
+            (0..300).for_each(|_| quiet(Command::new(&program).arg("0")));
+            service.count("execs") < before + 300
+        });
+    }
     service.wait_until("nobody keeps it mounted", || rustix::mount::unmount(&point, NO_FLAGS).is_ok());
     drop(mounted);
 }

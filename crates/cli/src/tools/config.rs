@@ -68,6 +68,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             };
             writeln!(out, "{}: {state}", path.display())?;
         }
+        if paths.get(1).is_some_and(|own| !own.ends_with(".config/prepage/config")) {
+            writeln!(out, "The service does not know XDG_CONFIG_HOME: it reads ~/.config/prepage/config")?;
+        }
     }
     for mistake in &config.mistakes {
         say!("prepage: {mistake}");

@@ -65,6 +65,7 @@ fn a_configuration_that_cannot_be_read_was_not_read() {
     let told = text(&shown.stdout);
     assert_eq!(shown.status.code(), Some(1));
     assert!(told.contains("prepage/config: cannot be read\n"), "{told}");
+    assert!(told.contains("The service does not know XDG_CONFIG_HOME"), "{told}");
 }
 
 #[test]

@@ -189,6 +189,22 @@ fn no_user_is_told_what_was_done_for_another() {
     assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
 
+/// The arguments of a program on a slow disk cannot be read for seconds after its exec was told.
+#[test]
+fn what_was_done_for_a_start_is_told_however_long_its_exec_takes() {
+    let fetches = Fetches::new(Arc::default());
+    let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
+    let recent = |executed_at| fetches.recent(&name, &start(7, 1, executed_at));
+    let grow_old = || fetches.recent.lock().anyway().get_mut(&name).unwrap().at -= 2 * APART;
+    let executed_at = Instant::now();
+    assert_eq!(recent(executed_at), None);
+    fetches.note(&name, 1, Done::HeldOut);
+    grow_old();
+    assert_eq!(recent(executed_at), Some(Done::HeldOut));
+    grow_old();
+    assert_eq!(recent(executed_at + APART), None, "the process executes it again");
+}
+
 /// A build calls the shell in another role for each file, and to put a guess together takes long.
 #[test]
 fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {

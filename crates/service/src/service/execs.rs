@@ -1,6 +1,7 @@
 //! What begins with an exec that is seen: mostly nothing.
 
 use std::cell::LazyCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use prepage_observe::elsewhere::is_elsewhere;
@@ -109,9 +110,15 @@ impl Service {
                     self.looks.lend(uid, Priority::Start, Box::new(start));
                 }
             }
-            Begun::Awaited if (!is_known || self.may_be_owed(file)) && self.may_observe() => {
-                let service = self.clone();
+            Begun::Awaited if !is_known || self.may_be_owed(file) => {
+                let (service, file) = (self.clone(), file.clone());
                 let expect = move || {
+                    let is_loader = |path: PathBuf| service.files.note_if_loader(&file, &path);
+                    if !is_known && service.watch.path_of(&file).is_some_and(is_loader)
+                        || !service.may_observe()
+                    {
+                        return;
+                    }
                     let stat = ProcessStat::of(pid);
                     let below = Below::Root(root_of(pid));
                     if service.tree.of(pid, below, &recent_parents(stat.as_ref().ok())).is_none() {

@@ -326,7 +326,10 @@ impl Service {
 
     fn observe(&self, process: &Process, known: Option<&Known>) {
         let pid = process.context.pid;
-        let Some(permit) = self.learner.permit(process.starter) else { return };
+        let Some(permit) = self.learner.permit(process.starter) else {
+            drop(self.learner.take_expected(pid));
+            return;
+        };
         // What a shell or a build starts later is a start of its own.
         self.tree.begin(pid, below_root(process.root.as_deref()), Kind::Covered, START_WINDOW);
         permit.learn(process, known, &self.watch);
