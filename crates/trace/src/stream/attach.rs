@@ -282,7 +282,7 @@ fn open_rings(
         let open = |&cpu| {
             let owner = PerfEvent::open(setup, observed, cpu)?;
             let ring = Ring::map(&owner, bytes).map_err(|source| PerfError::Ring { bytes, source })?;
-            Ok(CpuRing { cpu, ring, source: setup.source, owner, observed, silent: false })
+            Ok(CpuRing { cpu, ring, source: setup.source, owner, observed, last: None, silent: false })
         };
         match cpus.iter().map(open).collect() {
             Err(PerfError::Ring { .. }) if bytes > RING_BYTES_MIN => bytes /= 2,
@@ -290,3 +290,6 @@ fn open_rings(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
