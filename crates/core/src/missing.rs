@@ -85,8 +85,8 @@ pub enum Missing {
     /// Faults of the program's own instructions were not recorded, those in system calls alone.
     #[error("faults outside system calls are missing: perf recorded the kernel's alone")]
     OutsideSystemCalls,
-    /// Faults of the threads and processes that the command started were not recorded.
-    #[error("faults of threads and processes that the command started are missing: perf record -i")]
+    /// Faults of the threads and processes that were started meanwhile were not recorded.
+    #[error("faults of threads and processes that were started meanwhile are missing: perf record -i")]
     Descendants,
     /// Processes of the command ran on after the recording had ended.
     #[error("processes that ran on after the recording had ended: {processes}")]
@@ -217,8 +217,6 @@ impl TraceFacts {
     pub fn missing(&self) -> Vec<Missing> {
         let imported = self.imported.as_ref();
         let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
-        // Who records running processes ends the recording when he likes.
-        let of_command = self.pids.is_empty() && !self.system_wide;
         let forgotten =
             self.page_cache.iter().flat_map(|pages| &pages.files).map(|file| file.pages_forgotten);
         let forgotten = forgotten.fold(0, u64::saturating_add);
@@ -246,7 +244,9 @@ impl TraceFacts {
                 self.unobserved_programs,
                 Missing::UnobservedPrograms { programs: self.unobserved_programs },
             ),
-            some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
+            // Who records running processes ends the recording when he likes.
+            some(self.survivors, Missing::StillRunning { processes: self.survivors })
+                .filter(|_| !self.is_of_running()),
             some(self.outside_faults, Missing::Outside { faults: self.outside_faults }),
             imported.filter(|from| from.minor_missing).map(|_| Missing::MinorFaults),
             imported.filter(|from| from.major_missing).map(|_| Missing::MajorFaults),

@@ -59,6 +59,7 @@ fn trace(faults: u64) -> Trace {
         }),
         imported: Some(ImportFacts {
             tool: "perf 6.1".into(),
+            of_running: true,
             file: "perf.data".into(),
             events: vec!["page-faults".into()],
             minor_missing: true,
