@@ -37,10 +37,13 @@ pub enum Missing {
     )]
     CutShort,
     /// The kernel dropped records because a ring was full.
-    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
+    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong{}", counted(*records as usize, "record"), of_page_cache(*page_cache))]
     Lost {
         /// How many.
         records: u64,
+        /// Whether they may be of the page cache.
+        #[serde(skip)]
+        page_cache: bool,
     },
     /// The kernel dropped records by which an exact recording hears of mappings and execs. What was touched before these were found
     /// otherwise may be missing.
@@ -215,6 +218,10 @@ fn joined(pids: &[u32]) -> String {
 impl TraceFacts {
     /// What the trace lacks; empty where it is complete.
     pub fn missing(&self) -> Vec<Missing> {
+fn of_page_cache(is_watched: bool) -> &'static str {
+    if is_watched { "; figures of the page cache are too low or, of untouched pages, too high" } else { "" }
+}
+
         let imported = self.imported.as_ref();
         let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
         let forgotten =
@@ -231,7 +238,7 @@ impl TraceFacts {
                 Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out },
             ),
             self.cut_short.then_some(Missing::CutShort),
-            some(self.lost, Missing::Lost { records: self.lost }),
+            some(self.lost, Missing::Lost { records: self.lost, page_cache: self.page_cache.is_some() }),
             some(lost_mappings, Missing::LostMappings { records: lost_mappings }),
             imported.filter(|from| from.overwritten).map(|_| Missing::Overwritten),
             some(self.unwatched_cpus, Missing::Processors { unwatched: self.unwatched_cpus }),
@@ -409,8 +416,8 @@ mod tests {
     #[test]
     fn one_of_a_kind_is_not_told_as_many() {
         for (gap, text) in [
-            (Missing::Lost { records: 1 }, "1 record lost by"),
-            (Missing::Lost { records: 2 }, "2 records lost by"),
+            (Missing::Lost { records: 1, page_cache: false }, "1 record lost by"),
+            (Missing::Lost { records: 2, page_cache: false }, "2 records lost by"),
             (Missing::Unsaved { faults: 1 }, "1 fault not saved"),
             (Missing::Processors { unwatched: 1 }, "faults on 1 processor are"),
             (

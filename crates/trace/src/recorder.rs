@@ -37,6 +37,9 @@ const FRAMES_ROUND: Duration = Duration::from_millis(1);
 /// How full a ring may be then: a few faults.
 const FRAMES_WAKEUP_BYTES: u32 = 1 << 10;
 
+/// Names of a file that are told with its pages.
+const NAMES_MAX: usize = 2;
+
 /// What to record in addition to every fault's time, cost and place.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOptions {
@@ -347,10 +350,13 @@ impl Recorder {
         facts.survivors = self.pairing.spaces().processes() as u64;
         let (objects, threads, stacks) = self.pairing.into_tables();
         facts.page_cache = self.page_cache.map(|watch| {
-            let named = |object: &Object| Some((object.inode?, object.path.clone()));
-            // Of several names the first.
-            let mut paths: HashMap<_, _> = objects.iter().rev().filter_map(named).collect();
-            watch.into_facts(|inode| paths.remove(&inode))
+            let mut paths: HashMap<_, Vec<&str>> = HashMap::new();
+            for object in &objects {
+                object.inode.into_iter().for_each(|inode| paths.entry(inode).or_default().push(&object.path));
+            }
+            // Several are links, or files that the kernel does not tell apart here.
+            watch
+                .into_facts(|inode| paths.get(&inode).map(|all| all[..all.len().min(NAMES_MAX)].join(" or ")))
         });
         Recorded { facts, how_ended, left_running, objects, threads, stacks, failure, signals }
     }
