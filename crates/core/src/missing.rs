@@ -134,6 +134,12 @@ pub enum Missing {
         /// How many mappings are of files that were not kept apart.
         mappings: u64,
     },
+    /// File systems did not answer when the trace ended. Faults are all there.
+    #[error("sizes and build-ids of {}, whose file system did not answer", counted(*files as usize, "file"))]
+    Unanswered {
+        /// How many files were not looked at.
+        files: u64,
+    },
     /// More pages of files were read in than the recorder watches. Faults are all there.
     #[error(
         "pages read in of which it is not known whether they were touched, beyond those the recorder watches: {pages}"
@@ -206,9 +212,14 @@ impl Missing {
             | Self::Processors { .. }
             | Self::StillRunning { .. }
             | Self::Files { .. }
+            | Self::Unanswered { .. }
             | Self::PagesForgotten { .. } => None,
         }
     }
+}
+
+fn of_page_cache(is_watched: bool) -> &'static str {
+    if is_watched { "; figures of the page cache are too low or, of untouched pages, too high" } else { "" }
 }
 
 fn joined(pids: &[u32]) -> String {
@@ -218,10 +229,6 @@ fn joined(pids: &[u32]) -> String {
 impl TraceFacts {
     /// What the trace lacks; empty where it is complete.
     pub fn missing(&self) -> Vec<Missing> {
-fn of_page_cache(is_watched: bool) -> &'static str {
-    if is_watched { "; figures of the page cache are too low or, of untouched pages, too high" } else { "" }
-}
-
         let imported = self.imported.as_ref();
         let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
         let forgotten =
@@ -261,6 +268,7 @@ fn of_page_cache(is_watched: bool) -> &'static str {
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
             some(self.unnamed_mappings, Missing::Files { mappings: self.unnamed_mappings }),
+            some(self.unanswered_files, Missing::Unanswered { files: self.unanswered_files }),
             some(forgotten, Missing::PagesForgotten { pages: forgotten }),
         ]
         .into_iter()
@@ -296,7 +304,7 @@ fn of_page_cache(is_watched: bool) -> &'static str {
     pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
         let of_faults = |facts: &Self, other| {
             let mut gaps = facts.missing_beside(other);
-            gaps.retain(|gap| !matches!(gap, Missing::PagesForgotten { .. }));
+            gaps.retain(|gap| !matches!(gap, Missing::Unanswered { .. } | Missing::PagesForgotten { .. }));
             gaps
         };
         let (ours, theirs) = (of_faults(self, other), of_faults(other, self));
@@ -363,11 +371,11 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_use_leave_faults_comparable() {
+    fn what_is_not_known_of_files_leaves_faults_comparable() {
         let files = vec![FilePages { pages_forgotten: 2, ..FilePages::default() }; 2];
         let page_cache = Some(PageCacheFacts { files, ..PageCacheFacts::default() });
-        let facts = TraceFacts { page_cache, ..TraceFacts::default() };
-        assert_eq!(facts.missing(), [Missing::PagesForgotten { pages: 4 }]);
+        let facts = TraceFacts { page_cache, unanswered_files: 3, ..TraceFacts::default() };
+        assert_eq!(facts.missing(), [Missing::Unanswered { files: 3 }, Missing::PagesForgotten { pages: 4 }]);
         assert_eq!(facts.unequal_gaps(&TraceFacts::default()), []);
     }
 

@@ -91,6 +91,8 @@ pub struct TraceFacts {
     pub unread_maps: Vec<u32>,
     /// Mappings of files that the recorder no longer kept apart, for it had met too many different ones.
     pub unnamed_mappings: u64,
+    /// Files whose size and build-id are not known because their file systems did not answer when the trace ended.
+    pub unanswered_files: u64,
     /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
     pub outside_faults: u64,
     /// Processors that were online and not watched: perf was told to leave them out, or they came online while the
@@ -247,8 +249,6 @@ pub struct ReadWait {
 }
 
 impl TraceFacts {
-    /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
-    /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
     /// Whether what was recorded ran already: what it had touched before is not known, nor when it ends.
     pub fn is_of_running(&self) -> bool {
         !self.pids.is_empty()
@@ -256,6 +256,8 @@ impl TraceFacts {
             || self.imported.as_ref().is_some_and(|from| from.of_running)
     }
 
+    /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
+    /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
     ///
     /// Programs that could not be observed ([`Self::unobserved_programs`]) took some of these as well.
     ///

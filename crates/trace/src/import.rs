@@ -221,9 +221,10 @@ impl Importer {
 
     /// The end: the trace, but for its faults, which were handed out.
     pub fn finish(self) -> Trace {
-        let facts = self.facts();
+        let mut facts = self.facts();
         let Self { pairing, build_ids, .. } = self;
-        let (mut objects, threads, stacks) = pairing.map(Pairing::into_tables).unwrap_or_default();
+        let tables = pairing.map(|pairing| pairing.into_tables(&mut facts));
+        let (mut objects, threads, stacks) = tables.unwrap_or_default();
         for object in &mut objects {
             object.build_id = object.build_id.or_else(|| build_ids.get(&object.path).copied());
         }
@@ -310,10 +311,10 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     });
     let [any, minor, major] = [Kind::Any, Kind::Minor, Kind::Major].map(|kind| kinds.contains(&Some(kind)));
     let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
-    // An event that follows children has one number for each processor that it was opened on, or more.
     let is_of_command =
         file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
     let of_processors = faults.clone().any(|(event, _)| event.attr.sample_format.contains(SampleFormat::CPU));
+    // An event that follows children has one number for each processor that it was opened on, or more.
     let watched = faults.clone().filter(|(event, _)| event.attr.flags.contains(AttrFlags::INHERIT));
     let watched = watched.map(|(event, _)| event.event_ids.len() as u64).filter(|ids| *ids > 0).min();
     let online = file.nr_cpus().ok().flatten().map(|cpus| u64::from(cpus.nr_cpus_online));
