@@ -57,6 +57,9 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
     let groups = report.grouped(by, top);
     let rows = groups.rows.iter().map(|row| {
         let mut fields = figures(report, &row.costs, &groups.total, columns);
+        if row.files > 1 {
+            fields.insert("files".to_owned(), row.files.into());
+        }
         for (name, label) in by.labels().iter().zip(&row.labels) {
             let value = match label {
                 Label::Text(text) => text.clone().into(),
