@@ -87,7 +87,7 @@ fn figures(report: &Report, costs: &Costs, total: &Costs, columns: &[Column]) ->
 }
 
 /// What a trace lacks: each gap as its kind and numbers, and in words.
-pub(crate) fn missing(gaps: &[Missing]) -> Value {
+pub fn missing(gaps: &[Missing]) -> Value {
     let gap = |gap: &Missing| {
         let mut fields = json!(gap);
         fields["text"] = gap.to_string().into();

@@ -62,6 +62,11 @@ fn says_what_it_lacks(dir: &Path, incomplete: &str, what: &str, gap: &str) {
     }
     let (out, _) = said(&["simulate", incomplete]);
     assert!(out.contains(gap) && !out.contains("nothing lost"), "{out}");
+    let (out, _) = said(&["simulate", "--json", incomplete]);
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(json["missing"][0]["what"], what, "{}", json["missing"]);
+    let (_, warned) = said(&["simulate", "-p", "predicted", "--train", incomplete, incomplete]);
+    assert!(warned.contains(&format!("is incomplete: {gap}")), "{warned}");
     said(&["simulate", "--html", "simulate.html", incomplete]);
     assert!(page("simulate.html").contains(gap));
 
