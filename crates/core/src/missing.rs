@@ -37,10 +37,13 @@ pub enum Missing {
     )]
     CutShort,
     /// The kernel dropped records because a ring was full.
-    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong", counted(*records as usize, "record"))]
+    #[error("{} lost by the kernel: some faults or their costs are missing, or their files are wrong{}", counted(*records as usize, "record"), of_page_cache(*page_cache))]
     Lost {
         /// How many.
         records: u64,
+        /// Whether they may be of the page cache.
+        #[serde(skip)]
+        page_cache: bool,
     },
     /// The kernel dropped records by which an exact recording hears of mappings and execs. What was touched before these were found
     /// otherwise may be missing.
@@ -85,8 +88,8 @@ pub enum Missing {
     /// Faults of the program's own instructions were not recorded, those in system calls alone.
     #[error("faults outside system calls are missing: perf recorded the kernel's alone")]
     OutsideSystemCalls,
-    /// Faults of the threads and processes that the command started were not recorded.
-    #[error("faults of threads and processes that the command started are missing: perf record -i")]
+    /// Faults of the threads and processes that were started meanwhile were not recorded.
+    #[error("faults of threads and processes that were started meanwhile are missing: perf record -i")]
     Descendants,
     /// Processes of the command ran on after the recording had ended.
     #[error("processes that ran on after the recording had ended: {processes}")]
@@ -130,6 +133,12 @@ pub enum Missing {
     Files {
         /// How many mappings are of files that were not kept apart.
         mappings: u64,
+    },
+    /// File systems did not answer when the trace ended. Faults are all there.
+    #[error("sizes and build-ids of {}, whose file system did not answer", counted(*files as usize, "file"))]
+    Unanswered {
+        /// How many files were not looked at.
+        files: u64,
     },
     /// More pages of files were read in than the recorder watches. Faults are all there.
     #[error(
@@ -203,9 +212,14 @@ impl Missing {
             | Self::Processors { .. }
             | Self::StillRunning { .. }
             | Self::Files { .. }
+            | Self::Unanswered { .. }
             | Self::PagesForgotten { .. } => None,
         }
     }
+}
+
+fn of_page_cache(is_watched: bool) -> &'static str {
+    if is_watched { "; figures of the page cache are too low or, of untouched pages, too high" } else { "" }
 }
 
 fn joined(pids: &[u32]) -> String {
@@ -217,8 +231,6 @@ impl TraceFacts {
     pub fn missing(&self) -> Vec<Missing> {
         let imported = self.imported.as_ref();
         let some = |count: u64, missing: Missing| (count > 0).then_some(missing);
-        // Who records running processes ends the recording when he likes.
-        let of_command = self.pids.is_empty() && !self.system_wide;
         let forgotten =
             self.page_cache.iter().flat_map(|pages| &pages.files).map(|file| file.pages_forgotten);
         let forgotten = forgotten.fold(0, u64::saturating_add);
@@ -233,7 +245,7 @@ impl TraceFacts {
                 Missing::Filtered { filters: self.filters.clone(), faults: self.filtered_out },
             ),
             self.cut_short.then_some(Missing::CutShort),
-            some(self.lost, Missing::Lost { records: self.lost }),
+            some(self.lost, Missing::Lost { records: self.lost, page_cache: self.page_cache.is_some() }),
             some(lost_mappings, Missing::LostMappings { records: lost_mappings }),
             imported.filter(|from| from.overwritten).map(|_| Missing::Overwritten),
             some(self.unwatched_cpus, Missing::Processors { unwatched: self.unwatched_cpus }),
@@ -246,7 +258,9 @@ impl TraceFacts {
                 self.unobserved_programs,
                 Missing::UnobservedPrograms { programs: self.unobserved_programs },
             ),
-            some(self.survivors, Missing::StillRunning { processes: self.survivors }).filter(|_| of_command),
+            // Who records running processes ends the recording when he likes.
+            some(self.survivors, Missing::StillRunning { processes: self.survivors })
+                .filter(|_| !self.is_of_running()),
             some(self.outside_faults, Missing::Outside { faults: self.outside_faults }),
             imported.filter(|from| from.minor_missing).map(|_| Missing::MinorFaults),
             imported.filter(|from| from.major_missing).map(|_| Missing::MajorFaults),
@@ -254,6 +268,7 @@ impl TraceFacts {
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
             some(self.unnamed_mappings, Missing::Files { mappings: self.unnamed_mappings }),
+            some(self.unanswered_files, Missing::Unanswered { files: self.unanswered_files }),
             some(forgotten, Missing::PagesForgotten { pages: forgotten }),
         ]
         .into_iter()
@@ -289,7 +304,7 @@ impl TraceFacts {
     pub fn unequal_gaps(&self, other: &Self) -> Vec<Missing> {
         let of_faults = |facts: &Self, other| {
             let mut gaps = facts.missing_beside(other);
-            gaps.retain(|gap| !matches!(gap, Missing::PagesForgotten { .. }));
+            gaps.retain(|gap| !matches!(gap, Missing::Unanswered { .. } | Missing::PagesForgotten { .. }));
             gaps
         };
         let (ours, theirs) = (of_faults(self, other), of_faults(other, self));
@@ -356,11 +371,11 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_use_leave_faults_comparable() {
+    fn what_is_not_known_of_files_leaves_faults_comparable() {
         let files = vec![FilePages { pages_forgotten: 2, ..FilePages::default() }; 2];
         let page_cache = Some(PageCacheFacts { files, ..PageCacheFacts::default() });
-        let facts = TraceFacts { page_cache, ..TraceFacts::default() };
-        assert_eq!(facts.missing(), [Missing::PagesForgotten { pages: 4 }]);
+        let facts = TraceFacts { page_cache, unanswered_files: 3, ..TraceFacts::default() };
+        assert_eq!(facts.missing(), [Missing::Unanswered { files: 3 }, Missing::PagesForgotten { pages: 4 }]);
         assert_eq!(facts.unequal_gaps(&TraceFacts::default()), []);
     }
 
@@ -409,8 +424,8 @@ mod tests {
     #[test]
     fn one_of_a_kind_is_not_told_as_many() {
         for (gap, text) in [
-            (Missing::Lost { records: 1 }, "1 record lost by"),
-            (Missing::Lost { records: 2 }, "2 records lost by"),
+            (Missing::Lost { records: 1, page_cache: false }, "1 record lost by"),
+            (Missing::Lost { records: 2, page_cache: false }, "2 records lost by"),
             (Missing::Unsaved { faults: 1 }, "1 fault not saved"),
             (Missing::Processors { unwatched: 1 }, "faults on 1 processor are"),
             (

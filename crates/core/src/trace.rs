@@ -91,6 +91,8 @@ pub struct TraceFacts {
     pub unread_maps: Vec<u32>,
     /// Mappings of files that the recorder no longer kept apart, for it had met too many different ones.
     pub unnamed_mappings: u64,
+    /// Files whose size and build-id are not known because their file systems did not answer when the trace ended.
+    pub unanswered_files: u64,
     /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
     pub outside_faults: u64,
     /// Processors that were online and not watched: perf was told to leave them out, or they came online while the
@@ -143,7 +145,9 @@ pub struct ImportFacts {
     pub disk_unknown: bool,
     /// Whether the faults of the program's own instructions are missing, because the kernel's alone were recorded.
     pub program_hidden: bool,
-    /// Whether the faults of what the command started are missing, because it alone was recorded.
+    /// Whether what was recorded ran already, as with `-a` and `-p`, or the command was not recorded from its start.
+    pub of_running: bool,
+    /// Whether the faults of what was started meanwhile are missing, because the command or the processes alone were recorded.
     pub descendants_hidden: bool,
     /// Whether no fault has a cost, because only beginnings or only ends of faults were recorded.
     pub costs_unknown: bool,
@@ -245,6 +249,13 @@ pub struct ReadWait {
 }
 
 impl TraceFacts {
+    /// Whether what was recorded ran already: what it had touched before is not known, nor when it ends.
+    pub fn is_of_running(&self) -> bool {
+        !self.pids.is_empty()
+            || self.system_wide
+            || self.imported.as_ref().is_some_and(|from| from.of_running)
+    }
+
     /// Faults the kernel took on the program's behalf without an address of it: the argument pages of an exec,
     /// MAP_POPULATE, mlock and other uses of get_user_pages. getrusage counts them and no record shows them.
     ///

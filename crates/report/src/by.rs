@@ -91,8 +91,15 @@ impl From<&str> for Label {
 pub struct Row {
     /// One for each of [`By::labels`].
     pub labels: Vec<Label>,
+    /// By file or mapping: how many files have this path, in containers or one after the other. Else 1.
+    pub files: usize,
     /// The faults.
     pub costs: Costs,
+}
+
+/// `path`, and how many files have it, if they are several.
+pub fn name_of_files(path: &str, files: usize) -> String {
+    if files > 1 { format!("{path} ({files} files)") } else { path.to_owned() }
 }
 
 /// All groups.
@@ -140,12 +147,19 @@ impl Grouped {
         let mut headings: Vec<Heading> = labels.iter().enumerate().map(heading).collect();
         headings.extend(columns.iter().map(|column| Heading::number(column.heading())));
         headings.rotate_left(ahead);
-        let cells = |labels: &[Label]| labels.iter().map(|label| label.to_string().into()).collect();
+        let cells = |of: &Row| {
+            let mut names: Vec<String> = of.labels.iter().map(Label::to_string).collect();
+            // The path stands last.
+            if let Some(path) = names.last_mut() {
+                *path = name_of_files(path, of.files);
+            }
+            names.into_iter().map(Cell::from).collect()
+        };
         let mut all = vec![Cell::default(); labels.len()];
         all[0] = "all".into();
         Table {
             headings,
-            rows: self.rows.iter().map(|of| row(cells(&of.labels), &of.costs)).collect(),
+            rows: self.rows.iter().map(|of| row(cells(of), &of.costs)).collect(),
             total: Some(row(all, &self.total)),
             left_out: self.left_out,
             shown_by: format!("--by {} --top N", self.by.name()),
@@ -165,8 +179,8 @@ impl Report {
         let mut rows: Vec<Row> = match by {
             By::Class => self.by_class(),
             By::Time => self.by_time(),
-            By::File => self.merged(&self.objects, |object| vec![self.path(*object).into()]),
-            By::Mapping => self.merged(&self.mappings, |(object, permissions)| {
+            By::File => self.merged_files(&self.objects, |object| vec![self.path(*object).into()]),
+            By::Mapping => self.merged_files(&self.mappings, |(object, permissions)| {
                 vec![permissions.text().into(), self.path(*object).into()]
             }),
             By::Code => self.merged(&self.codes, |place| vec![self.code_path(*place).into()]),
@@ -221,6 +235,7 @@ impl Report {
         let classes = FaultClass::ALL.iter().zip(&self.classes).filter(|(_, costs)| costs.tally.count > 0);
         let row = |(class, costs): (&FaultClass, &Costs)| Row {
             labels: vec![class.name().into()],
+            files: 1,
             costs: costs.clone(),
         };
         classes.map(row).collect()
@@ -231,7 +246,7 @@ impl Report {
             let mut costs = Costs::default();
             classes.iter().for_each(|class| costs.merge(class));
             let bounds = [at, at + 1].map(|at| Label::Time((at as f64 * self.slice_ns()) as u64));
-            Row { labels: bounds.to_vec(), costs }
+            Row { labels: bounds.to_vec(), files: 1, costs }
         });
         slices.collect()
     }
@@ -242,11 +257,19 @@ impl Report {
 
     /// One row for all groups that have the same labels.
     fn merged<K>(&self, groups: &FxHashMap<K, Costs>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
-        let mut rows: BTreeMap<Vec<Label>, Costs> = BTreeMap::new();
+        let files = self.merged_files(groups, labels);
+        files.into_iter().map(|row| Row { files: 1, ..row }).collect()
+    }
+
+    /// The same of groups of which each is of another file.
+    fn merged_files<K>(&self, groups: &FxHashMap<K, Costs>, labels: impl Fn(&K) -> Vec<Label>) -> Vec<Row> {
+        let mut rows: BTreeMap<Vec<Label>, (usize, Costs)> = BTreeMap::new();
         for (key, costs) in groups {
-            rows.entry(labels(key)).or_default().merge(costs);
+            let (files, sum) = rows.entry(labels(key)).or_default();
+            *files += 1;
+            sum.merge(costs);
         }
-        rows.into_iter().map(|(labels, costs)| Row { labels, costs }).collect()
+        rows.into_iter().map(|(labels, (files, costs))| Row { labels, files, costs }).collect()
     }
 
     /// A process goes by the names that its first thread had, the slowest first: it may have become another program. Where that
@@ -268,7 +291,7 @@ impl Report {
             if names.len() > 3 {
                 text += ", …";
             }
-            Row { labels: vec![Label::Text(text), Label::Number(pid.into())], costs }
+            Row { labels: vec![Label::Text(text), Label::Number(pid.into())], files: 1, costs }
         };
         processes.into_iter().map(row).collect()
     }

@@ -88,6 +88,10 @@ pub struct Diff {
     pub subjects: [Option<String>; 2],
     /// Whether both are of the same command, one perhaps with more in front of it (`perf record … --`), or of the same processes.
     pub is_of_the_same: bool,
+    /// How long each was recorded.
+    pub durations_ns: [u64; 2],
+    /// Whether both show the same: whole runs, or running programs for times that differ by 5 % at most.
+    pub is_of_equal_time: bool,
     /// Whether the first trace has costs, and the second.
     pub has_costs: [bool; 2],
     /// Whether the first trace says which faults read from a device, and the second.
@@ -111,6 +115,8 @@ impl Diff {
         Self {
             subjects: [subject(&before.facts), subject(&after.facts)],
             is_of_the_same: is_of_the_same(&before.facts, &after.facts),
+            durations_ns: [before, after].map(|report| report.facts.duration_ns),
+            is_of_equal_time: is_of_equal_time(&before.facts, &after.facts),
             has_costs: [before.has_costs, after.has_costs],
             tells_disk: [before.facts.tells_disk_faults(), after.facts.tells_disk_faults()],
             all,
@@ -213,8 +219,9 @@ impl Diff {
         json!({
             "schema_version": SCHEMA_VERSION,
             "subjects": { "before": self.subjects[0], "after": self.subjects[1] },
+            "duration_ms": { "before": self.durations_ns[0] as f64 / 1e6, "after": self.durations_ns[1] as f64 / 1e6 },
             "missing": { "before": missing(&self.missing[0]), "after": missing(&self.missing[1]) },
-            "comparable": self.unequal_in(measure).is_empty(),
+            "comparable": self.unequal_in(measure).is_empty() && self.is_of_equal_time,
             "all": change(&self.all),
             "classes": self.classes.iter().map(change).collect::<Vec<_>>(),
             "files": self.sorted_files(measure).into_iter().map(|(_, file)| change(file)).collect::<Vec<_>>(),
@@ -231,6 +238,13 @@ fn is_of_the_same(before: &TraceFacts, after: &TraceFacts) -> bool {
     let (one, other) = (&before.command, &after.command);
     let is_in_front_of = |all: &[String], of: &[String]| !of.is_empty() && all.ends_with(of);
     is_in_front_of(one, other) || is_in_front_of(other, one) || subject(before) == subject(after)
+}
+
+fn is_of_equal_time(before: &TraceFacts, after: &TraceFacts) -> bool {
+    // Of a whole run the length is a result.
+    let is_part = |facts: &TraceFacts| facts.is_of_running() || facts.survivors > 0;
+    let (one_ns, other_ns) = (before.duration_ns, after.duration_ns);
+    !(is_part(before) || is_part(after)) || one_ns.abs_diff(other_ns) <= one_ns.max(other_ns) / 20
 }
 
 fn changes(before: &Report, after: &Report, by: By) -> Vec<Change> {
@@ -269,6 +283,8 @@ mod tests {
             let diff = Diff {
                 subjects: [None, None],
                 is_of_the_same: true,
+                durations_ns: [0, 0],
+                is_of_equal_time: true,
                 has_costs: [true, true],
                 tells_disk: [true, true],
                 all,

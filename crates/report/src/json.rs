@@ -57,6 +57,9 @@ fn grouped(report: &Report, by: By, top: usize, columns: &[Column]) -> Value {
     let groups = report.grouped(by, top);
     let rows = groups.rows.iter().map(|row| {
         let mut fields = figures(report, &row.costs, &groups.total, columns);
+        if row.files > 1 {
+            fields.insert("files".to_owned(), row.files.into());
+        }
         for (name, label) in by.labels().iter().zip(&row.labels) {
             let value = match label {
                 Label::Text(text) => text.clone().into(),
@@ -84,7 +87,7 @@ fn figures(report: &Report, costs: &Costs, total: &Costs, columns: &[Column]) ->
 }
 
 /// What a trace lacks: each gap as its kind and numbers, and in words.
-pub(crate) fn missing(gaps: &[Missing]) -> Value {
+pub fn missing(gaps: &[Missing]) -> Value {
     let gap = |gap: &Missing| {
         let mut fields = json!(gap);
         fields["text"] = gap.to_string().into();

@@ -385,6 +385,26 @@ fn a_difference_is_told_by_class_and_file() {
     assert_eq!((&value["worse"], &value["worse_percent"]), (&true.into(), &50.0.into()));
 }
 
+/// As each container has its own.
+#[test]
+fn files_of_one_path_are_one_row_that_says_how_many() {
+    let mut trace = trace(12);
+    trace.objects[1].path = "/bin/<make>".into();
+    let (_dir, file) = written(&trace);
+    let report = read(&file, &[By::Mapping], Filter::default());
+    let json = json::json(&report, &[By::File, By::Mapping], 9, &[Column::Count]);
+    for by in [By::File, By::Mapping] {
+        let mut out = Vec::new();
+        text::grouped(&report, by, 9, &[Column::Count], None, &mut out).expect("written");
+        let said = String::from_utf8(out).expect("text");
+        assert_eq!(said.matches(" files)").count(), 1, "{said}");
+        assert!(said.contains("/bin/<make> (2 files)"), "{said}");
+        let rows = json["by"][by.name()]["rows"].as_array().expect("rows");
+        let of = |path: &str| &rows.iter().find(|row| row["file"] == path).expect("there")["files"];
+        assert_eq!((of("/bin/<make>"), of("[anon]")), (&2.into(), &Value::Null));
+    }
+}
+
 #[test]
 fn a_trace_of_the_first_format_without_the_later_columns_is_reported() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/fixtures/format-1-first.trace");

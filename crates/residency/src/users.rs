@@ -1,7 +1,8 @@
 //! The processes that keep a file's pages in memory, because they have them mapped or locked.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use prepage_sys::device_number;
 use prepage_sys::proc_file;
@@ -70,10 +71,15 @@ impl Users {
         let Some((key, pids)) = key.and_then(|key| self.mapped_by.get_key_value(&key)) else {
             return Vec::new();
         };
-        let (key, pids) = (key.clone(), pids.clone());
-        pids.into_iter().for_each(|pid| self.read(pid));
+        let (key, mut pids) = (key.clone(), pids.clone());
+        if matches!(key, FileKey::Path(_)) {
+            // In a container another file has the path.
+            let ours = mount_namespace("self");
+            pids.retain(|pid| mount_namespace(&pid.to_string()) == ours);
+        }
+        pids.iter().for_each(|&pid| self.read(pid));
         let mut users = self.by_file.get(&key).cloned().unwrap_or_default();
-        users.retain(|user| user.mapped_bytes > 0);
+        users.retain(|user| user.mapped_bytes > 0 && pids.contains(&user.pid));
         users.sort_by_key(|user| (std::cmp::Reverse(user.mapped_bytes), user.pid));
         users
     }
@@ -123,6 +129,11 @@ impl Users {
     }
 }
 
+/// The mount namespace of a process, by its directory in /proc; `None` where it may not be seen.
+fn mount_namespace(process: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
+}
+
 /// The file of a mapping's first line (proc_pid_maps(5)); `None` for memory of no file.
 fn file_of(line: &str) -> Option<[FileKey; 2]> {
     let mapped = parse_maps_line(line)?;
@@ -133,11 +144,13 @@ fn file_of(line: &str) -> Option<[FileKey; 2]> {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::fs;
+    use std::io::Read;
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
 
     use prepage_sys::mapping::FileMapping;
+    use prepage_testing::{Need, has};
 
     use super::*;
     use crate::target::Spot;
@@ -173,6 +186,34 @@ mod tests {
         assert!(users.read.is_empty(), "{:?}", users.read);
         users.of(&opened);
         assert_eq!(users.read, HashSet::from([std::process::id()]));
+    }
+
+    /// In a container another file may have the path, and is in use there.
+    #[test]
+    fn who_has_mapped_another_file_of_the_same_path_is_not_named() {
+        let tools = ["python3", "unshare"].map(|tool| Need::Tool(tool.into()));
+        if !tools.into_iter().all(has) || !has(Need::Root) || !has(Need::Mounts) {
+            return;
+        }
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, vec![1; 4096]).unwrap();
+        let script = "mount -t tmpfs none \"$0\"; head -c 4096 /dev/zero >\"$0/file\"
+            exec python3 -c 'import mmap, sys, time
+file = open(sys.argv[1])
+memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(memory[0], flush=True)
+time.sleep(60)' \"$0/file\"";
+        let mut container = Command::new("unshare");
+        container.args(["--mount", "sh", "-ec", script]).arg(dir.path()).stdout(Stdio::piped());
+        let mut container = container.spawn().unwrap();
+        container.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let mut users = Users::now();
+        let named = users.of(&Spot::file(&path).open().unwrap());
+        container.kill().unwrap();
+        container.wait().unwrap();
+        assert!(users.mapped_by.contains_key(&FileKey::Path(path.to_str().unwrap().into())));
+        assert_eq!(named, []);
     }
 
     #[test]

@@ -20,7 +20,6 @@ use crate::target::{Passed, Spot, TargetError, Wanted};
 #[derive(Debug, Default)]
 pub struct Walk {
     one_file_system: bool,
-    range: ByteRange,
     /// What was found.
     pub spots: Vec<Spot>,
     /// What was not.
@@ -32,13 +31,12 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// To find `range` of each file, where no range stands behind the path's last colon; if `one_file_system`, only on
-    /// the file system of each path.
-    pub fn new(range: ByteRange, one_file_system: bool) -> Self {
-        Self { one_file_system, range, ..Self::default() }
+    /// If `one_file_system`, finds files only on the file system of each path.
+    pub fn new(one_file_system: bool) -> Self {
+        Self { one_file_system, ..Self::default() }
     }
 
-    /// Adds what `path` stands for: a file, `FILE:RANGE`, or all regular files below a directory.
+    /// Adds what `path` stands for: a file, or all regular files below a directory; of `PATH:RANGE` these bytes of each.
     pub fn add(&mut self, path: &Path) {
         let (path, range) = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match split_range(path) {
@@ -46,7 +44,7 @@ impl Walk {
                 Some((_, Err(error))) => return self.pass(path, TargetError::Range(error)),
                 None => return self.pass(path, TargetError::Open(error)),
             },
-            _ => (path, self.range),
+            _ => (path, ByteRange::default()),
         };
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
@@ -208,6 +206,9 @@ mod tests {
         };
         assert_eq!(pages("f:4k-12k"), [2]);
         assert_eq!(pages("g:4k-8k"), [10]);
+        fs::create_dir(at("d")).unwrap();
+        fs::write(at("d/x"), vec![1; 40_960]).unwrap();
+        assert_eq!(pages("d:4k-12k"), [2], "of each file below it");
         let mut walk = Walk::default();
         walk.add(&at("f:12k-4k"));
         walk.add(&at("missing:4k-8k"));

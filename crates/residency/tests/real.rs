@@ -11,7 +11,7 @@ use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_prefetch::cold::resident_share;
 use prepage_profiles::identity;
-use prepage_residency::{ByteRange, Residency, Spot, Stopped, Users, Walk, evict, warm};
+use prepage_residency::{Residency, Spot, Stopped, Users, Walk, evict, warm};
 use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 
 /// On a disk: the system's temporary directory may be in memory.
@@ -33,8 +33,8 @@ fn range(start: u64, end: u64) -> PageRange {
 }
 
 fn spots(path: &Path, bytes: &str) -> Vec<Spot> {
-    let mut walk = Walk::new(bytes.parse::<ByteRange>().unwrap(), false);
-    walk.add(path);
+    let mut walk = Walk::default();
+    walk.add(Path::new(&format!("{}:{bytes}", path.display())));
     walk.spots
 }
 

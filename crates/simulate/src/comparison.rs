@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use prepage_core::policy::predicted::Predicted;
 use prepage_core::policy::{Policy, PolicyError};
@@ -108,21 +108,27 @@ pub fn compare(
     }
     let threads = thread::available_parallelism().map_or(1, usize::from).min(contenders.len()).max(1);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|first| {
-                let mine: Vec<Runner> = contenders
-                    .iter()
-                    .skip(first)
-                    .step_by(threads)
-                    .map(|contender| Runner::new(input, contender, options))
-                    .collect();
-                let (sender, receiver) = sync_channel(PARTS_WAITING);
-                (sender, scope.spawn(move || work(mine, &receiver)))
-            })
-            .collect();
-        let (senders, handles): (Vec<SyncSender<Step>>, Vec<_>) = workers.into_iter().unzip();
+        let begin = |_| {
+            let (sender, receiver) = sync_channel(PARTS_WAITING);
+            let handle = thread::Builder::new().spawn_scoped(scope, move || work(&receiver)).ok()?;
+            Some((sender, handle))
+        };
+        // As many as this user may start.
+        let workers: Vec<_> = (0..threads).map_while(begin).collect();
+        let (senders, handles): (Vec<SyncSender<Message>>, Vec<_>) = workers.into_iter().unzip();
+        let threads = senders.len().max(1);
+        let part = |first| -> Vec<Runner> {
+            let mine = contenders.iter().skip(first).step_by(threads);
+            mine.map(|contender| Runner::new(input, contender, options)).collect()
+        };
         // A thread that is gone has panicked: joining it passes the panic on.
-        let tell = |step: &Step| senders.iter().for_each(|sender| drop(sender.send(step.clone())));
+        let send = |sender: &SyncSender<Message>, message| drop(sender.send(message));
+        senders.iter().enumerate().for_each(|(at, sender)| send(sender, Message::Begin(part(at))));
+        let mut here = if senders.is_empty() { part(0) } else { Vec::new() };
+        let mut tell = |step: &Step| {
+            senders.iter().for_each(|sender| send(sender, Message::Step(step.clone())));
+            here.iter_mut().for_each(|runner| runner.step(step));
+        };
         for run in 0..options.runs {
             if run > 0 {
                 tell(&Step::NextRun);
@@ -132,14 +138,23 @@ pub fn compare(
         }
         drop(senders);
         let mut results: Vec<Option<Simulated>> = vec![None; contenders.len()];
-        for (first, handle) in handles.into_iter().enumerate() {
-            let done = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let join = |handle: ScopedJoinHandle<'_, _>| {
+            handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let done = handles.into_iter().map(join).chain([finished(here)]);
+        for (first, done) in done.enumerate() {
             for (at, simulated) in done.into_iter().enumerate() {
                 results[first + at * threads] = Some(simulated);
             }
         }
         Ok(results.into_iter().flatten().collect())
     })
+}
+
+/// What a thread is told: first what it has to do.
+enum Message {
+    Begin(Vec<Runner>),
+    Step(Step),
 }
 
 #[derive(Clone)]
@@ -150,16 +165,18 @@ enum Step {
     NextRun,
 }
 
-fn work(mut runners: Vec<Runner>, steps: &Receiver<Step>) -> Vec<Simulated> {
-    for step in steps {
-        for runner in &mut runners {
-            match &step {
-                Step::Touches(part) => runner.replay(part),
-                Step::Rest(think_ns) => runner.replay.think(*think_ns),
-                Step::NextRun => runner.replay.next_run(),
-            }
+fn work(messages: &Receiver<Message>) -> Vec<Simulated> {
+    let mut runners = Vec::new();
+    for message in messages {
+        match message {
+            Message::Begin(all) => runners = all,
+            Message::Step(step) => runners.iter_mut().for_each(|runner| runner.step(&step)),
         }
     }
+    finished(runners)
+}
+
+fn finished(runners: Vec<Runner>) -> Vec<Simulated> {
     runners.into_iter().map(Runner::finish).collect()
 }
 
@@ -193,6 +210,14 @@ impl Runner {
         let touches = input.count * u64::from(options.runs);
         let spacing = touches.div_ceil(SAMPLES).max(1) as usize;
         Self { replay, samples: Vec::new(), spacing, left: spacing }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Touches(part) => self.replay(part),
+            Step::Rest(think_ns) => self.replay.think(*think_ns),
+            Step::NextRun => self.replay.next_run(),
+        }
     }
 
     fn replay(&mut self, touches: &[Touch]) {

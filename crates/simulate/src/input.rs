@@ -182,7 +182,7 @@ impl Input {
         }
         let facts = file.facts();
         // Only of a command, recorded to its end, it is known how long it ran on after its last touch.
-        let is_whole = facts.pids.is_empty() && !facts.system_wide && !facts.cut_short;
+        let is_whole = !facts.is_of_running() && !facts.cut_short;
         Ok(Self {
             count: found.count,
             rest_ns: if is_whole { found.numbering.computed_ns(facts.duration_ns) } else { 0 },

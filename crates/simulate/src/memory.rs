@@ -79,10 +79,14 @@ impl MemoryFaults {
         let mut faults: Vec<(u64, Vec<u64>)> = thread::scope(|scope| {
             let part =
                 |first| all.iter().skip(first).step_by(threads).map(|&size| (size, each(size))).collect();
-            let handles: Vec<_> =
-                (0..threads).map(|first| scope.spawn(move || -> Vec<_> { part(first) })).collect();
-            let joined = handles.into_iter().map(|handle| handle.join());
-            joined.flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            let begin = |first| thread::Builder::new().spawn_scoped(scope, move || -> Vec<_> { part(first) });
+            let handles: Vec<_> = (0..threads).map(begin).collect();
+            let joined = handles.into_iter().enumerate().map(|(first, handle)| match handle {
+                Ok(handle) => handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // This user may start no more threads.
+                Err(_) => part(first),
+            });
+            joined.flatten().collect()
         });
         faults.sort_unstable();
         Ok(Self { touches: input.count, rules: rules.to_vec(), faults })

@@ -1,15 +1,28 @@
 //! The files behind objects: their sizes, and the build-ids of those that ran.
 
+use std::collections::HashSet;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{FileHeader, ProgramHeader};
-use prepage_core::{BuildId, Object, PAGE_SIZE};
+use prepage_core::{BuildId, Object, ObjectId, PAGE_SIZE};
 use prepage_sys::regular_file;
 use rustix::fs::{CWD, OFlags};
+
+/// A file system that takes longer for one file is not asked for its others: its server may be gone, and a trace waits to be saved.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Objects, and those of them that ran.
+type Objects = (Vec<Object>, HashSet<ObjectId>);
+/// The place of an object, and its file's size and build-id, if the file is there.
+type Answer = (usize, Option<(u64, Option<BuildId>)>);
 
 /// The build-id in the first page of an ELF file, where linkers put it.
 pub fn build_id(page: &[u8]) -> Option<&[u8]> {
@@ -47,8 +60,60 @@ pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
+/// Notes the sizes of the files of `objects`, and the build-ids of those that are `executable`. Returns how many files were not looked at, because
+/// their file systems do not answer.
+pub(crate) fn look_at_files(objects: &mut [Object], executable: HashSet<ObjectId>) -> u64 {
+    let asked = Arc::new((objects.to_vec(), executable));
+    let mut silent_devices = HashSet::new();
+    let (mut next, mut unanswered) = (0, 0);
+    loop {
+        let (tell, answers) = channel();
+        let beside = (Arc::clone(&asked), silent_devices.clone(), tell.clone());
+        // A thread that gets no answer is left behind.
+        if thread::Builder::new().spawn(move || ask(&beside.0, next, &beside.1, &beside.2)).is_err() {
+            ask(&asked, next, &silent_devices, &tell);
+        }
+        drop(tell);
+        let is_silent = loop {
+            match answers.recv_timeout(PATIENCE) {
+                Ok((at, found)) => {
+                    if let Some((size_bytes, build_id)) = found {
+                        (objects[at].size_bytes, objects[at].build_id) = (Some(size_bytes), build_id);
+                    }
+                    next = at + 1;
+                }
+                Err(error) => break error == RecvTimeoutError::Timeout,
+            }
+        };
+        let device = |object: &Object| object.inode.map(|(device, _)| device);
+        let is_asked =
+            |object: &&Object| device(object).is_some_and(|device| !silent_devices.contains(&device));
+        let Some(silent) = objects[next..].iter().find(is_asked).filter(|_| is_silent).and_then(device)
+        else {
+            return unanswered;
+        };
+        unanswered += objects[next..].iter().filter(|object| device(object) == Some(silent)).count() as u64;
+        silent_devices.insert(silent);
+    }
+}
+
+/// Looks at the files of `objects` from the one at `first` on, but for those on the devices `left_out`, and answers for each.
+fn ask((objects, executable): &Objects, first: usize, left_out: &HashSet<u64>, tell: &Sender<Answer>) {
+    for (at, object) in objects.iter().enumerate().skip(first) {
+        if object.inode.is_some_and(|(device, _)| !left_out.contains(&device)) {
+            let found = file_of(object).map(|(file, size_bytes)| {
+                let has_run = executable.contains(&ObjectId(at as u32));
+                (size_bytes, has_run.then(|| build_id_of(&file)).flatten())
+            });
+            if tell.send((at, found)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// `object`'s file and its length in bytes, if the file of its path is still the one that was mapped.
-pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
+fn file_of(object: &Object) -> Option<(File, u64)> {
     let (_, inode) = object.inode?;
     // What stands in the file's place by now may be a pipe.
     let (file, metadata) = open_regular(object.path.as_ref()).ok()?;
@@ -57,7 +122,7 @@ pub(crate) fn file_of(object: &Object) -> Option<(File, u64)> {
 }
 
 /// The build-id of the ELF file `file`.
-pub(crate) fn build_id_of(file: &File) -> Option<BuildId> {
+fn build_id_of(file: &File) -> Option<BuildId> {
     let mut page = [0; PAGE_SIZE as usize];
     let mut len = 0;
     while let Ok(read @ 1..) = file.read_at(&mut page[len..], len as u64) {

@@ -15,13 +15,13 @@ mod record;
 mod samples;
 mod whole;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SamplingPolicy};
+use linux_perf_data::linux_perf_event_reader::{AttrFlags, RecordType, SampleFormat, SamplingPolicy};
 use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use prepage_core::{BuildId, Fault, ImportFacts, Trace, TraceFacts};
 
@@ -60,8 +60,6 @@ pub struct Importer {
     ends: Option<Ends>,
     /// Only beginnings of faults are recorded, or only ends.
     one_sided: bool,
-    /// See [`of_command`].
-    of_command: bool,
     /// Made with the first time that is known: faults are counted from there.
     pairing: Option<Pairing>,
     /// Events from before: the state of the machine when perf started.
@@ -72,6 +70,8 @@ pub struct Importer {
     /// Records lost: by the kernel's notes of it, and by what perf counted for each event. The same ones, as far as both are
     /// known.
     lost: [u64; 2],
+    /// Those of the kernel's notes, which alone say when.
+    lost_by_second: BTreeMap<u64, u64>,
     /// Files for which perf noted no inode, by path, with the number they got.
     without_inode: HashMap<Vec<u8>, u64>,
     build_ids: HashMap<String, BuildId>,
@@ -95,7 +95,6 @@ impl Importer {
         let sampled = facts.imported.as_ref().is_some_and(|from| from.sampled.is_some());
         let ends = samples::ends(&kinds, sampled);
         let one_sided = ends.is_none() || !kinds.contains(&Some(Kind::Any));
-        let of_command = of_command(&file);
         let mut build_ids = HashMap::new();
         for info in guarded(|| file.build_ids()).map_err(malformed)?.into_values() {
             let path = String::from_utf8_lossy(&info.path).into_owned();
@@ -108,13 +107,13 @@ impl Importer {
             kinds,
             ends,
             one_sided,
-            of_command,
             pairing: None,
             early: Vec::new(),
             origin_ns: 0,
             last_ns: 0,
             facts,
             lost: [0; 2],
+            lost_by_second: BTreeMap::new(),
             without_inode: HashMap::new(),
             build_ids,
         })
@@ -138,20 +137,37 @@ impl Importer {
                     let lost = &mut self.lost[usize::from(by_event)];
                     *lost = lost.saturating_add(records);
                     self.facts.lost = self.lost[0].max(self.lost[1]);
+                    let after_ns = time_ns.checked_sub(self.origin_ns).filter(|_| self.pairing.is_some());
+                    if let Some(after_ns) = after_ns.filter(|_| !by_event) {
+                        let of_second = self.lost_by_second.entry(after_ns / 1_000_000_000).or_default();
+                        *of_second = of_second.saturating_add(records);
+                    }
                     self.event(Event { time_ns, pid: 0, tid: 0, kind: EventKind::Lost { records } }, faults);
                 }
                 Some(Taken::Event { pid, tid, kind }) => {
                     self.event(Event { time_ns, pid, tid, kind }, faults)
                 }
                 Some(Taken::Sample(sample)) => {
-                    if let Some(kind) = self.kinds.get(attr_index).copied().flatten() {
+                    if let Some(kind) = self.kind(attr_index) {
                         self.sample(kind, time_ns, sample, faults);
                     }
+                }
+                Some(Taken::Outside) => {
+                    // Each fault once: where beginnings were recorded, by these.
+                    let counted = self
+                        .kind(attr_index)
+                        .filter(|&kind| kind == Kind::Any || !self.kinds.contains(&Some(Kind::Any)));
+                    self.facts.outside_faults += u64::from(counted.is_some());
                 }
                 None => {}
             }
         }
         Ok(true)
+    }
+
+    /// What the event of this number counts.
+    fn kind(&self, attr_index: usize) -> Option<Kind> {
+        self.kinds.get(attr_index).copied().flatten()
     }
 
     /// The next record: the number of its event, its time, and what it means here. `None` at the end.
@@ -194,7 +210,9 @@ impl Importer {
     /// What is known of the run, so far.
     pub fn facts(&self) -> TraceFacts {
         let duration_ns = self.last_ns.saturating_sub(self.origin_ns);
-        let facts = TraceFacts { duration_ns, ..self.facts.clone() };
+        let lost_by_second =
+            self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect();
+        let facts = TraceFacts { duration_ns, lost_by_second, ..self.facts.clone() };
         match &self.pairing {
             Some(pairing) => pairing.noticed(facts),
             None => facts,
@@ -203,9 +221,10 @@ impl Importer {
 
     /// The end: the trace, but for its faults, which were handed out.
     pub fn finish(self) -> Trace {
-        let facts = self.facts();
+        let mut facts = self.facts();
         let Self { pairing, build_ids, .. } = self;
-        let (mut objects, threads, stacks) = pairing.map(Pairing::into_tables).unwrap_or_default();
+        let tables = pairing.map(|pairing| pairing.into_tables(&mut facts));
+        let (mut objects, threads, stacks) = tables.unwrap_or_default();
         for object in &mut objects {
             object.build_id = object.build_id.or_else(|| build_ids.get(&object.path).copied());
         }
@@ -252,8 +271,9 @@ impl Importer {
             pairing.finish(faults);
             let from = self.facts.imported.as_ref();
             // Who is not observed is not seen to end, nor is who ends in records that are gone.
-            let sees_ends = from.is_some_and(|from| !from.descendants_hidden && !from.overwritten);
-            if self.of_command && sees_ends && self.facts.lost == 0 {
+            let sees_ends =
+                |from: &ImportFacts| !from.of_running && !from.descendants_hidden && !from.overwritten;
+            if from.is_some_and(sees_ends) && self.facts.lost == 0 {
                 self.facts.survivors = pairing.spaces().processes() as u64;
             }
         }
@@ -279,11 +299,6 @@ fn guarded<T>(
     })
 }
 
-/// Whether perf recorded the command that it started, not (`-a`, `-p`) what ran already.
-fn of_command(file: &PerfFile) -> bool {
-    file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC))
-}
-
 fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     let text = |text: Result<Option<&str>, _>| text.ok().flatten().unwrap_or_default().to_owned();
     let command = file.cmdline().ok().flatten().unwrap_or_default();
@@ -296,6 +311,9 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
     });
     let [any, minor, major] = [Kind::Any, Kind::Minor, Kind::Major].map(|kind| kinds.contains(&Some(kind)));
     let any_has = |flag| faults.clone().any(|(event, _)| event.attr.flags.contains(flag));
+    let is_of_command =
+        file.event_attributes().iter().any(|event| event.attr.flags.contains(AttrFlags::ENABLE_ON_EXEC));
+    let of_processors = faults.clone().any(|(event, _)| event.attr.sample_format.contains(SampleFormat::CPU));
     // An event that follows children has one number for each processor that it was opened on, or more.
     let watched = faults.clone().filter(|(event, _)| event.attr.flags.contains(AttrFlags::INHERIT));
     let watched = watched.map(|(event, _)| event.event_ids.len() as u64).filter(|ids| *ids > 0).min();
@@ -318,7 +336,9 @@ fn facts(path: &Path, file: &PerfFile, kinds: &[Option<Kind>]) -> TraceFacts {
             sampled,
             // As `:k` has it.
             program_hidden: any_has(AttrFlags::EXCLUDE_USER),
-            descendants_hidden: of_command(file) && !any_has(AttrFlags::INHERIT),
+            of_running: !is_of_command,
+            // Of whole processors nobody needs to inherit what records them.
+            descendants_hidden: !any_has(AttrFlags::INHERIT) && (is_of_command || !of_processors),
             limits: limits::limits(&command),
         }),
         ..TraceFacts::default()

@@ -33,6 +33,8 @@ const OTHER_READERS: u32 = 0;
 /// A fault *waited for a read* when it is on a page that a thread had begun to read before, and the faulting thread
 /// slept in it or the kernel calls it a disk fault: the page was in the page cache and not yet filled.
 ///
+/// Files are told apart by the device and the inode that the kernel's events have. Those of two subvolumes of one Btrfs may have the same.
+///
 /// Its memory is bounded, however long it watches: what is beyond the bounds is summed up as "other".
 #[derive(Debug)]
 pub(crate) struct PageCacheWatch {

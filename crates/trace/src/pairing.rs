@@ -263,9 +263,11 @@ impl Pairing {
         Tables { objects: self.spaces.objects(), threads: &self.threads, stacks: self.stacks.all() }
     }
 
-    /// The same, at the end.
-    pub fn into_tables(self) -> (Vec<Object>, Vec<Thread>, Vec<Stack>) {
-        (self.spaces.into_objects(), self.threads, self.stacks.into_all())
+    /// The same, at the end. Notes in `facts` how many files were not looked at ([`AddressSpaces::into_objects`]).
+    pub fn into_tables(self, facts: &mut TraceFacts) -> (Vec<Object>, Vec<Thread>, Vec<Stack>) {
+        let objects;
+        (objects, facts.unanswered_files) = self.spaces.into_objects();
+        (objects, self.threads, self.stacks.into_all())
     }
 
     /// What the tables of threads and stacks take in memory, about. They grow with every thread and stack that is new.

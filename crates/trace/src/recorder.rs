@@ -37,6 +37,9 @@ const FRAMES_ROUND: Duration = Duration::from_millis(1);
 /// How full a ring may be then: a few faults.
 const FRAMES_WAKEUP_BYTES: u32 = 1 << 10;
 
+/// Names of a file that are told with its pages.
+const NAMES_MAX: usize = 2;
+
 /// What to record in addition to every fault's time, cost and place.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOptions {
@@ -208,7 +211,6 @@ impl Recorder {
             }
             Scope::Processes(_) | Scope::System => (<&[OsString]>::default(), None),
         };
-        let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
         // Each thread takes some open files for each CPU.
         open_files::allow_many();
         let moment = Moment::now();
@@ -216,15 +218,22 @@ impl Recorder {
         // It opens file systems, which may take a while: nobody waits for that yet.
         let page_cache = options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns));
         let observing = Observing::begin(scope, waiting)?;
-        let (stream, children) = match scope {
-            Scope::Processes(pids) => Stream::attach_while_forking(pids, &probe)?,
-            Scope::Command(_) | Scope::System => {
-                (Stream::attach_to(&observing.target(), &probe)?, Vec::new())
-            }
-        };
         let mut pairing = Pairing::new(0);
         (pairing.filters, pairing.probe_cost_ns) = (options.filters.clone(), cost.inside_ns);
-        let unread_maps = observing.seed(&children, &mut pairing);
+        let mut unread_maps = Vec::new();
+        let stream = match scope {
+            Scope::Command(_) => Stream::attach_to(&observing.target(), &probe)?,
+            Scope::Processes(pids) => {
+                let (stream, children) = Stream::attach_while_forking(pids, &probe)?;
+                unread_maps = observing.seed(&children, &mut pairing);
+                stream
+            }
+            Scope::System => {
+                Stream::attach_to_system(&probe, || unread_maps = observing.seed(&[], &mut pairing))?
+            }
+        };
+        // Until now, with nothing to be saved, they end this process, even where it waits for a look at another's memory.
+        let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
         pairing.origin_ns = origin_ns;
@@ -345,12 +354,15 @@ impl Recorder {
             self.pairing.forget_gone();
         }
         facts.survivors = self.pairing.spaces().processes() as u64;
-        let (objects, threads, stacks) = self.pairing.into_tables();
+        let (objects, threads, stacks) = self.pairing.into_tables(&mut facts);
         facts.page_cache = self.page_cache.map(|watch| {
-            let named = |object: &Object| Some((object.inode?, object.path.clone()));
-            // Of several names the first.
-            let mut paths: HashMap<_, _> = objects.iter().rev().filter_map(named).collect();
-            watch.into_facts(|inode| paths.remove(&inode))
+            let mut paths: HashMap<_, Vec<&str>> = HashMap::new();
+            for object in &objects {
+                object.inode.into_iter().for_each(|inode| paths.entry(inode).or_default().push(&object.path));
+            }
+            // Several are links, or files that the kernel does not tell apart here.
+            watch
+                .into_facts(|inode| paths.get(&inode).map(|all| all[..all.len().min(NAMES_MAX)].join(" or ")))
         });
         Recorded { facts, how_ended, left_running, objects, threads, stacks, failure, signals }
     }

@@ -13,7 +13,7 @@ use prepage_sys::pagemap::PageMap;
 use prepage_sys::proc_file;
 use prepage_sys::processes::{living_thread, threads_of};
 
-use crate::build_id::{build_id_of, file_of};
+use crate::build_id::look_at_files;
 use crate::event::{Event, EventKind, Mapped};
 pub use mappings::{Mapping, Mappings};
 use touched::TouchedPages;
@@ -199,16 +199,11 @@ impl AddressSpaces {
         &self.objects
     }
 
-    /// The same, at the end, with the sizes of files and the build-ids of those that ran.
-    pub fn into_objects(mut self) -> Vec<Object> {
-        for (at, object) in self.objects.iter_mut().enumerate() {
-            let Some((file, size_bytes)) = file_of(object) else { continue };
-            object.size_bytes = Some(size_bytes);
-            if self.executable.contains(&ObjectId(at as u32)) {
-                object.build_id = build_id_of(&file);
-            }
-        }
-        self.objects
+    /// The same, at the end, with the sizes of files and the build-ids of those that ran; and how many files were not looked at for these, because
+    /// their file systems do not answer.
+    pub fn into_objects(mut self) -> (Vec<Object>, u64) {
+        let unanswered = look_at_files(&mut self.objects, self.executable);
+        (self.objects, unanswered)
     }
 
     /// How many mappings are of files that are no longer kept apart, because there were too many.

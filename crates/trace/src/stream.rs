@@ -52,6 +52,8 @@ struct CpuRing {
     source: Source,
     owner: PerfEvent,
     observed: Observed,
+    /// The last event that was read from the ring.
+    last: Option<Event>,
     /// The owner's thread ended: it is always "ready" now.
     silent: bool,
 }
@@ -209,7 +211,8 @@ impl Stream {
     /// Moves all records from the rings to `pending` and sorts it.
     fn collect(&mut self) {
         let Self { rings, decoder, pending, uncounted, own_pid, .. } = self;
-        for CpuRing { ring, .. } in rings {
+        for CpuRing { ring, last, .. } in rings {
+            let first = pending.len();
             ring.drain(|bytes| {
                 let Ok(record) = Record::decode(bytes) else {
                     uncounted.malformed += 1;
@@ -235,12 +238,14 @@ impl Stream {
                 let event = Event { time_ns, pid, tid, kind };
                 // A thread that was started while its process was attached to may be observed twice: by the events it
                 // inherited and by its own. The kernel fills one sample for all (see `Sample::id`).
-                if pending.last() != Some(&event) {
+                let before = pending[first..].last().or(last.as_ref());
+                if before != Some(&event) {
                     pending.push(event);
                 } else if let EventKind::FaultEnd { disk, .. } = event.kind {
                     *(if disk { &mut uncounted.twice.1 } else { &mut uncounted.twice.0 }) += 1;
                 }
             });
+            *last = pending[first..].last().cloned().or(last.take());
         }
         // A stable sort that finds the rings' sorted runs and merges them.
         pending.sort_by_key(|event| event.time_ns);

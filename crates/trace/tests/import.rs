@@ -158,6 +158,11 @@ fn faults_that_perf_was_told_to_leave_out_are_missing() {
     let alone = [&["-i"][..], &ALL].concat();
     let Some(path) = record(dir.path(), &alone, &["sh", "-c", "ls / | cat"]) else { return };
     assert_eq!(import(&path).unwrap().1.facts.missing(), [Missing::Descendants]);
+    let pid = std::process::id().to_string();
+    let of_running = [&alone[..], &["-p", &pid]].concat();
+    let path = record(dir.path(), &of_running, &["sleep", "0.2"]).unwrap();
+    let facts = import(&path).unwrap().1.facts;
+    assert!(facts.missing().contains(&Missing::Descendants) && facts.is_of_running(), "{facts:?}");
 }
 
 /// Nothing in the file but the command line says so.
@@ -235,6 +240,9 @@ fn what_was_lost_is_counted_once() {
     let facts = import(&path).unwrap().1.facts;
     // Whose end was lost need not have run on.
     assert_eq!((facts.lost, facts.survivors), (8, 0));
+    // The second is known of what the kernel's notes tell.
+    assert_eq!(facts.lost_by_second.iter().map(|(_, records)| records).sum::<u64>(), 7);
+    assert!(facts.lost_by_second.iter().all(|(second, _)| *second <= facts.duration_ns / 1_000_000_000));
 }
 
 /// The first of its threads to end takes nothing from the others.
@@ -304,8 +312,33 @@ fn what_ran_before_may_run_on() {
     let all = [&["-a"][..], &ALL].concat();
     let Some(path) = record(dir.path(), &all, &command) else { return };
     let (faults, imported) = import(&path).unwrap();
-    assert!(!faults.is_empty());
+    assert!(!faults.is_empty() && imported.facts.is_of_running());
     assert_eq!(imported.facts.survivors, 0, "{:?}", imported.facts.missing());
+    assert!(!imported.facts.missing().contains(&Missing::Descendants), "{:?}", imported.facts.missing());
+}
+
+/// perf in a container that records the machine gets no numbers of the processes outside.
+#[test]
+fn faults_outside_the_container_of_perf_are_counted() {
+    if !has(Need::Tool("perf".into())) || !has(Need::Root) || !has(Need::Mounts) || !support::may_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let mut outside = Command::new("sh").args(["-c", "while :; do ls / >/dev/null; done"]).spawn().unwrap();
+    let container = ["--pid", "--fork", "--mount-proc", "perf", "record", "-q", "-a", "-o"];
+    let recorded =
+        Command::new("unshare").args(container).arg(&path).args(ALL).args(["--", "sleep", "0.5"]).status();
+    outside.kill().unwrap();
+    outside.wait().unwrap();
+    assert!(recorded.unwrap().success());
+    let (faults, Trace { facts, .. }) = import(&path).unwrap();
+    let begun = samples(&path, "page-faults") as u64;
+    assert!(
+        facts.outside_faults > 1000
+            && facts.missing().contains(&Missing::Outside { faults: facts.outside_faults })
+    );
+    assert_eq!(faults.len() as u64 + facts.outside_faults, begun);
 }
 
 #[test]

@@ -7,16 +7,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use prepage_core::{Fault, FaultClass, PAGE_SIZE};
-use prepage_testing::{Need, has, passes_as_child};
-use prepage_trace::{RecordOptions, Recorded, Scope};
+use prepage_sys::sync::Anyway;
+use prepage_testing::{Hung, Need, has, passes_as_child, unless_refused};
+use prepage_trace::{RecordOptions, Recorded, Recorder, Scope};
 
 mod support;
 
-use support::record_for_a_while;
+use support::{FAULTS, MACHINE, is_recording_refused, record_for_a_while};
 
 /// Forks children, which fault for some 50 ms, and says so once the first have ended.
 const FORKS: &str = "
@@ -149,6 +151,98 @@ fn a_process_whose_first_thread_has_ended_is_recorded_with_its_files() {
         let of_data = |fault: &&Fault| path(fault) == data.to_str();
         let of_data: Vec<&Fault> = faults.iter().filter(of_it).filter(of_data).collect();
         assert!(of_data.iter().any(|fault| fault.class == FaultClass::Cached), "{facts:?}");
+    }
+}
+
+/// Processes with so many mappings that it takes a while to read them; one of them faults for ever. They end with it.
+const MANY_MAPPINGS: &str = "
+import mmap, os
+private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+def mapped(at):
+    # Neighbours with the same permission would be one mapping.
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if at % 2 else 0)
+    return mmap.mmap(-1, 4096, flags=private, prot=prot)
+kept = [mapped(at) for at in range(30000)]
+ends, parent = os.pipe()
+for child in range(8):
+    if os.fork() == 0:
+        os.close(parent)
+        os.read(ends, 1)
+        os._exit(0)
+memory = mmap.mmap(-1, 16 << 20, flags=private)
+data = bytes(len(memory))
+print(flush=True)
+while True:
+    memory[:] = data
+    memory.madvise(mmap.MADV_DONTNEED)
+";
+
+#[test]
+fn nothing_is_lost_while_the_processes_of_a_busy_machine_are_looked_at() {
+    if !has(Need::Root) || !has(Need::Tool("python3".into())) {
+        return;
+    }
+    let python = Command::new("python3").args(["-c", MANY_MAPPINGS]).stdout(Stdio::piped()).spawn();
+    let mut python = Killed(python.expect("started"));
+    python.0.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
+    let _machine = MACHINE.lock().anyway();
+    let started = Recorder::start(&Scope::System, &RecordOptions::default());
+    drop(python);
+    let Some(recorder) = unless_refused(started, FAULTS, is_recording_refused) else { return };
+    assert_eq!(recorder.finish().facts.lost, 0);
+}
+
+/// Set for the copy of this program that may mount: a directory with a file system of its own.
+const OVER: &str = "PREPAGE_TEST_OVER";
+
+#[test]
+fn a_file_system_that_does_not_answer_keeps_no_trace_from_being_saved() {
+    if let Some(point) = std::env::var_os(OVER) {
+        return record_below(point.as_ref());
+    }
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let script = format!(r#"set -e; mount -t tmpfs none "$1"; export {OVER}="$1"; shift; exec "$@""#);
+    let path = dir.path().to_str().expect("plain");
+    passes_as_child(&["unshare", "--mount", "sh", "-c", &script, "sh", path]);
+}
+
+fn record_below(point: &Path) {
+    let program = point.join("sleep");
+    fs::copy("/bin/sleep", &program).expect("copied");
+    let sleeper = Killed(Command::new(&program).arg("60").spawn().expect("started"));
+    let pid = sleeper.0.id();
+    let has_begun = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs").contains("libc");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !has_begun() && Instant::now() < deadline {
+        sleep(Duration::from_millis(5));
+    }
+    let (begins, begun) = channel();
+    let (hangs, hung) = channel();
+    let (ends, ended) = channel();
+    std::thread::spawn(move || {
+        let started = Recorder::start(&Scope::Processes(vec![pid]), &RecordOptions::default());
+        let recorder = unless_refused(started, FAULTS, is_recording_refused);
+        begins.send(recorder.is_some()).expect("it waits");
+        let Some(recorder) = recorder else { return };
+        hung.recv().expect("a word");
+        let Recorded { facts, objects, .. } = recorder.finish();
+        let _ = ends.send((facts, objects));
+    });
+    if !begun.recv().expect("a word") {
+        return;
+    }
+    // Over the one that has the program: its name leads there.
+    let mounted = Hung::mount(point);
+    hangs.send(()).expect("it waits");
+    let saved = ended.recv_timeout(Duration::from_secs(20));
+    drop(mounted);
+    let (facts, objects) = saved.expect("an end");
+    assert_eq!(facts.unanswered_files, 1, "{:?}", facts.missing());
+    for object in objects.iter().filter(|object| object.is_file()) {
+        assert_eq!(object.size_bytes.is_none(), program.to_str() == Some(&object.path), "{object:?}");
     }
 }
 

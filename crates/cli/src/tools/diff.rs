@@ -31,7 +31,8 @@ pub struct Args {
     /// What the threshold applies to: total (ms waited for faults), disk-total (ms waited for the disk), count, disk (faults)
     #[arg(long, value_name = "WHAT", default_value = "total")]
     of: Measure,
-    /// Compare even if one trace lacks faults that the other may have, or its costs hold what recording added
+    /// Compare even if one trace lacks faults that the other may have, its costs hold what recording added, or running programs were
+    /// recorded for different times
     #[arg(long)]
     allow_incomplete: bool,
     /// Rows of the table of files
@@ -54,6 +55,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             diff.subjects.each_ref().map(|subject| subject.as_deref().unwrap_or("it is not known of what"));
         say!("prepage: the traces are not of the same: before: {before}; after: {after}");
     }
+    if !diff.is_of_equal_time {
+        let [before, after] = diff.durations_ns.map(|ns| ns as f64 / 1e9);
+        say!("prepage: recorded {before:.1} s and {after:.1} s: counts and sums are of different times");
+    }
     for (path, gaps) in [&args.before, &args.after].into_iter().zip(&diff.missing) {
         crate::missing::tell(gaps, path);
     }
@@ -71,6 +76,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         });
     }
     if args.threshold.is_some() {
+        if !diff.is_of_equal_time && !args.allow_incomplete {
+            bail!(Remedied::new(
+                "the threshold cannot be checked: the traces are of different times",
+                "record --duration with the same time for both, or --allow-incomplete"
+            ));
+        }
         [(&args.before, &before), (&args.after, &after)].into_iter().try_for_each(check_filter)?;
     }
     let worse = match (args.threshold, diff.percent(args.of)) {

@@ -15,6 +15,7 @@ use prepage_core::{ExactFacts, Object, Tally, TraceFacts};
 use prepage_display::number::{known, ms};
 use prepage_observe::Exact;
 use prepage_profiles::program;
+use prepage_report::by::name_of_files;
 use prepage_report::{UNKNOWN, page_cache};
 use prepage_trace::parquet::{Notice, Recording, record};
 use prepage_trace::{Filters, NotARange, RecordOptions, Scope, Summary};
@@ -303,20 +304,22 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
     Ok(())
 }
 
-/// The files that cost most. Files of one path, as deleted ones may be, are one.
+/// The files that cost most. Files of one path, as deleted ones and those of containers may be, are one row.
 fn files(summary: &Summary, objects: &[Object]) -> Option<Table> {
-    let mut files: BTreeMap<&str, Tally> = BTreeMap::new();
+    let mut files: BTreeMap<&str, (usize, Tally)> = BTreeMap::new();
     for (id, tally) in summary.objects() {
         let path = id.map_or(UNKNOWN, |id| &objects[id.0 as usize].path);
-        files.entry(path).or_default().merge(&tally);
+        let (of_path, sum) = files.entry(path).or_default();
+        *of_path += 1;
+        sum.merge(&tally);
     }
-    let mut files: Vec<(&str, Tally)> = files.into_iter().collect();
-    files.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.cost_ns, tally.count)));
+    let mut files: Vec<(&str, (usize, Tally))> = files.into_iter().collect();
+    files.sort_by_key(|(_, (_, tally))| std::cmp::Reverse((tally.cost_ns, tally.count)));
     let mut table = table(&["file", "faults", "disk", "total ms"], &[1, 2, 3]);
-    for (path, tally) in files.iter().take(TOP_FILES) {
+    for (path, (of_path, tally)) in files.iter().take(TOP_FILES) {
         let cost = known(tally.is_timed().then_some(tally.cost_ns), ms);
         let figures = [tally.count.to_string(), tally.disk.to_string(), cost];
-        table.add_row([vec![path.to_string()], figures.to_vec()].concat());
+        table.add_row([vec![name_of_files(path, *of_path)], figures.to_vec()].concat());
     }
     table.left_out = files.len().saturating_sub(TOP_FILES);
     (!files.is_empty()).then_some(table)

@@ -16,7 +16,7 @@ use prepage_core::profile::extent::union;
 use prepage_core::profile::file::{self as profile_file, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_core::profile::worth::worthwhile;
 use prepage_core::profile::{Extent, Fingerprint, Profile, ProfiledFile};
-use prepage_core::{DeviceFigures, PageRange};
+use prepage_core::{DeviceFigures, PageRange, TraceFacts};
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device as DeviceUnder;
 use prepage_simulate::input::TextOptions;
@@ -382,7 +382,12 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
                     add(file.path, file.extents);
                 }
             }
-            None => inputs.push(read(path).with_context(context)?),
+            None => {
+                let learned = read(path).with_context(context)?;
+                let gaps = learned.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
+                crate::missing::tell(&gaps, path);
+                inputs.push(learned);
+            }
         }
     }
     prepage_simulate::input::learn(&inputs)?.into_iter().for_each(|(path, extents)| add(path, extents));

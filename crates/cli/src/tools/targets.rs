@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use prepage_profiles::{Stores, chain};
-use prepage_residency::{ByteRange, Passed, Spot, Walk};
+use prepage_residency::{Passed, Spot, Walk};
 use serde_json::{Value, json};
 
 use crate::output::shown;
@@ -13,21 +13,12 @@ use crate::profile;
 /// Which files, and which of their pages.
 #[derive(Debug, clap::Args)]
 pub struct Targets {
-    /// Files, FILE:RANGE, or directories with all regular files below them
+    /// Files, or directories with all regular files below them; with :RANGE behind the name only these bytes of each file: FROM-TO,
+    /// FROM- or -TO, as in /usr/lib:4k-100M
     #[arg(value_name = "PATH", required_unless_present = "profile")]
     paths: Vec<PathBuf>,
-    /// Only these bytes of each file: FROM-TO, FROM- or -TO, as in 4k-100M
-    #[arg(
-        short,
-        long,
-        value_name = "RANGE",
-        default_value = "0-",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    range: ByteRange,
     /// The pages that a learned program needs: a name of `prepage profile list`
-    #[arg(short, long, value_name = "PROFILE", conflicts_with = "range", value_parser = profile::name())]
+    #[arg(short, long, value_name = "PROFILE", value_parser = profile::name())]
     profile: Vec<String>,
     /// Stay on the file system of each PATH
     #[arg(short = 'x', long)]
@@ -45,7 +36,7 @@ pub struct TargetFiles {
 impl Targets {
     /// Looks for the files.
     pub fn find(&self) -> Result<TargetFiles> {
-        let mut walk = Walk::new(self.range, self.one_file_system);
+        let mut walk = Walk::new(self.one_file_system);
         self.paths.iter().for_each(|path| walk.add(path));
         if !self.profile.is_empty() {
             let stores = Stores::of_user()?;

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 use crate::support::control_group::ControlGroup;
 use crate::support::{Sandbox, evict, is_root, text, wait_for};
 use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{
+    Fault, FaultClass, Object, ObjectId, PAGE_SIZE, PageIndex, PageRange, Thread, ThreadIndex, Trace,
+};
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Hung, Need, has};
+use prepage_trace::parquet::write_trace;
 use prepage_vm::{Pool, Vm, VmOptions};
 
 /// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
@@ -331,10 +334,34 @@ fn a_prefetch_leaves_tasks_to_its_program() {
 fn where_no_thread_can_be_made_files_are_read_and_processes_asked_by_one() {
     let sandbox = Sandbox::new();
     let data = data_file(&sandbox, "data");
+    // Of two parts, which two threads would read.
+    let fault = |at| Fault {
+        object: Some(ObjectId(0)),
+        page: Some(PageIndex(at % 50)),
+        ..Fault::new(at, ThreadIndex(0), at, FaultClass::Cached)
+    };
+    let trace = Trace {
+        objects: vec![Object::new("/f", Some((1, 1)))],
+        threads: vec![Thread { pid: 7, tid: 7, comm: "t".into() }],
+        faults: (0..300_000).map(fault).collect(),
+        ..Trace::default()
+    };
+    let path = sandbox.path().join("trace");
+    write_trace(&path, &trace).unwrap();
+    let trace = path.to_str().unwrap();
+    let exported = format!("{trace}.folded");
     let Some(group) = ControlGroup::of_tasks(1) else { return };
     let vm = Vm::new(VmOptions::default().pool(&Pool::new(64 << 20).unwrap())).unwrap();
     let pid = std::process::id().to_string();
-    for words in [&["warm", data.to_str().unwrap()][..], &["vm", "top", "--once", "--pid", &pid]] {
+    let data = data.to_str().unwrap();
+    for words in [
+        &["warm", data][..],
+        &["vm", "top", "--once", "--pid", &pid],
+        &["report", trace],
+        &["export", "-f", "folded", "-o", &exported, trace],
+        &["diff", trace, trace],
+        &["simulate", "--memory", "1-5", trace],
+    ] {
         let mut command = group.command(&sandbox);
         let output = command.arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));

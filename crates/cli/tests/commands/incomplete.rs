@@ -62,6 +62,11 @@ fn says_what_it_lacks(dir: &Path, incomplete: &str, what: &str, gap: &str) {
     }
     let (out, _) = said(&["simulate", incomplete]);
     assert!(out.contains(gap) && !out.contains("nothing lost"), "{out}");
+    let (out, _) = said(&["simulate", "--json", incomplete]);
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(json["missing"][0]["what"], what, "{}", json["missing"]);
+    let (_, warned) = said(&["simulate", "-p", "predicted", "--train", incomplete, incomplete]);
+    assert!(warned.contains(&format!("is incomplete: {gap}")), "{warned}");
     said(&["simulate", "--html", "simulate.html", incomplete]);
     assert!(page("simulate.html").contains(gap));
 
@@ -185,4 +190,45 @@ fn a_threshold_of_what_is_not_known_of_either_trace() {
         let (code, _, said) = diff(&["--threshold", threshold]);
         assert!(code == Some(2) && said.contains("invalid value"), "{said}");
     }
+}
+
+/// Of running programs there are as many faults as there is time.
+#[test]
+fn recordings_of_running_programs_for_different_times() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, seconds: u64, facts: TraceFacts| {
+        let facts = TraceFacts { duration_ns: seconds * 1_000_000_000, ..facts };
+        write_trace(&dir.path().join(name), &trace(100 * seconds, facts)).expect("written");
+    };
+    let system = || TraceFacts { system_wide: true, ..TraceFacts::default() };
+    write("long", 60, system());
+    write("short", 10, system());
+    write("as-long", 62, system());
+    let diff = |arguments: &[&str]| tools(dir.path(), &[&["diff", "--of", "count"], arguments].concat());
+    let told = "recorded 60.0 s and 10.0 s";
+    let plain = diff(&["long", "short"]);
+    assert!(plain.status.success() && text(&plain.stderr).contains(told), "{}", text(&plain.stderr));
+    let refused = diff(&["--threshold", "10", "long", "short"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(text(&refused.stderr).contains("try: ") && refused.stdout.is_empty());
+    let compared = diff(&["--threshold", "10", "--allow-incomplete", "--json", "long", "short"]);
+    let json: serde_json::Value = serde_json::from_slice(&compared.stdout).expect("JSON");
+    assert_eq!((compared.status.code(), &json["comparable"]), (Some(0), &false.into()));
+    assert_eq!(json["duration_ms"], serde_json::json!({ "before": 60_000.0, "after": 10_000.0 }));
+    let equal = diff(&["--threshold", "10", "long", "as-long"]);
+    assert!(equal.status.success() && !text(&equal.stderr).contains("recorded"), "{}", text(&equal.stderr));
+    // How long a command takes is a result.
+    write("slow", 60, TraceFacts::default());
+    write("fast", 10, TraceFacts::default());
+    assert!(diff(&["--threshold", "10", "slow", "fast"]).status.success());
+}
+
+#[test]
+fn an_import_of_what_ran_already_is_no_run_from_its_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let imported = Some(ImportFacts { of_running: true, ..ImportFacts::default() });
+    write_trace(&dir.path().join("t"), &trace(1000, TraceFacts { imported, ..TraceFacts::default() }))
+        .expect("written");
+    let said = text(&tools(dir.path(), &["simulate", "t"]).stdout);
+    assert!(said.contains("pages touched before the recording are missing"), "{said}");
 }

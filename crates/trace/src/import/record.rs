@@ -19,6 +19,8 @@ pub(super) enum Taken {
         kind: EventKind,
     },
     Sample(Sample),
+    /// A sample of a process outside the PID namespace that perf ran in, where it has no number.
+    Outside,
     /// `by_event`: what perf counted at the end, for each event.
     Lost {
         records: u64,
@@ -34,6 +36,8 @@ pub(super) fn take(
     build_ids: &mut HashMap<String, BuildId>,
 ) -> Option<Taken> {
     match record {
+        // Until its end, and after. The idle task, which is called so too, never faults.
+        EventRecord::Sample(SampleRecord { pid: Some(0 | -1), .. }) => Some(Taken::Outside),
         EventRecord::Sample(sample) => owned(sample).map(Taken::Sample),
         EventRecord::Comm(comm) => name(comm),
         EventRecord::Fork(fork) => {

@@ -165,7 +165,9 @@ impl TraceFile {
             }
         };
         let values: Result<Vec<A>, ParquetError> = thread::scope(|scope| {
-            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            // As many as this user may start.
+            let begin = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..workers).map_while(begin).collect();
             let mut values = vec![work()];
             values.extend(others.into_iter().map(|other| match other.join() {
                 Ok(value) => value,

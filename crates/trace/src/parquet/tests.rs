@@ -16,6 +16,7 @@ use crate::tables::Tables;
 
 fn trace(faults: u64) -> Trace {
     let facts = TraceFacts {
+        unanswered_files: 6,
         command: vec!["gcc".into(), "a \"b\"\n".into()],
         kernel: "6.18.0".into(),
         started_unix_ns: 1_700_000_000_000_000_000,
@@ -58,6 +59,7 @@ fn trace(faults: u64) -> Trace {
             }],
         }),
         imported: Some(ImportFacts {
+            of_running: true,
             tool: "perf 6.1".into(),
             file: "perf.data".into(),
             events: vec!["page-faults".into()],

@@ -47,7 +47,23 @@ impl Stream {
     /// # Errors
     /// As [`Stream::attach`].
     pub fn attach_to(target: &Target, probe: &Probe) -> Result<Self, PerfError> {
+        if *target == Target::System {
+            return Self::attach_to_system(probe, || ());
+        }
         let (mut stream, _) = Self::open(target, probe, true)?;
+        stream.index_tracepoints()?;
+        Ok(stream)
+    }
+
+    /// Observes every process of the machine: first their mappings, names, forks and exits alone, which leave room in the rings however long
+    /// `meanwhile` takes, then all else.
+    ///
+    /// # Errors
+    /// As [`Stream::attach`].
+    pub(crate) fn attach_to_system(probe: &Probe, meanwhile: impl FnOnce()) -> Result<Self, PerfError> {
+        let (mut stream, opened) = Self::open(&Target::System, probe, true)?;
+        meanwhile();
+        stream.open_others(&opened, Observed::System, false)?;
         stream.index_tracepoints()?;
         Ok(stream)
     }
@@ -65,11 +81,15 @@ impl Stream {
         Ok((stream, children))
     }
 
+    /// Opens the rings; of processes also all else, of the machine no more than what owns the rings.
     fn open(target: &Target, probe: &Probe, may_be_gone: bool) -> Result<(Self, Opened), PerfError> {
         let cpus = online_cpus()
             .map_err(|source| PerfError::Proc { path: "/sys/devices/system/cpu/online".into(), source })?;
         let tracepoints = PageCacheTracepoint::of(probe.page_cache)?;
-        let sources = sources(probe, &tracepoints);
+        let mut sources = sources(probe, &tracepoints);
+        if *target == Target::System && sources[0] != Source::Dummy {
+            sources.insert(0, Source::Dummy);
+        }
         let mut setup = Setup {
             tracking: true,
             switches: probe.switches,
@@ -97,14 +117,11 @@ impl Stream {
             watched_cpus: WatchedCpus::default(),
         };
         let mut opened = Opened { setup, sources, tids: HashSet::new() };
-        match target {
-            Target::System => stream.open_others(&opened, first, false)?,
-            Target::Processes(pids) => {
-                for (nth, &pid) in pids.iter().enumerate() {
-                    match stream.open_threads(&mut opened, pid) {
-                        Err(error) if may_be_gone && nth > 0 && is_gone(&error) => {}
-                        result => result?,
-                    }
+        if let Target::Processes(pids) = target {
+            for (nth, &pid) in pids.iter().enumerate() {
+                match stream.open_threads(&mut opened, pid) {
+                    Err(error) if may_be_gone && nth > 0 && is_gone(&error) => {}
+                    result => result?,
                 }
             }
         }
@@ -282,7 +299,7 @@ fn open_rings(
         let open = |&cpu| {
             let owner = PerfEvent::open(setup, observed, cpu)?;
             let ring = Ring::map(&owner, bytes).map_err(|source| PerfError::Ring { bytes, source })?;
-            Ok(CpuRing { cpu, ring, source: setup.source, owner, observed, silent: false })
+            Ok(CpuRing { cpu, ring, source: setup.source, owner, observed, last: None, silent: false })
         };
         match cpus.iter().map(open).collect() {
             Err(PerfError::Ring { .. }) if bytes > RING_BYTES_MIN => bytes /= 2,
@@ -290,3 +307,6 @@ fn open_rings(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

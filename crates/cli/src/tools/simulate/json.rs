@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use prepage_core::TraceFacts;
+use prepage_report::json::missing;
 use prepage_simulate::input::Unseen;
 use prepage_simulate::memory::MemoryFaults;
 use prepage_simulate::outcome::ObjectOutcome;
@@ -20,6 +21,8 @@ struct Report {
     /// Of the recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<TraceFacts>,
+    /// What the recording lacks.
+    missing: Value,
     runs: u32,
     touches: u64,
     touched_pages: u64,
@@ -48,6 +51,7 @@ pub fn print(args: &Args, input: &Input, rows: &[Row<'_>], memory: Option<&Memor
     let report = Report {
         schema_version: 2,
         facts: input.facts.clone(),
+        missing: missing(&input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default()),
         runs: args.runs,
         unseen_pages: match input.unseen {
             Unseen::Nothing => Some(0),

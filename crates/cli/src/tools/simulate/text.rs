@@ -60,7 +60,7 @@ pub fn facts(args: &Args, input: &Input, rows: &[Row<'_>]) -> String {
     };
     let gaps = input.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
     let lacking: String = gaps.iter().map(|gap| format!("\nincomplete: {gap}")).collect();
-    let of_running = input.facts.as_ref().is_some_and(|facts| !facts.pids.is_empty() || facts.system_wide);
+    let of_running = input.facts.as_ref().is_some_and(TraceFacts::is_of_running);
     let unseen = match input.unseen {
         Unseen::Nothing => String::new(),
         Unseen::AtMost(pages) => {
