@@ -40,12 +40,22 @@ impl Private {
 }
 
 /// What of `profile` says nothing about its user: files that everybody may read, names outside of home directories, and
-/// nothing of what prefetching was worth on this machine's devices.
+/// nothing of when it was started and what prefetching was worth then.
 ///
 /// # Errors
 /// If others must not know of the program.
 pub fn public(profile: Profile) -> Result<Profile, Private> {
     public_besides(profile, &homes())
+}
+
+/// The same of a profile that leaves this machine: whether starts are to be observed is for those to find out who make them.
+///
+/// # Errors
+/// As [`public`].
+pub fn for_elsewhere(profile: Profile) -> Result<Profile, Private> {
+    let mut profile = public(profile)?;
+    (profile.history.due, profile.history.rest) = (0, 0);
+    Ok(profile)
 }
 
 fn public_besides(mut profile: Profile, homes: &[String]) -> Result<Profile, Private> {
@@ -70,7 +80,6 @@ fn public_besides(mut profile: Profile, homes: &[String]) -> Result<Profile, Pri
     profile.lookups.retain(|name| is_known_to_all(&name.path));
     profile.files.retain(|file| is_known_to_all(&file.path) && allows(Path::new(&file.path), 0o004));
     profile.starts.clear();
-    (profile.history.due, profile.history.rest) = (0, 0);
     Ok(profile)
 }
 

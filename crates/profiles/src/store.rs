@@ -34,7 +34,7 @@ use crate::at_hand::{at_hand, is_absent};
 use crate::bytes::Bytes;
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
-use crate::public::public;
+use crate::public::{for_elsewhere, public};
 use crate::room::{
     BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like, make_room,
     mark, mark_as_used,
@@ -303,9 +303,12 @@ impl Stores {
             after.sources.push(source(self.directory(layer)?, key, known));
         }
         let mode = if layer == Layer::User { 0o600 } else { 0o644 };
-        if layer != Layer::User {
-            after = public(after).map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
-        }
+        let for_readers = match layer {
+            Layer::User => Ok(after),
+            Layer::Machine => public(after),
+            Layer::Vendor => for_elsewhere(after),
+        };
+        let after = for_readers.map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
         let name = key.file_name();
         if Some(&after) == unchanged.as_ref() {
             // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other.
