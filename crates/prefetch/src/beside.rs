@@ -90,7 +90,7 @@ impl Beside<'_> {
         let amounts = engine.amounts();
         let begin = |engine: &mut Engine| match choice.turn {
             Turn::Prefetch => {
-                engine.keep_within(Budget::of(&groups));
+                engine.keep_within(Budget::of_left(&groups, *tasks));
                 engine.start();
             }
             // Where the start is observed, what was seen is told as well.
