@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::Builder;
 
-use prepage_profiles::Stores;
+use prepage_profiles::{ProgramKey, Stores};
 use prepage_sys::signals::Masked;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::io::Errno;
@@ -17,9 +17,9 @@ use crate::config::Config;
 /// A system call and its path.
 const STACK_BYTES: usize = 16 << 10;
 
-/// Looks up the configuration and the layers of `stores` as far as the kernel would have to ask a file system, each in a thread that
-/// nobody waits for. Returns whether the kernel knows that there is no configuration.
-pub(crate) fn look_up(stores: Option<&Stores>) -> bool {
+/// Looks up the configuration and the profiles of `key`, where it is known, in the layers of `stores`, as far as the kernel would have to ask a file
+/// system, each in a thread that nobody waits for. Returns whether the kernel knows that there is no configuration.
+pub(crate) fn look_up(stores: Option<&Stores>, key: Option<&ProgramKey>) -> bool {
     let is_there = |path: PathBuf| {
         let error = error_from_memory(&path);
         // Before Linux 5.12 nothing is asked for ahead.
@@ -28,9 +28,11 @@ pub(crate) fn look_up(stores: Option<&Stores>) -> bool {
         }
         !is_nothing(error)
     };
-    // The user's layer first: it lies deepest, and is waited for longest. A name in it, so that the same thread reads the directory's block, too.
+    // The user's layer first: it lies deepest, and is waited for longest. A name in it, so that the same thread reads the directory's block, too:
+    // of a large directory each name may be in another.
+    let name = key.map_or("lock".into(), ProgramKey::file_name);
     let layers = stores.into_iter().flat_map(Stores::directories);
-    layers.for_each(|(_, directory)| _ = is_there(directory.join("lock")));
+    layers.for_each(|(_, directory)| _ = is_there(directory.join(&name)));
     let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
     configured == 0
 }

@@ -28,8 +28,7 @@ use crate::calibrate::cache::Cache;
 use crate::choose::Choice;
 use crate::dense::DenseReads;
 use crate::engine::{Engine, Prefetched, Residency};
-use crate::first_start::FirstStart;
-use crate::guess::{Guess, Guessing};
+use crate::guess::Guessing;
 use crate::launch::{FEW_TASKS, LaunchOptions, Word, released_unless};
 use crate::memory::{Budget, Tasks};
 use crate::persist::{Persisting, Shown};
@@ -91,7 +90,7 @@ impl Beside<'_> {
         let amounts = engine.amounts();
         let begin = |engine: &mut Engine| match choice.turn {
             Turn::Prefetch => {
-                engine.keep_within(Budget::of(&groups));
+                engine.keep_within(Budget::of_left(&groups, *tasks));
                 engine.start();
             }
             // Where the start is observed, what was seen is told as well.
@@ -199,7 +198,7 @@ impl Beside<'_> {
     /// Tells what has come of a guess when the start is over.
     fn finish_guess(&self, fetch: &mut Fetch, until: &Until) {
         fetch.take_guess();
-        if fetch.guessing.take().is_some() || fetch.guess_is_late {
+        if fetch.guessing.take().is_some_and(|guess| guess.is_under_way()) || fetch.guess_is_late {
             self.listener
                 .say("nothing prefetched: the start was over before it was known what it is likely to use");
         }
@@ -337,14 +336,12 @@ impl Beside<'_> {
 struct Fetch {
     /// Whether it is still to be guessed what the program is likely to use.
     is_to_guess: bool,
-    /// As long as it is under way.
     guessing: Option<Guessing>,
-    /// Whether it was when the program had ended.
+    /// Whether that was still under way when the program had ended.
     guess_is_late: bool,
     /// What was guessed by the executable's other roles.
     guess: Option<Profile>,
     engine: Option<Engine>,
-    maps: Option<FirstStart>,
     /// Where nothing is known of the program, what it is likely to use next is read by what it has used.
     dense: Option<DenseReads>,
     /// What was asked for in this way, once that has ended.
@@ -361,14 +358,9 @@ impl Fetch {
 
     /// Takes what was guessed, once it is there.
     fn take_guess(&mut self) {
-        let Some(guess) = self.guessing.as_ref().and_then(Guessing::take) else { return };
-        self.guessing = None;
-        match guess {
-            Guess::Roles(profile, engine) => {
-                self.end_dense();
-                (self.guess, self.engine) = (Some(profile), Some(engine));
-            }
-            Guess::Maps(maps) => self.maps = Some(maps),
+        if let Some((profile, engine)) = self.guessing.as_ref().and_then(Guessing::take) {
+            self.end_dense();
+            (self.guess, self.engine) = (Some(profile), Some(engine));
         }
     }
 
@@ -389,8 +381,8 @@ impl Fetch {
     /// Ends it. Its files are closed as soon as each of its threads is done with the read that it is at.
     fn let_go(&mut self) {
         self.take_guess();
-        self.guess_is_late |= self.guessing.take().is_some();
-        (self.maps, self.dense) = (None, None);
+        self.guess_is_late |= self.guessing.take().is_some_and(|guess| guess.is_under_way());
+        self.dense = None;
         if let Some(engine) = self.engine.take() {
             engine.cancel();
             self.outcome = engine.outcome();

@@ -15,8 +15,11 @@ use rustix::fs::Advice;
 
 use crate::resident::is_resident;
 
-/// What one call is sure to load: of the program its head, with the tables of symbols and relocations, and of a loader most.
+/// What one call is sure to load: of the program its head, with the tables of symbols and relocations.
 const BYTES: NonZeroU64 = NonZeroU64::new(128 << 10).expect("it is not 0");
+
+/// Calls for a loader: of glibc's, which takes 210 KiB, an observer reads the table at its end before the program goes.
+const LOADER_CALLS: u64 = 2;
 
 /// Where glibc's loader finds libraries.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
@@ -34,9 +37,13 @@ pub(crate) fn ask_for(program: &Path) {
 fn ask_for_at(program: &Path, depth: u32) {
     let Ok((file, _)) = open_regular(program) else { return };
     let is_there = is_resident(&file, PageIndex(0));
-    let ask = |file: &File| _ = rustix::fs::fadvise(file, 0, Some(BYTES), Advice::WillNeed);
+    let ask = |file: &File, calls: u64| {
+        for at in 0..calls {
+            let _ = rustix::fs::fadvise(file, at * BYTES.get(), Some(BYTES), Advice::WillNeed);
+        }
+    };
     if !is_there {
-        ask(&file);
+        ask(&file, 1);
     }
     let interpreters = interpreters(&file);
     if depth < SCRIPTS_DEEP {
@@ -47,9 +54,9 @@ fn ask_for_at(program: &Path, depth: u32) {
     }
     let loader = Elf::parse(&file).and_then(|elf| elf.interpreter(&file));
     let Ok(Some(loader)) = loader else { return };
-    for path in [&loader, LOADER_CACHE] {
+    for (path, calls) in [(&*loader, LOADER_CALLS), (LOADER_CACHE, 1)] {
         if let Ok((file, _)) = open_regular(Path::new(path)) {
-            ask(&file);
+            ask(&file, calls);
         }
     }
 }
@@ -74,7 +81,7 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let [source, program, loader] = ["program.c", "program", "loader"].map(|name| dir.path().join(name));
         std::fs::write(&source, "int main(void) { return 0; }").unwrap();
-        std::fs::write(&loader, vec![1; 100 << 10]).unwrap();
+        std::fs::write(&loader, vec![1; 240 << 10]).unwrap();
         let named = format!("-Wl,--dynamic-linker={}", loader.display());
         assert!(
             Command::new("cc").arg("-o").args([&program, &source]).arg(named).status().unwrap().success()

@@ -1,11 +1,10 @@
 //! The first start of a program: nothing was learned yet, but its files may have brought page maps.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
-use crate::account::{Listener, account};
+use crate::account::account;
 use crate::engine::{Engine, Prefetched, device_of};
 use crate::memory::Budget;
 use prepage_profiles::Stores;
@@ -13,34 +12,9 @@ use prepage_profiles::carried::{FoundMaps, Search};
 use prepage_profiles::sidecar::Sidecars;
 use prepage_sys::scheduling;
 
-/// A prefetch from page maps that is under way. Dropped, it is not waited for: each of its threads ends after the read it is at.
-#[derive(Debug)]
-pub struct FirstStart {
-    over: Arc<AtomicBool>,
-    _thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for FirstStart {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Prefetches what the page maps of `program` and of its libraries name, in a thread of its own, with some of so many `threads` to spare.
-pub fn begin(program: &str, stores: &Stores, threads: u32, listener: &Listener) -> FirstStart {
-    let over = Arc::new(AtomicBool::new(false));
-    let (program, stores, heard, is_over) =
-        (PathBuf::from(program), stores.clone(), listener.clone(), over.clone());
-    let prefetch = move || prefetch(&program, &stores, threads, &heard, &is_over);
-    let thread = std::thread::Builder::new().spawn(prefetch);
-    // A start without prefetch.
-    if let Err(error) = &thread {
-        listener.say(&format!("nothing prefetched: cannot start a thread: {error}"));
-    }
-    FirstStart { over, _thread: thread.ok() }
-}
-
-fn prefetch(program: &Path, stores: &Stores, threads: u32, listener: &Listener, over: &Arc<AtomicBool>) {
+/// Prefetches what the page maps of `program` and of its libraries name, with some of so many `threads` to spare, until `over` is set: each thread
+/// ends after the read it is at then. This one gives way from here on. Returns what is to be said of it.
+pub fn prefetch(program: &Path, stores: &Stores, threads: u32, over: &Arc<AtomicBool>) -> String {
     // Most libraries bring no map, and the program that starts wants the processors. Where that is refused, they share them.
     let _ = scheduling::give_way();
     let (sidecars, refused) = Sidecars::of(stores);
@@ -74,9 +48,9 @@ fn prefetch(program: &Path, stores: &Stores, threads: u32, listener: &Listener, 
             .map(|(path, why)| (path.to_string_lossy().into_owned(), prepage_profiles::chain(why))),
     );
     if all.files.is_empty() && left.is_empty() {
-        return listener.say("no page maps came with the program or its libraries: nothing prefetched");
+        return "no page maps came with the program or its libraries: nothing prefetched".into();
     }
-    listener.say(&format!("page maps: {}", account(&all.profile(program), &total, &left)));
+    format!("page maps: {}", account(&all.profile(program), &total, &left))
 }
 
 fn bring_in(found: &FoundMaps, program: &Path, over: &Arc<AtomicBool>) -> Prefetched {

@@ -227,7 +227,8 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     // All depend on the working directory.
     let look = || {
         let stores = Stores::of_user();
-        let is_unconfigured = ahead::look_up(stores.as_ref().ok());
+        let key = at_hand.as_ref().map(|found| &found.context.key);
+        let is_unconfigured = ahead::look_up(stores.as_ref().ok(), key);
         // Behind what the program waits for.
         own_pages::ask_for_rest();
         // What is no program gets its message from the exec that fails.

@@ -51,7 +51,12 @@ impl Budget {
 
     /// That of this process, whose control groups are known.
     pub fn of(memberships: &Memberships) -> Self {
-        Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), Tasks::left(memberships)) }
+        Self::of_left(memberships, Tasks::left(memberships))
+    }
+
+    /// The same, where it is known how many tasks they leave.
+    pub(crate) fn of_left(memberships: &Memberships, tasks: Tasks) -> Self {
+        Self { node: Node::of_cpu(), ..Self::with(Cgroups::of(memberships), tasks) }
     }
 
     /// The same for a prefetch that begins now, on this thread: what waited for memory before counts no more. What takes long to find out, control

@@ -1,6 +1,6 @@
 //! What the process of a command becomes: behind wrappers, and where a script is called, what runs that.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,16 @@ impl Call {
         Self::behind_wrappers(Ask::FileSystems, command.to_vec(), None, here())
     }
 
-    /// The same, where it is known that the first of `command` means `program`, an absolute path, and that this leads to `file`.
+    /// The call that the process of `command` makes in the end: the beginning of the program's file is read.
+    ///
+    /// # Errors
+    /// As [`Self::of`] and [`Self::in_the_end`].
+    pub fn in_the_end_of(command: &[OsString]) -> io::Result<Self> {
+        let call = Self::of(command)?;
+        Ok(call.in_the_end()?.unwrap_or(call))
+    }
+
+    /// The same as [`Self::of`], where it is known that the first of `command` means `program`, an absolute path, and that this leads to `file`.
     ///
     /// # Errors
     /// As [`Self::of`], of another program that this one runs.
@@ -98,14 +107,29 @@ impl Call {
 
     /// The key of this call as it stands.
     pub fn key(&self) -> ProgramKey {
-        self.placed(&|name| self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned))
+        self.placed(&|name| self.place(name))
+    }
+
+    /// The places that its role names.
+    pub fn places(&self) -> Vec<String> {
+        let places = RefCell::new(Vec::new());
+        self.placed(&|name| {
+            let place = self.place(name)?;
+            places.borrow_mut().push(place.clone());
+            Some(place)
+        });
+        places.into_inner()
+    }
+
+    fn place(&self, name: &str) -> Option<String> {
+        self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned)
     }
 
     /// The same as far as memory tells.
     pub fn key_at_hand(&self) -> Option<ProgramKey> {
         let is_told = Cell::new(true);
         let key = self.placed(&|name| match at_hand(&self.directory.join(name)) {
-            Ok(_) => self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned),
+            Ok(_) => self.place(name),
             Err(error) => {
                 is_told.set(is_told.get() && is_absent(error));
                 None

@@ -3,9 +3,12 @@
 //! Device, inode and times of a file differ from machine to machine; what it holds decides. A file that holds something
 //! else here, or that is not here, is left out, and its pages with it.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::bounds::bound;
+use prepage_core::profile::extent::union;
 use prepage_core::profile::merge::{merge, supplemented};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_sys::mounts::{Mount, mount_among, mounts};
@@ -57,6 +60,7 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
         let profile = Profile { lookups: Vec::new(), ..profile };
         return Imported { profile, left, news: false, removed: Vec::new() };
     }
+    let mut taken = HashMap::new();
     for file in files {
         if places.wait(&file.path) {
             leave(&file.path, "would be mounted by being looked at".into());
@@ -64,7 +68,17 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
         }
         let path = file.path.clone();
         match here(file) {
-            Ok(file) => profile.files.push(file),
+            Ok(file) => match taken.entry((file.path.clone(), file.fingerprint.clone())) {
+                // Two paths of one file, elsewhere.
+                Entry::Occupied(at) => {
+                    let known: &mut ProfiledFile = &mut profile.files[*at.get()];
+                    known.extents = union(&known.extents, &file.extents);
+                }
+                Entry::Vacant(at) => {
+                    at.insert(profile.files.len());
+                    profile.files.push(file);
+                }
+            },
             Err(skipped) => leave(&path, skipped.to_string()),
         }
     }
@@ -152,18 +166,12 @@ fn for_all(mut imported: Imported) -> Imported {
     imported
 }
 
-/// The file as it is on this machine.
+/// The file as it is on this machine. Where /lib is a link to /usr/lib, or the other way round, the same file has another plain path.
 fn here(mut file: ProfiledFile) -> Result<ProfiledFile, Skipped> {
-    let open = match open_if_same(&file) {
-        // Where /lib is a link to /usr/lib, or the other way round, the same file has another plain path.
-        Err(Skipped::Missing | Skipped::NotRegular) => {
-            let path = Path::new(&file.path).canonicalize().map_err(|_| Skipped::Missing)?;
-            file.path = path.to_str().ok_or(Skipped::Missing)?.into();
-            open_if_same(&file)?
-        }
-        other => other?,
-    };
-    file.identity = identity_of(&open)?;
+    if let Ok(path) = Path::new(&file.path).canonicalize() {
+        file.path = path.to_str().ok_or(Skipped::Missing)?.into();
+    }
+    file.identity = identity_of(&open_if_same(&file)?)?;
     Ok(file)
 }
 
@@ -222,11 +230,7 @@ mod tests {
         std::os::unix::fs::symlink(&root, root.join("link")).unwrap();
         let mut files: Vec<ProfiledFile> =
             ["same", "other", "gone"].iter().map(|name| elsewhere(&root.join(name), 9)).collect();
-        let linked = ProfiledFile {
-            path: format!("{}/link/same", root.display()),
-            extents: vec![],
-            ..files[0].clone()
-        };
+        let linked = ProfiledFile { path: format!("{}/link/same", root.display()), ..files[0].clone() };
         files.push(linked);
         fs::write(root.join("other"), vec![0xee; 3 * PAGE_SIZE as usize]).unwrap();
         fs::remove_file(root.join("gone")).unwrap();
@@ -250,7 +254,7 @@ mod tests {
         let fitted = fit(profile, &places);
         let paths: Vec<&str> = fitted.profile.files.iter().map(|file| file.path.as_str()).collect();
         let same = root.join("same");
-        assert!(paths.contains(&same.to_str().unwrap()), "{paths:?}");
+        assert_eq!(paths, [same.to_str().unwrap()], "by both of its paths");
         let file = &fitted.profile.files[0];
         assert_eq!(file.pages(), 3, "no page past the end");
         assert_eq!(file.identity, identity_of(&open_to_read(&same).unwrap()).unwrap());

@@ -21,10 +21,9 @@ impl ProgramKey {
     /// That of `command` (the program first): of what its process becomes ([`Call`]). The beginning of the program's file is read.
     ///
     /// # Errors
-    /// As [`Call::of`] and [`Call::in_the_end`].
+    /// As [`Call::in_the_end_of`].
     pub fn of(command: &[OsString]) -> io::Result<Self> {
-        let call = Call::of(command)?;
-        Ok(call.in_the_end()?.unwrap_or(call).key())
+        Ok(Call::in_the_end_of(command)?.key())
     }
 
     /// Whether `profile` is of this program in this role: names of files could collide.

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use prepage_core::profile::Profile;
-use prepage_core::profile::role::{is_at, is_private};
+use prepage_core::profile::role::{is_at, is_private, placed};
 use prepage_sys::root;
 
 /// Why [`public`] leaves nothing of a profile.
@@ -22,6 +22,9 @@ pub enum Private {
     /// The program, or the file that it interprets.
     #[error("its program lies where not everybody may look")]
     Hidden,
+    /// Of the file that the program interprets, or of the directories that it searches, the role has a checksum.
+    #[error("nothing of its profile tells where the program lies that its role names")]
+    Unseen,
 }
 
 impl Private {
@@ -35,12 +38,14 @@ impl Private {
                 "install the program, or put it outside of home directories, and prepage learn -- CMD there"
             }
             Self::Hidden => "let everybody enter the directories on the way to the program (chmod a+x)",
+            Self::Unseen => "prepage learn -- CMD, with search paths of one directory or file",
         }
     }
 }
 
 /// What of `profile` says nothing about its user: files that everybody may read, names outside of home directories, and
-/// nothing of what prefetching was worth on this machine's devices.
+/// nothing of when it was started and what prefetching was worth then. Of places that the role names, and nothing else of the profile does
+/// ([`explained`]), whoever knows the call asks [`known_to_all`].
 ///
 /// # Errors
 /// If others must not know of the program.
@@ -48,30 +53,64 @@ pub fn public(profile: Profile) -> Result<Profile, Private> {
     public_besides(profile, &homes())
 }
 
+/// The same of a profile that leaves this machine: whether starts are to be observed is for those to find out who make them.
+///
+/// # Errors
+/// As [`public`].
+pub fn for_elsewhere(profile: Profile) -> Result<Profile, Private> {
+    let mut profile = public(profile)?;
+    (profile.history.due, profile.history.rest) = (0, 0);
+    Ok(profile)
+}
+
 fn public_besides(mut profile: Profile, homes: &[String]) -> Result<Profile, Private> {
     if is_private(&profile.role) {
         return Err(Private::InCall);
     }
-    // A name below a directory that others may not enter is for nobody else to know, whether there is such a file or not.
-    let known_to_all = |path: &str| {
-        let path = Path::new(path);
-        let leads_home = || real(path).is_none_or(|real| is_below(&real, homes));
-        match is_below(path, homes) {
-            true => Err(Private::BelowHome),
-            false if !may_be_reached_by_all(path) => Err(Private::Hidden),
-            false if leads_home() => Err(Private::BelowHome),
-            false => Ok(()),
-        }
-    };
+    let known_to_all = |path: &str| known_to_all_besides(Path::new(path), homes);
     let is_known_to_all = |path: &str| known_to_all(path).is_ok();
     known_to_all(&profile.program)?;
-    let mut told_by_role = profile.files.iter().filter(|file| is_at(&profile.role, &file.path));
-    told_by_role.try_for_each(|file| known_to_all(&file.path))?;
+    placed(&profile.role)
+        .try_for_each(|word| paths(&profile).filter(|path| is_at(word, path)).try_for_each(known_to_all))?;
     profile.lookups.retain(|name| is_known_to_all(&name.path));
     profile.files.retain(|file| is_known_to_all(&file.path) && allows(Path::new(&file.path), 0o004));
     profile.starts.clear();
-    (profile.history.due, profile.history.rest) = (0, 0);
     Ok(profile)
+}
+
+/// Checks that `profile` tells of each place that its role names which it is: so that [`public`] has looked at it.
+///
+/// # Errors
+/// [`Private::Unseen`].
+pub fn explained(profile: &Profile) -> Result<(), Private> {
+    let is_explained = |word: &str| paths(profile).any(|path| is_at(word, path));
+    if placed(&profile.role).all(is_explained) { Ok(()) } else { Err(Private::Unseen) }
+}
+
+/// The files and names of `profile`, and the directories that they are in.
+fn paths(profile: &Profile) -> impl Iterator<Item = &str> {
+    let files = profile.files.iter().map(|file| &*file.path);
+    let all = files.chain(profile.lookups.iter().map(|name| &*name.path));
+    all.flat_map(|path| Path::new(path).ancestors()).filter_map(Path::to_str)
+}
+
+/// Whether everybody may know of `path`, whether anything is there or not.
+///
+/// # Errors
+/// Why not.
+pub fn known_to_all(path: &Path) -> Result<(), Private> {
+    known_to_all_besides(path, &homes())
+}
+
+fn known_to_all_besides(path: &Path, homes: &[String]) -> Result<(), Private> {
+    let leads_home = || real(path).is_none_or(|real| is_below(&real, homes));
+    match is_below(path, homes) {
+        true => Err(Private::BelowHome),
+        // What is below a directory that others may not enter is for nobody else to know.
+        false if !may_be_reached_by_all(path) => Err(Private::Hidden),
+        false if leads_home() => Err(Private::BelowHome),
+        false => Ok(()),
+    }
 }
 
 /// Whether the file at `path` is no user's own: everybody may read it, and it lies in nobody's home.
@@ -241,6 +280,23 @@ mod tests {
             assert_eq!(public(known("/usr/bin/python3", script)), Err(why), "{script}");
         }
         assert_eq!(public(known(&hidden, "/usr/share/x/merger.py")), Err(Private::Hidden));
+    }
+
+    /// As of `python3 -m proj.merger`, of which the compiled file is read, and of `python3 ~/app`.
+    #[test]
+    fn a_place_in_the_role_is_looked_for_among_names_and_directories_and_an_unknown_one_goes_nowhere() {
+        let known = |place: &str, name: &str| Profile {
+            program: "/usr/bin/python3".into(),
+            role: role(&["python3", "app"], &|_| Some(place.into())),
+            lookups: vec![Lookup { path: name.into(), list: false, counts: Counts::default() }],
+            ..Profile::default()
+        };
+        for name in ["/home/ann/proj/merger.py", "/home/ann/proj/merger.py/__main__.py"] {
+            assert_eq!(public(known("/home/ann/proj/merger.py", name)), Err(Private::BelowHome), "{name}");
+        }
+        let of_all = known("/usr/share/x", "/usr/share/x/__main__.py");
+        assert_eq!((explained(&of_all), public(of_all.clone()).is_ok()), (Ok(()), true));
+        assert_eq!(explained(&known("/home/ann/proj", "/usr/share/x")), Err(Private::Unseen));
     }
 
     #[test]

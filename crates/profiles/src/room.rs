@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::file::{Glance, PAYLOAD_BYTES_MAX};
+use prepage_sys::random::random;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 
 use crate::key::is_of_subject;
@@ -32,6 +33,11 @@ const MARK_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// A layer that takes too much, or has too many profiles of a name, is brought this share below what it may take: else each new profile would have
 /// all looked at.
 const ROOM_SHARE: u64 = 16;
+
+/// What file systems give a file at once: by that the room in a layer is counted between two looks at it.
+const BLOCK_BYTES: u64 = 4096;
+/// One in so many profiles that take no more room than before has a layer looked at: it may be allowed less since.
+const LOOK_EVERY: u64 = 32;
 
 /// A file of a layer.
 pub(crate) struct StoreFile {
@@ -117,8 +123,15 @@ pub fn taken_in(directory: &Path) -> (usize, u64) {
     (files.len(), files.iter().map(|file| file.bytes).sum())
 }
 
+/// Whether a layer may be too full once a profile that took `before` bytes, 0 where there was none, takes `after`. Profiles that grow by a little in
+/// each write take another block in some writes: between two looks about as much is added as a block holds.
+pub(crate) fn is_room_in_question(before: u64, after: u64) -> bool {
+    after.div_ceil(BLOCK_BYTES) > before.div_ceil(BLOCK_BYTES) || random().is_multiple_of(LOOK_EVERY)
+}
+
 /// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
-/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself. Returns what was removed.
+/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself. Needs no lock: where two make
+/// room at once, both remove the same. Returns what was removed.
 pub(crate) fn make_room(
     path: &Path,
     directory: BorrowedFd<'_>,
@@ -198,4 +211,16 @@ pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<Sys
 /// Whether a profile that was `modified` then needs no mark `now`.
 pub(crate) fn is_marked_as_used(modified: SystemTime, now: SystemTime) -> bool {
     apart(modified, now) <= MARK_EVERY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_no_more_room_has_a_layer_looked_at_now_and_then() {
+        assert!(is_room_in_question(0, 1) && is_room_in_question(4096, 4097));
+        let drawn = (0..1000).filter(|_| is_room_in_question(4095, 4096)).count();
+        assert!((1..200).contains(&drawn), "{drawn}");
+    }
 }

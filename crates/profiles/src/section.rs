@@ -18,12 +18,7 @@ use crate::bytes::Bytes;
 use crate::carried::{SECTION_NAME, SECTION_TYPE};
 use crate::elf::{Elf, ElfError, Section, SectionTable};
 use object::Endianness;
-use object::elf::{
-    ET_DYN, ET_EXEC, FileHeader32, FileHeader64, SHF_ALLOC, SHN_LORESERVE, SHT_NULL, SHT_STRTAB,
-    SectionFlags, SectionHeader32, SectionHeader64, SectionType, SymbolSection,
-};
-use object::endian::{U16, U32, U64};
-use object::pod::{bytes_of, from_bytes_mut};
+use object::elf::{ET_DYN, ET_EXEC, SHF_ALLOC, SHN_LORESERVE, SHT_NULL, SHT_STRTAB};
 use undo::{crc_of, encode_undo, read_undo};
 
 /// Alignment of what is appended.
@@ -110,7 +105,7 @@ impl<'a, B: Bytes + ?Sized> Original<'a, B> {
     pub fn of(bytes: &'a B) -> Result<Self, SectionError> {
         let elf = Elf::parse(bytes)?;
         let sections = elf.sections(bytes)?;
-        let mut head = vec![0; if elf.is_64 { 64 } else { 52 }];
+        let mut head = vec![0; head_bytes(&elf)];
         bytes.read_at(0, &mut head)?;
         // The last: a header whose name lies past the old names may seem to have the one added behind them.
         let Some(section) = sections.iter().rfind(|section| section.name == SECTION_NAME) else {
@@ -121,7 +116,7 @@ impl<'a, B: Bytes + ?Sized> Original<'a, B> {
         if elf.section_table.end_bytes() != bytes.len_bytes() || undo.len_bytes > section.offset_bytes {
             return Err(SectionError::NotOurs);
         }
-        set_table(&mut head, &elf, undo.table)?;
+        set_table(&mut head, &elf, undo.table);
         let mut original = Self { bytes, head, len_bytes: undo.len_bytes, elf };
         original.elf.section_table = undo.table;
         if crc_of(&original)? != undo.crc {
@@ -194,7 +189,7 @@ pub fn append<B: Bytes + ?Sized>(original: &Original<'_, B>, payload: &[u8]) -> 
         };
         names_entry.copy_from_slice(&entry.encode(elf));
     } else {
-        move_section(names_entry, elf, names_start, names.len() as u64)?;
+        move_section(names_entry, elf, names_start, names.len() as u64);
     }
     tail.extend_from_slice(&names);
     pad(&mut tail, original.len_bytes);
@@ -217,7 +212,7 @@ pub fn append<B: Bytes + ?Sized>(original: &Original<'_, B>, payload: &[u8]) -> 
         return Err(SectionError::Unusual("no room in a file of 32 bits"));
     }
     let mut head = original.head.clone();
-    set_table(&mut head, elf, table)?;
+    set_table(&mut head, elf, table);
     Ok(Change { head, keep_bytes: original.len_bytes, tail })
 }
 
@@ -269,73 +264,60 @@ struct Entry {
 
 impl Entry {
     fn encode(self, elf: &Elf) -> Vec<u8> {
-        let e = elf.endian;
-        if elf.is_64 {
-            bytes_of(&SectionHeader64 {
-                sh_name: U32::new(e, self.name),
-                sh_type: U32::new(e, SectionType(self.kind)),
-                sh_flags: U64::new(e, SectionFlags(0)),
-                sh_addr: U64::new(e, 0),
-                sh_offset: U64::new(e, self.offset_bytes),
-                sh_size: U64::new(e, self.size_bytes),
-                sh_link: U32::new(e, 0),
-                sh_info: U32::new(e, 0),
-                sh_addralign: U64::new(e, self.align_bytes),
-                sh_entsize: U64::new(e, 0),
-            })
-            .to_vec()
-        } else {
-            bytes_of(&SectionHeader32 {
-                sh_name: U32::new(e, self.name),
-                sh_type: U32::new(e, SectionType(self.kind)),
-                sh_flags: U32::new_u64_truncate(e, SectionFlags(0)),
-                sh_addr: U32::new(e, 0),
-                sh_offset: U32::new(e, self.offset_bytes as u32),
-                sh_size: U32::new(e, self.size_bytes as u32),
-                sh_link: U32::new(e, 0),
-                sh_info: U32::new(e, 0),
-                sh_addralign: U32::new(e, self.align_bytes as u32),
-                sh_entsize: U32::new(e, 0),
-            })
-            .to_vec()
-        }
+        let [half, own] = [4, word_bytes(elf)];
+        let fields = [
+            (half, u64::from(self.name)),
+            (half, u64::from(self.kind)),
+            (own, 0), // flags
+            (own, 0), // address
+            (own, self.offset_bytes),
+            (own, self.size_bytes),
+            (half, 0), // link
+            (half, 0), // info
+            (own, self.align_bytes),
+            (own, 0), // size of its entries
+        ];
+        fields.into_iter().flat_map(|(bytes, value)| number(elf, bytes, value)).collect()
     }
 }
 
-const BROKEN: SectionError = SectionError::Elf(ElfError::Malformed("header"));
-
 /// Gives a section header another place and length.
-fn move_section(entry: &mut [u8], elf: &Elf, offset_bytes: u64, size_bytes: u64) -> Result<(), SectionError> {
-    let e = elf.endian;
-    if elf.is_64 {
-        let (entry, _) = from_bytes_mut::<SectionHeader64<Endianness>>(entry).map_err(|()| BROKEN)?;
-        entry.sh_offset = U64::new(e, offset_bytes);
-        entry.sh_size = U64::new(e, size_bytes);
-    } else {
-        let (entry, _) = from_bytes_mut::<SectionHeader32<Endianness>>(entry).map_err(|()| BROKEN)?;
-        entry.sh_offset = U32::new(e, offset_bytes as u32);
-        entry.sh_size = U32::new(e, size_bytes as u32);
-    }
-    Ok(())
+fn move_section(entry: &mut [u8], elf: &Elf, offset_bytes: u64, size_bytes: u64) {
+    let own = word_bytes(elf);
+    let place = [offset_bytes, size_bytes].map(|value| number(elf, own, value)).concat();
+    // Behind name, kind, flags and address.
+    let at = 8 + 2 * own;
+    entry[at..at + place.len()].copy_from_slice(&place);
 }
 
 /// Sets the four fields of a file header that name the section headers.
-fn set_table(head: &mut [u8], elf: &Elf, table: SectionTable) -> Result<(), SectionError> {
-    let e = elf.endian;
-    if elf.is_64 {
-        let (header, _) = from_bytes_mut::<FileHeader64<Endianness>>(head).map_err(|()| BROKEN)?;
-        header.e_shoff = U64::new(e, table.offset_bytes);
-        header.e_shnum = U16::new(e, table.count);
-        header.e_shstrndx = U16::new(e, SymbolSection(table.names));
-        header.e_shentsize = U16::new(e, table.entry_bytes);
-    } else {
-        let (header, _) = from_bytes_mut::<FileHeader32<Endianness>>(head).map_err(|()| BROKEN)?;
-        header.e_shoff = U32::new(e, table.offset_bytes as u32);
-        header.e_shnum = U16::new(e, table.count);
-        header.e_shstrndx = U16::new(e, SymbolSection(table.names));
-        header.e_shentsize = U16::new(e, table.entry_bytes);
+fn set_table(head: &mut [u8], elf: &Elf, table: SectionTable) {
+    let own = word_bytes(elf);
+    // Behind e_ident, kind, machine and version, the entry and the place of the program headers.
+    let at = 24 + 2 * own;
+    head[at..at + own].copy_from_slice(&number(elf, own, table.offset_bytes));
+    let last =
+        [table.entry_bytes, table.count, table.names].map(|value| number(elf, 2, value.into())).concat();
+    let at = head_bytes(elf) - last.len();
+    head[at..at + last.len()].copy_from_slice(&last);
+}
+
+/// What addresses and places in the file take.
+fn word_bytes(elf: &Elf) -> usize {
+    if elf.is_64 { 8 } else { 4 }
+}
+
+/// What the file header takes.
+fn head_bytes(elf: &Elf) -> usize {
+    40 + 3 * word_bytes(elf)
+}
+
+/// So many `bytes` of `value`, in the file's byte order.
+fn number(elf: &Elf, bytes: usize, value: u64) -> Vec<u8> {
+    match elf.endian {
+        Endianness::Little => value.to_le_bytes()[..bytes].to_vec(),
+        Endianness::Big => value.to_be_bytes()[8 - bytes..].to_vec(),
     }
-    Ok(())
 }
 
 /// Appends a name to a table of names and returns where it stands.

@@ -34,10 +34,10 @@ use crate::at_hand::{at_hand, is_absent};
 use crate::bytes::Bytes;
 use crate::key::ProgramKey;
 use crate::layer::{Layer, StartContextPaths};
-use crate::public::public;
+use crate::public::{for_elsewhere, public};
 use crate::room::{
-    BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like, make_room,
-    mark, mark_as_used,
+    BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like,
+    is_room_in_question, make_room, mark, mark_as_used,
 };
 use crate::source::source;
 use crate::store_error::StoreError;
@@ -284,12 +284,11 @@ impl Stores {
     ) -> Result<Vec<PathBuf>, StoreError> {
         let directory = self.create(layer)?;
         let path = self.path_of(key, layer)?;
-        let _lock = self.lock(directory.as_fd(), layer)?;
+        let lock = self.lock(directory.as_fd(), layer)?;
         let decoded = |stored: Stored| Ok(stored.decode()?.0);
-        let before = match self
-            .read_file(directory.as_fd(), layer, &path)
-            .and_then(|one| one.map(decoded).transpose())
-        {
+        let stored = self.read_file(directory.as_fd(), layer, &path);
+        let bytes_before = stored.as_ref().map_or(0, |one| one.as_ref().map_or(0, |one| one.bytes.len()));
+        let before = match stored.and_then(|one| one.map(decoded).transpose()) {
             // A damaged or foreign file is of no use to anybody, and the run that learns now is: replaced. One that could
             // not be read this time, or that a newer prepage wrote, stays.
             Err(StoreError::Unreadable { .. }) => None,
@@ -303,9 +302,12 @@ impl Stores {
             after.sources.push(source(self.directory(layer)?, key, known));
         }
         let mode = if layer == Layer::User { 0o600 } else { 0o644 };
-        if layer != Layer::User {
-            after = public(after).map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
-        }
+        let for_readers = match layer {
+            Layer::User => Ok(after),
+            Layer::Machine => public(after),
+            Layer::Vendor => for_elsewhere(after),
+        };
+        let after = for_readers.map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
         let name = key.file_name();
         if Some(&after) == unchanged.as_ref() {
             // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other.
@@ -321,7 +323,12 @@ impl Stores {
         }
         let io = |source| StoreError::Io { path: path.clone(), source };
         write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
-        Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max))
+        // A look at thousands of files takes a cold disk longer than others wait for the lock.
+        drop(lock);
+        match is_room_in_question(bytes_before as u64, bytes.len() as u64) {
+            true => Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max)),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.

@@ -478,6 +478,26 @@ fn of_a_layer_full_of_junk_so_much_is_read_and_no_more() {
     assert_eq!(seen(ReadMax { files: 4096, bytes: 8 }), (0, 0, false));
 }
 
+/// As of a configuration that was changed: what is there is written again, and nothing new.
+#[test]
+fn a_cap_that_was_lowered_is_met_in_time_although_no_profile_grows() {
+    let (_dir, stores) = place();
+    let keys: Vec<ProgramKey> = (0..8).map(|at| key(&format!("x{at}"))).collect();
+    keys.iter().for_each(|key| write(&stores, key, Layer::User));
+    let (_, bytes) = taken_in(stores.directory(Layer::User).unwrap());
+    let capped = stores.keeping(bytes / 2);
+    let rewrite = |created_unix_s| {
+        let change = |known: Option<Profile>| {
+            let mut known = known.unwrap();
+            known.history.created_unix_s = created_unix_s;
+            Some(known)
+        };
+        capped.update_unsynced(&keys[0], Layer::User, change).unwrap()
+    };
+    assert!((1..1000).any(|at| !rewrite(at).is_empty()));
+    assert!(taken_in(capped.directory(Layer::User).unwrap()).1 <= bytes / 2);
+}
+
 #[test]
 fn a_profile_of_a_year_that_no_clock_has_is_the_first_to_go() {
     let (_dir, stores) = place();

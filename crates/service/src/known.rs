@@ -223,7 +223,7 @@ mod tests {
     use prepage_core::profile::{ColdStart, FileIdentity, History};
     use prepage_core::{PageIndex, PageRange};
     use prepage_prefetch::persist::{Shown, persist};
-    use prepage_profiles::{Layer, Stores};
+    use prepage_profiles::{Layer, StartContextPaths, Stores};
 
     use super::*;
 
@@ -288,9 +288,19 @@ mod tests {
     /// A program whose data file is written between all of its starts.
     #[test]
     fn what_holds_something_else_in_each_start_is_observed_once_between_two_others() {
+        [Layer::User, Layer::Machine].into_iter().for_each(observed_once_between_two_others);
+    }
+
+    fn observed_once_between_two_others(layer: Layer) {
         const STARTS: u64 = 100;
         let directory = tempfile::tempdir().unwrap();
-        let stores = Stores::at(directory.path().join("store"));
+        let [store, machine] = ["store", "machine"].map(|name| directory.path().join(name));
+        let paths = StartContextPaths {
+            store: Some(store),
+            layers: Some(vec![machine]),
+            ..StartContextPaths::default()
+        };
+        let stores = Stores::for_uid(rustix::process::geteuid().as_raw(), &paths).unwrap();
         let key = ProgramKey { program: "/bin/x".into(), role: "x".into() };
         let seen = |content: u64| {
             let range = PageRange::new(PageIndex(0), PageIndex(16));
@@ -316,12 +326,12 @@ mod tests {
             if known.as_ref().is_none_or(|known| known.is_change_due() || start % 10 == 0) {
                 let changed = known.as_ref().map(Known::changes).unwrap_or_default();
                 let shown = Shown { observation: Some(seen(start)), changed, ..Shown::default() };
-                persist(&stores, &key, Layer::User, &shown).unwrap();
+                persist(&stores, &key, layer, &shown).unwrap();
                 observed.push(start);
             }
         }
-        assert!(observed.len() <= 26, "{observed:?}");
-        assert_eq!(at_once, [1], "the first change is one that nobody has seen");
+        assert!(observed.len() <= 26, "{layer:?}: {observed:?}");
+        assert_eq!(at_once, [1], "{layer:?}: the first change is one that nobody has seen");
     }
 
     #[test]

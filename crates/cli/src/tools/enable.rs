@@ -204,10 +204,49 @@ impl Links {
         };
         if names.iter().any(is_behind) {
             say!("prepage: the links are not in front of the programs in PATH");
+            let shell = std::env::var_os("SHELL").unwrap_or_default();
+            let home = std::env::var_os("HOME").unwrap_or_default();
             // Root's links are everybody's.
-            let is_root = rustix::process::geteuid().is_root();
-            let profile = if is_root { "/etc/profile.d/prepage.sh" } else { "~/.profile" };
-            say!("  try: echo 'export PATH=\"{}:$PATH\"' >> {profile}", self.0.display());
+            let profile = match rustix::process::geteuid().is_root() {
+                true => Some("/etc/profile.d/prepage.sh"),
+                false => profile_of(&shell, Path::new(&home)),
+            };
+            let links = self.0.display();
+            match profile {
+                Some(profile) => say!("  try: echo 'export PATH=\"{links}:$PATH\"' >> {profile}"),
+                None => say!("  try: fish_add_path {links}"),
+            }
+        }
+    }
+}
+
+/// The file in which the login shell `shell` of the user at `home` has PATH set; `None` of fish, which keeps it elsewhere.
+fn profile_of(shell: &OsStr, home: &Path) -> Option<&'static str> {
+    /// Of these bash reads the first that is there.
+    const OF_BASH: [&str; 2] = ["~/.bash_profile", "~/.bash_login"];
+    let is_there = |name: &&str| home.join(&name[2..]).exists();
+    match Path::new(shell).file_name().and_then(OsStr::to_str) {
+        Some("fish") => None,
+        Some("zsh") => Some("~/.zprofile"),
+        Some("bash") => Some(OF_BASH.into_iter().find(is_there).unwrap_or("~/.profile")),
+        _ => Some("~/.profile"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_login_shell_reads_a_file_of_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let profile = |shell: &str| profile_of(shell.as_ref(), home.path());
+        let shells = ["/bin/bash", "/usr/bin/zsh", "/bin/fish", "/bin/dash", ""];
+        let plain = Some("~/.profile");
+        assert_eq!(shells.map(profile), [plain, Some("~/.zprofile"), None, plain, plain]);
+        for name in [".bash_login", ".bash_profile"] {
+            fs::write(home.path().join(name), "").unwrap();
+            assert_eq!(profile("/bin/bash"), Some(&*format!("~/{name}")));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `prepage learn`: learns a program in one run of it.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -9,7 +10,9 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
 use prepage_prefetch::learn::learn;
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey};
+use prepage_profiles::call::Call;
+use prepage_profiles::public::known_to_all;
+use prepage_profiles::{Layer, StoreError};
 
 use crate::child::{OWN_FAILURE, exit_code_of, not_started};
 use crate::stores::{of_layer, stores};
@@ -55,10 +58,18 @@ impl LayerChoice {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let key = ProgramKey::of(&args.command).map_err(|error| not_started(&args.command, error))?;
+    let call = Call::in_the_end_of(&args.command).map_err(|error| not_started(&args.command, error))?;
+    let key = call.key();
     let stores = stores()?;
     let layer = args.layer.layer();
     let not_kept = |error| of_layer(layer, error).context("the profile could not be kept");
+    if layer != Layer::User {
+        // Not each of them need be seen among what the program uses.
+        call.places().iter().try_for_each(|place| {
+            let private = |why| not_kept(StoreError::Private { role: key.role.clone(), why });
+            known_to_all(Path::new(place)).map_err(private)
+        })?;
+    }
     stores.room(layer).map_err(not_kept)?;
     let learned = learn(&args.command)?;
     let code = exit_code_of(&args.command, learned.how)?;

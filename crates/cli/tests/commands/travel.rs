@@ -245,6 +245,12 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
     for (program, role, why, remedy) in [
         ("/home/ann/tool", "tool", "below a home directory", "install the program"),
         ("/usr/bin/perl", "perl -e #0badcafe", "stands in the call", "put the text"),
+        (
+            "/usr/bin/java",
+            "java -cp @0badcafe com.acme.Merger",
+            "nothing of its profile tells",
+            "prepage learn",
+        ),
     ] {
         let sandbox = Sandbox::new();
         fs::create_dir(sandbox.store()).unwrap();
@@ -255,6 +261,20 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
         assert_eq!(refused.status.code(), Some(125), "{said}");
         assert!(said.contains(why) && said.contains(&format!("  try: {remedy}")), "{said}");
     }
+}
+
+/// Its name would stand in the role, whether a start is seen to use it or not.
+#[test]
+fn nothing_in_a_home_is_learned_for_all_users() {
+    let sandbox = Sandbox::new();
+    let place = sandbox.path().join("merger");
+    fs::create_dir(&place).unwrap();
+    let mut learn = sandbox.prepage(&["learn", "--layer", "machine", "--", "sh", as_text(&place)]);
+    learn.env("HOME", sandbox.path()).env("PREPAGE_LAYERS", sandbox.path().join("machine"));
+    let refused = learn.output().unwrap();
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("below a home directory") && said.contains("--layer user"), "{said}");
 }
 
 /// A script that exports two programs is to hear that one of them is missing.

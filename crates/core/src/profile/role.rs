@@ -250,6 +250,17 @@ pub fn given(role: &str) -> impl Iterator<Item = &str> {
     role.split(' ').filter(move |word| !word.is_empty() && !is_letter(word) && !is_kind(word))
 }
 
+/// The words of a role that tell a program by its place ([`Locate`]).
+///
+/// ```
+/// use prepage_core::profile::role::placed;
+/// assert!(placed("java -cp @5b1d40c2 com.acme.Main ann@host").eq(["@5b1d40c2"]));
+/// ```
+pub fn placed(role: &str) -> impl Iterator<Item = &str> {
+    let is_mark = |mark: &str| mark.len() == 8 && mark.bytes().all(|byte| byte.is_ascii_hexdigit());
+    role.split(' ').filter(move |word| word.rsplit_once('@').is_some_and(|(_name, mark)| is_mark(mark)))
+}
+
 /// Whether a role tells its program by the place `path` ([`Locate`]).
 ///
 /// ```

@@ -59,6 +59,30 @@ fn a_file_without_section_headers_gets_some() {
 }
 
 #[test]
+fn files_of_both_sizes_of_words_and_both_byte_orders_are_changed_alike() {
+    for (class, head_bytes) in [(1, 52), (2, 64)] {
+        for order in [1, 2] {
+            let kind = if order == 1 { ET_EXEC.0.to_le_bytes() } else { ET_EXEC.0.to_be_bytes() };
+            let mut before = [&b"\x7fELF"[..], &[class, order, 1], &[0; 9], &kind].concat();
+            before.resize(head_bytes, 0);
+            // One that is there already has its names moved.
+            let mut first = add(&before, b"one payload").unwrap();
+            let name = first.windows(SECTION_NAME.len()).rposition(|name| name == SECTION_NAME.as_bytes());
+            first[name.unwrap()] = b'_';
+            let after = add(&first, b"another").unwrap();
+            let sections = Elf::parse(&after[..]).unwrap().sections(&after[..]).unwrap();
+            let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
+            assert_eq!(names, ["", ".shstrtab", "_prepage", SECTION_NAME], "{class} {order}");
+            let holds = |section: &Section, payload: &[u8]| {
+                after[section.offset_bytes as usize..].starts_with(payload)
+            };
+            assert!(holds(&sections[2], b"one payload") && holds(&sections[3], b"another"));
+            assert_eq!(changed(&after, &take_out(&after[..]).unwrap()), first);
+        }
+    }
+}
+
+#[test]
 fn a_section_whose_name_lies_past_all_names_is_not_taken_for_ours() {
     let mut before = shell();
     let table = Elf::parse(&before[..]).unwrap().section_table;

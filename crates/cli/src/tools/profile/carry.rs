@@ -13,7 +13,7 @@ use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
 use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
 use prepage_profiles::import::{Imported, Places, import as import_one};
-use prepage_profiles::public::public;
+use prepage_profiles::public::{explained, for_elsewhere};
 use prepage_profiles::{ProgramKey, Stores, chain};
 use serde_json::json;
 
@@ -98,7 +98,7 @@ pub fn export(stores: &Stores, args: &ExportArgs, out: &mut impl Write) -> Resul
     let mut remedies = BTreeSet::new();
     for profile in found {
         let role = profile.role.clone();
-        match public(profile) {
+        match explained(&profile).and_then(|()| for_elsewhere(profile)) {
             Ok(profile) => given.push(profile),
             Err(why) => {
                 say!("prepage: {role}: left out: {why}");
