@@ -43,7 +43,8 @@ impl PoolOptions {
     }
 
     /// When frames are short, pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory`, `most_bytes` at most. A
-    /// page keeps its place in the file until its object is dropped.
+    /// page keeps its place in the file until its object is dropped. The directory has to lie on a disk: in a tmpfs, as /tmp often is one, nothing would be
+    /// freed, and [`Vm::memory`](crate::Vm::memory) refuses it.
     pub fn swap(self, directory: impl Into<PathBuf>, most_bytes: u64) -> Self {
         Self { swap: Some((directory.into(), most_bytes)), ..self }
     }
