@@ -149,6 +149,8 @@ pub(crate) struct PoolCore {
     pub(crate) refaulted: AtomicU64,
     /// Where memory goes that has no file.
     pub(crate) swap: Arc<Swap>,
+    /// (a) Writes of dirty pages that hang.
+    pub(crate) hung_writes: AtomicU32,
     /// (a) Dirty pages of all objects.
     pub(crate) dirty_pages: Arc<AtomicU64>,
     /// (a)
@@ -205,6 +207,7 @@ impl Pool {
             frames,
             refaulted: AtomicU64::new(0),
             swap: Arc::new(Swap::new(directory, most_bytes)),
+            hung_writes: AtomicU32::new(0),
             dirty_pages: Arc::new(AtomicU64::new(0)),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
@@ -245,7 +248,7 @@ impl Pool {
     }
 
     /// Reclaims up to `pages` frames now: those that would be reclaimed next. Returns how many were. For programs that know when they
-    /// need memory for something else.
+    /// need memory for something else. Pages whose write back takes longer than 0.1 s stay.
     pub fn reclaim(&self, pages: u64) -> u64 {
         if fork::generation() != self.core().generation {
             return 0;

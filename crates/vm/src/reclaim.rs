@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
+use crate::cleaner::Cleaner;
 use crate::evict::Claimed;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
@@ -55,6 +56,7 @@ pub(crate) struct Reclaim {
     /// By class; all in the first where the replacement knows none.
     orders: [Order; 3],
     has_classes: bool,
+    cleaner: Cleaner,
     /// The time of stamps and of the orders, in parts of [`TICK`]: a frame that is reclaimed counts for more where the pool holds fewer.
     time: u64,
 }
@@ -96,7 +98,8 @@ pub(crate) fn work(pool: &PoolCore) {
         if wanted > 0 {
             pool.frames.fit_low(taken);
         }
-        if wanted > 0 && taken == 0 {
+        // What hangs may still come to an end: who waits for a frame is told nothing, and has some beyond the limit after a while.
+        if wanted > 0 && taken == 0 && pool.hung_writes.load(Ordering::SeqCst) == 0 {
             if pool.frames.is_waited_for() {
                 // A read fails after two searches in vain: the second one asks the disk in any case.
                 pool.swap.ask_again();
@@ -192,6 +195,7 @@ impl Reclaim {
         Self {
             orders: [replacement; 3].map(Order::new),
             has_classes: replacement == Replacement::TwoQueues,
+            cleaner: Cleaner::default(),
             time: 0,
         }
     }
@@ -466,9 +470,8 @@ impl Reclaim {
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
-                        let pages: Vec<PageIndex> =
-                            batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                        refused = object.clean(frames, &pages, forced);
+                        let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
+                        refused = self.cleaner.clean(object, pages, forced);
                     }
                     let pins = object.hold_pins_of_blocks(frames);
                     let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
@@ -534,10 +537,9 @@ fn first_class([data, memory, code]: [usize; 3]) -> usize {
 fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool, is_refused: bool) -> Look {
     let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
     let page = PageIndex(entry.page);
-    let is_stuck = frames
-        .dirty
-        .as_ref()
-        .is_some_and(|dirty| (is_refused || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page));
+    let is_stuck = frames.dirty.as_ref().is_some_and(|dirty| {
+        (is_refused || dirty.hangs() || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page)
+    });
     match frames.pages.idleness(page) {
         Idleness::Missing | Idleness::Pinned => Look::Gone,
         idleness if is_stuck || idleness == Idleness::Held => {
