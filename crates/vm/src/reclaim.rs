@@ -9,6 +9,7 @@ use prepage_core::{PageIndex, PageRange};
 
 use crate::cleaner::Cleaner;
 use crate::evict::Claimed;
+use crate::give_back;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
 use crate::pages::{Idleness, Stamp, Unwire};
@@ -92,6 +93,9 @@ pub(crate) fn work(pool: &PoolCore) {
             return;
         }
         let wanted = pool.frames.wanted();
+        if wanted > 0 && give_back::look_again(pool) {
+            continue;
+        }
         // A source that panics when it is dropped does not end the thread.
         let search = Search { began: Some(Instant::now()), ..Search::default() };
         let taken = catch_unwind(AssertUnwindSafe(|| search.take(pool, wanted))).unwrap_or(1);

@@ -78,7 +78,7 @@ impl Swap {
     }
 
     /// Whether it may have room for a page more.
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.used_pages() < self.most_pages && now_ns() >= self.full_until_ns.load(Ordering::Relaxed)
     }
 

@@ -12,7 +12,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_sys::psi::Trigger;
 use prepage_testing::{Need, has, unless_refused};
-use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
+use prepage_vm::{MapOptions, Pool, PoolOptions, Source, SourceError, Vm, VmOptions};
 use support::{Words, child_command, is_child, touch, word};
 
 const HELD_BYTES: u64 = 48 << 20;
@@ -132,6 +132,54 @@ fn child_holds() {
     println!("gave back {given} pages");
 }
 
+/// Far more than its group may hold.
+const FILLED_BYTES: u64 = 1 << 30;
+
+#[test]
+fn a_pool_that_fills_at_full_speed_stays_within_its_group() {
+    let Some(group) = Group::new("fills") else { return };
+    group.set_limit(128 << 20).unwrap();
+    let output = group.command("child_fills").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Each page is filled with a byte of its own.
+struct Fast;
+
+fn byte(page: u64) -> u8 {
+    (page % 251) as u8
+}
+
+impl Source for Fast {
+    fn len_bytes(&self) -> u64 {
+        FILLED_BYTES
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        for (nth, page) in into.chunks_mut(PAGE_SIZE as usize).enumerate() {
+            page.fill(byte(offset_bytes / PAGE_SIZE + nth as u64));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn child_fills() {
+    if !is_child("child_fills") {
+        return;
+    }
+    let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let map = vm.map(&vm.source("fast", Fast).unwrap(), &MapOptions::shared()).unwrap();
+    map.populate(map.window()).unwrap();
+    for page in (0..FILLED_BYTES / PAGE_SIZE).rev() {
+        assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], byte(page), "page {page}");
+    }
+    // It took most of what there is.
+    let held = pool.figures().resident_pages * PAGE_SIZE;
+    assert!(held > 64 << 20, "{held}");
+}
+
 /// A process, which ends with this.
 struct Ends(Child);
 
@@ -162,12 +210,13 @@ fn tasks_that_wait_for_memory_are_told_of() {
         error.raw_os_error().is_some_and(|code| OLD_OR_OFF.contains(&code))
     };
     let Some(trigger) = unless_refused(trigger, Need::Pressure, refused) else { return };
+    let mut triggers = vec![trigger];
     group.set_limit(24 << 20).unwrap();
     let _thrashes = Ends(group.command("child_thrashes").spawn().unwrap());
     let began = Instant::now();
     let mut is_told = false;
     while !is_told && began.elapsed() < THRASHES {
-        is_told = Trigger::wait(std::slice::from_ref(&trigger), Duration::from_secs(1)).unwrap();
+        is_told = Trigger::wait(&mut triggers, Duration::from_secs(1)).unwrap();
     }
     assert!(is_told, "{}", std::fs::read_to_string(&pressure).unwrap());
 }
