@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::cleaner::Cleaner;
-use crate::evict::Claimed;
+use crate::evict::{Claimed, swapped_out};
 use crate::give_back;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
@@ -458,6 +458,8 @@ impl Reclaim {
             })
             .collect();
         victims.sort_unstable_by_key(|(is_dirty, victim)| (*is_dirty, victim.queued.entry));
+        // While memory is short for others, what lies in swap space takes none, and would take some on its way out.
+        let passes_by = search.is_of_idle || !forced && pool.frames.limit() < pool.frames.most();
         let now = self.now();
         let mut all = 0;
         let mut rest = &victims[..];
@@ -477,11 +479,13 @@ impl Reclaim {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                         refused = self.cleaner.clean(object, pages, forced);
                     }
+                    let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));
+                    let out = if passes_by { swapped_out(frames, pages) } else { Vec::new() };
                     let pins = object.hold_pins_of_blocks(frames);
                     let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
                     for victim in batch() {
                         let page = PageIndex(victim.queued.entry.page);
-                        if is_beside_a_pin(page) {
+                        if is_beside_a_pin(page) || out.binary_search(&page).is_ok() {
                             continue;
                         }
                         // One that is watched goes only if nobody has touched it since it was unwired.

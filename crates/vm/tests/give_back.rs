@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_sys::psi::Trigger;
-use prepage_testing::{Need, has, unless_refused};
+use prepage_testing::{Need, Swap, has, unless_refused};
 use prepage_vm::{MapOptions, Pool, PoolOptions, Source, SourceError, Vm, VmOptions};
 use support::{Words, child_command, is_child, touch, word};
 
@@ -109,6 +109,66 @@ fn a_limit_that_shrinks_is_followed() {
     said.read_to_string(&mut rest).unwrap();
     assert!(child.wait().unwrap().success(), "{rest}");
     assert!(rest.contains("gave back"), "{rest}");
+}
+
+/// It lies in swap space, takes no memory, and would take some on its way out.
+#[test]
+fn what_the_kernel_has_swapped_out_stays_there_while_memory_is_short() {
+    if !has(Need::Swap) {
+        return;
+    }
+    let Some(group) = Group::new("swapped-out") else { return };
+    group.set_limit(256 << 20).unwrap();
+    let _swap = Swap::on(256 << 20);
+    let mut child =
+        group.command("child_is_swapped").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("holds all\n") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
+    }
+    let came_back = || {
+        let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
+        let count = counts.lines().find_map(|line| line.strip_prefix("pswpin ")).unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    let before = came_back();
+    // Less than is to stay free is left.
+    group.set_limit(group.usage() + (1 << 20)).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let came_back = came_back() - before;
+    assert!(child.wait().unwrap().success(), "{rest}");
+    let given = rest.lines().find_map(|line| line.strip_prefix("gave back ")?.parse::<u64>().ok());
+    assert!(given.is_some_and(|given| came_back < given / 2), "{came_back} pages came back: {rest}");
+}
+
+#[test]
+fn child_is_swapped() {
+    if !is_child("child_is_swapped") {
+        return;
+    }
+    let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = vm.source("words", Words { len_bytes: HELD_BYTES, ..Words::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.populate(map.window()).unwrap();
+    // What came first goes first.
+    // SAFETY: the kernel writes the pages out; what the map shows stays the same.
+    let swapped = unsafe {
+        libc::madvise(map.address() as *mut libc::c_void, HELD_BYTES as usize / 2, libc::MADV_PAGEOUT)
+    };
+    assert_eq!(swapped, 0, "{}", std::io::Error::last_os_error());
+    println!("holds all");
+    std::io::stdin().read_exact(&mut [0]).unwrap();
+    let began = Instant::now();
+    while vm.statistics().counted.pages_reclaimed < 256 {
+        assert!(began.elapsed() < Duration::from_secs(120), "nothing is given back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("gave back {}", vm.statistics().counted.pages_reclaimed);
 }
 
 #[test]
