@@ -5,9 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use prepage_core::PageRange;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::process::Resource;
 
+use crate::cachestat;
 use crate::given::number;
 use crate::own_tmpfs;
 use crate::region::Span;
@@ -157,6 +159,14 @@ impl Memfd {
             offset,
             len,
         )?)
+    }
+
+    /// How many pages of `range` are in memory; the others are holes, or lie in swap space.
+    ///
+    /// # Errors
+    /// As [`cachestat::counts`].
+    pub fn pages_in_memory(&self, range: PageRange) -> io::Result<u64> {
+        Ok(cachestat::counts(self.fd.as_fd(), range)?.cached)
     }
 
     /// The first run of bytes at or after `offset` that holds pages, as far as the kernel knows; `None` where none follows.

@@ -29,11 +29,11 @@ impl Trigger {
         Ok(Self { file })
     }
 
-    /// Sleeps until one of `triggers` tells, `limit` at most; whether one did.
+    /// Sleeps until one of `triggers` tells, `limit` at most; whether one did. Those whose group has gone tell nothing any more, and go too.
     ///
     /// # Errors
-    /// ENODEV where a group has gone: its trigger tells nothing any more.
-    pub fn wait(triggers: &[Self], limit: Duration) -> io::Result<bool> {
+    /// ENOMEM, and EINVAL for more triggers than the process may have files.
+    pub fn wait(triggers: &mut Vec<Self>, limit: Duration) -> io::Result<bool> {
         let mut polled: Vec<PollFd<'_>> = triggers
             .iter()
             .map(|trigger| PollFd::from_borrowed_fd(trigger.file.as_fd(), PollFlags::PRI))
@@ -43,10 +43,10 @@ impl Trigger {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if polled.iter().any(|polled| polled.revents().contains(PollFlags::ERR)) {
-            return Err(rustix::io::Errno::NODEV.into());
-        }
-        Ok(polled.iter().any(|polled| polled.revents().contains(PollFlags::PRI)))
+        let told: Vec<PollFlags> = polled.iter().map(PollFd::revents).collect();
+        let mut has_gone = told.iter().map(|told| told.contains(PollFlags::ERR));
+        triggers.retain(|_| !has_gone.next().expect("one for each"));
+        Ok(told.iter().any(|told| told.contains(PollFlags::PRI) && !told.contains(PollFlags::ERR)))
     }
 }
 
@@ -65,8 +65,8 @@ mod tests {
         };
         let trigger = Trigger::open(file, Duration::from_millis(1900));
         let Some(trigger) = unless_refused(trigger, Need::Pressure, refused) else { return };
-        assert!(Trigger::wait(&[trigger], Duration::from_millis(1)).is_ok());
-        assert!(!Trigger::wait(&[], Duration::ZERO).unwrap());
+        assert!(Trigger::wait(&mut vec![trigger], Duration::from_millis(1)).is_ok());
+        assert!(!Trigger::wait(&mut Vec::new(), Duration::ZERO).unwrap());
         assert!(Trigger::open(Path::new("/proc/self/status"), Duration::from_secs(1)).is_err());
     }
 }

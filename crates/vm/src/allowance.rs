@@ -9,9 +9,10 @@ const REFAULT_PART: u64 = 8;
 const CALM_LOOKS: u32 = 3;
 /// Each time it may grow by one in so many frames, and by [`GROW_LEAST`].
 const GROW_PART: u64 = 8;
-const GROW_LEAST: u64 = 256;
-/// And by no more than one in so many of the frames that are to spare.
-const SPARE_PART: u64 = 2;
+pub(crate) const GROW_LEAST: u64 = 256;
+/// Until memory is looked at again a pool takes no more than one in so many of the frames that are to spare: others may take as much meanwhile, and so may
+/// what comes with the frames, as page tables and the page cache.
+const SPARE_PART: u64 = 4;
 
 /// What one look saw, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,13 +80,26 @@ impl Allowance {
                 self.due = self.due.min(lacking);
                 if self.calm >= CALM_LOOKS {
                     self.due = 0;
-                    let more = (self.now / GROW_PART + GROW_LEAST).min(look.spare / SPARE_PART);
-                    self.now = (self.now + more).min(self.most);
+                    self.now = (self.now + self.now / GROW_PART + GROW_LEAST).min(self.most);
                 }
             }
         }
-        self.now = self.now.max(self.floor(look));
-        self.now
+        self.limit(look)
+    }
+
+    /// How many frames there may be while memory is as `look` saw it.
+    pub(crate) fn limit(&self, look: &Look) -> u64 {
+        self.now.min(room(look)).max(self.floor(look))
+    }
+
+    /// Whether there may be more frames as soon as memory is looked at again: these are not all that are to spare.
+    pub(crate) fn may_rise(&self, look: &Look) -> bool {
+        self.now > room(look) && look.spare / SPARE_PART >= GROW_LEAST
+    }
+
+    /// Whether so many more frames that are needed at once leave as many to spare.
+    pub(crate) fn has_room_for(&self, look: &Look, pages: u64) -> bool {
+        look.spare / 2 >= pages && self.now >= look.resident + pages
     }
 
     /// How many frames there may be since `pages` of those that were [due](Self::due) after `look` went.
@@ -95,7 +109,7 @@ impl Allowance {
         if pages > 0 {
             self.keep(look, pages);
         }
-        self.now
+        self.limit(look)
     }
 
     /// The pool keeps what it holds less `given`, until it is calm again, and no more. What was to go before and has not gone yet is part of
@@ -108,6 +122,11 @@ impl Allowance {
     fn floor(&self, look: &Look) -> u64 {
         (self.least + look.stuck).min(self.most)
     }
+}
+
+/// What the pool holds, and its part of what is to spare.
+fn room(look: &Look) -> u64 {
+    look.resident.saturating_add(look.spare / SPARE_PART)
 }
 
 #[cfg(test)]
@@ -157,11 +176,11 @@ mod tests {
     fn while_tasks_wait_idle_frames_go_step_by_step_and_used_ones_stay() {
         let mut allowance = Allowance::new(10, MOST);
         // Who is idle is not known yet.
-        assert_eq!((allowance.after(&stalled(80_000, 0)), allowance.due()), (MOST, 10_000));
-        assert_eq!(allowance.after_giving(&stalled(80_000, 0), 0), MOST);
+        assert_eq!((allowance.after(&stalled(80_000, 0)), allowance.due()), (80_000, 10_000));
+        assert_eq!(allowance.after_giving(&stalled(80_000, 0), 0), 80_000);
         // A part of it is found by the next look, whether tasks wait or not, and the rest by the one after.
         let short = |resident| Look { stalled: false, ..stalled(resident, 0) };
-        assert_eq!((allowance.after(&short(80_000)), allowance.due()), (MOST, 10_000));
+        assert_eq!((allowance.after(&short(80_000)), allowance.due()), (80_000, 10_000));
         assert_eq!((allowance.after_giving(&short(80_000), 8_000), allowance.due()), (72_000, 2_000));
         assert_eq!((allowance.after(&short(72_000)), allowance.due()), (72_000, 2_000));
         assert_eq!((allowance.after_giving(&short(72_000), 2_000), allowance.due()), (70_000, 0));
@@ -200,7 +219,7 @@ mod tests {
     #[test]
     fn where_there_is_enough_nothing_goes_and_the_pool_may_grow_while_tasks_wait() {
         let mut allowance = Allowance::new(10, MOST);
-        assert_eq!((allowance.after(&stalled(80_000, 4_000)), allowance.due()), (MOST, 6_000));
+        assert_eq!((allowance.after(&stalled(80_000, 4_000)), allowance.due()), (81_000, 6_000));
         assert_eq!(
             allowance.after_giving(&stalled(80_000, 4_000), 6_000),
             74_000,
@@ -208,21 +227,40 @@ mod tests {
         );
         // What the pool reads again, because it gave too much, makes tasks wait too.
         let reads_again = Look { refaulted: 1 << 20, ..stalled(74_000, 10_000) };
-        assert_eq!([(); 3].map(|()| allowance.after(&reads_again)), [74_000, 74_000, 79_000]);
+        assert_eq!([(); 3].map(|()| allowance.after(&reads_again)), [74_000, 74_000, 76_500]);
     }
 
     #[test]
-    fn it_grows_again_after_a_while_into_half_of_what_is_to_spare() {
+    fn it_grows_again_after_a_while() {
         let mut allowance = Allowance::new(10, MOST);
         assert_eq!(allowance.after(&Look { missing: 60_000, resident: 80_000, ..Look::default() }), 20_000);
         let spare = |spare| Look { spare, ..calm(20_000) };
         assert_eq!([(); 2].map(|()| allowance.after(&spare(1 << 30))), [20_000; 2]);
         assert_eq!(allowance.after(&spare(1 << 30)), 22_756);
-        assert_eq!(allowance.after(&spare(100)), 22_806);
-        assert_eq!(allowance.after(&spare(0)), 22_806);
-        assert_eq!(allowance.after(&Look { missing: 10, ..calm(22_800) }), 22_790);
-        assert_eq!(allowance.after(&spare(1 << 30)), 22_790, "a while begins anew");
-        let last = (0..100).map(|_| allowance.after(&calm(22_790))).last();
+        assert_eq!(allowance.after(&Look { missing: 10, ..calm(22_700) }), 22_690);
+        assert_eq!(allowance.after(&spare(1 << 30)), 22_690, "a while begins anew");
+        let last = (0..100).map(|_| allowance.after(&calm(22_690))).last();
         assert_eq!(last, Some(MOST));
+    }
+
+    /// A second is long: a pool that was idle until now may fill all memory in it.
+    #[test]
+    fn it_takes_a_part_of_what_is_to_spare_until_memory_is_looked_at_again() {
+        let mut allowance = Allowance::new(1_000, MOST);
+        let spare = |resident, spare| Look { spare, ..calm(resident) };
+        assert_eq!(allowance.after(&spare(0, 40_000)), 10_000);
+        let may_rise = [(0, 40_000), (50_000, 1_024), (50_000, 1_000), (90_000, 40_000)];
+        assert_eq!(
+            may_rise.map(|(resident, all)| allowance.may_rise(&spare(resident, all))),
+            [true, true, false, false]
+        );
+        assert_eq!(allowance.limit(&spare(10_000, 30_000)), 17_500, "as soon as it is asked again");
+        assert!(allowance.has_room_for(&spare(10_000, 30_000), 15_000));
+        assert!(!allowance.has_room_for(&spare(10_000, 30_000), 15_001));
+        assert!(!allowance.has_room_for(&spare(90_000, 30_000), 15_000), "more than the pool may hold");
+        assert_eq!(allowance.after(&spare(30_000, 0)), 30_000);
+        assert_eq!(allowance.after(&spare(30_000, 8_000)), 32_000, "no while begins: none was missing");
+        assert_eq!(allowance.after(&spare(100, 0)), 1_000, "the least");
+        assert_eq!(allowance.after(&Look { stuck: 30_000, ..spare(30_000, 0) }), 31_000);
     }
 }

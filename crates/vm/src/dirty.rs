@@ -37,6 +37,8 @@ pub(crate) struct Dirty {
     pages: AtomicU64,
     /// (a) The same of all objects of the pool.
     of_pool: Arc<AtomicU64>,
+    /// (a) Whether a write back hangs that reclaim asked for.
+    hangs: AtomicU32,
     /// (c)
     pub(crate) home: Box<dyn Home>,
     /// Held by who writes back.
@@ -52,6 +54,7 @@ impl Dirty {
             blocks: words(pages.div_ceil(BLOCK_PAGES))?,
             pages: AtomicU64::new(0),
             of_pool,
+            hangs: AtomicU32::new(0),
             home,
             written: Mutex::new(Written::default()),
             syncing: Mutex::new(()),
@@ -111,6 +114,15 @@ impl Dirty {
     /// Whether `page` holds nothing that its home has not.
     pub(crate) fn is_clean(&self, pages: &Pages, page: PageIndex) -> bool {
         pages.word(page).load(Ordering::SeqCst) & (DIRTY | WRITING) == 0
+    }
+
+    /// Whether pages that are to go wait for a write that does not end: see [`crate::cleaner`].
+    pub(crate) fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn set_hangs(&self, hangs: bool) {
+        self.hangs.store(hangs.into(), Ordering::SeqCst);
     }
 
     /// How many pages directly before `page` are dirty, `most` at most.

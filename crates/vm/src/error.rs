@@ -21,6 +21,14 @@ pub enum MakeError {
         #[source]
         source: io::Error,
     },
+    /// The directory for swap files lies in memory: pages that go there would take memory as before, and no limit would count them.
+    #[error("{path} lies in memory ({kind}), so swap files there free none")]
+    SwapInMemory {
+        /// The directory.
+        path: PathBuf,
+        /// The kind of file system, as tmpfs.
+        kind: &'static str,
+    },
     /// No memory, descriptor or thread is left, or the kernel is older than Linux 6.6.
     #[error("cannot make {what}")]
     System {

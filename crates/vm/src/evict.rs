@@ -14,6 +14,7 @@ use crate::object::{Frames, Object, ObjectCore, clip};
 use crate::pages::{Claim, Stamp};
 use crate::refill::Sums;
 use crate::statistics::{Account, Tally};
+use crate::writes::runs_of;
 
 /// Pages that are claimed at once: who touches one of them waits for as many to be taken.
 const BATCH_PAGES: u64 = 1024;
@@ -167,6 +168,16 @@ impl Drop for Claimed<'_> {
             self.object.vm.request_buffers.give(buffer);
         }
     }
+}
+
+/// Which of `pages`, which ascend, the kernel would have to bring back from its swap space before they can go.
+pub(crate) fn swapped_out(frames: &Frames, pages: impl Iterator<Item = PageIndex>) -> Vec<PageIndex> {
+    let are_some = |run: PageRange| {
+        let is_known = frames.sums().is_some_and(|sums| sums.know_all(run));
+        !is_known && frames.memfd.pages_in_memory(run).is_ok_and(|pages| pages < run.len())
+    };
+    let runs = runs_of(pages).into_iter().filter(|run| are_some(*run));
+    runs.flat_map(|run| run.iter()).filter(|page| are_some(page.alone())).collect()
 }
 
 /// Keeps what the pages of `run` hold in mind.

@@ -54,6 +54,8 @@ pub(crate) struct FrameCount {
     held: AtomicU64,
     /// (a) The most of `reserved` now.
     limit: AtomicU64,
+    /// (a) Whether memory may have more to spare by now than when `limit` was set.
+    may_rise: AtomicU32,
     /// (c) And ever.
     most: u64,
     /// (a) The low watermark, as long as the limit allows. Changed by the reclaimer.
@@ -109,6 +111,7 @@ impl FrameCount {
             reserved: AtomicU64::new(0),
             held: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
+            may_rise: AtomicU32::new(0),
             most: limit,
             low: AtomicU64::new(LEAST_LOW),
             waited: AtomicU32::new(0),
@@ -226,16 +229,19 @@ impl FrameCount {
         let mut moved = self.moved.load(Ordering::SeqCst);
         let began = Instant::now();
         let mut since = began;
-        let (mut heard, mut heard_at) = (self.freed.load(Ordering::SeqCst), since);
+        let first = self.reserved();
+        let (mut heard, mut heard_at, mut held) = (self.freed.load(Ordering::SeqCst), since, first);
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
             if freed != heard {
-                (heard, heard_at) = (freed, Instant::now());
+                (heard, heard_at, held) = (freed, Instant::now(), self.reserved());
             }
             let got = if waited {
                 // Others may take what comes as fast as it does.
                 let least = if began.elapsed() < SILENCE { least } else { 1 };
+                // Where the limit was lowered by much not all of that has to go first, but more than is taken.
                 self.reserve_some(self.limit(), least, pages)
+                    .or_else(|| self.reserve_some(first.saturating_sub(least), least, least))
             } else {
                 // Of the others some may not wait any more: they said so before they looked for who waits, and this read counts as one by now.
                 let others = others.min(self.asked().saturating_sub(least));
@@ -265,7 +271,8 @@ impl FrameCount {
                 // Reads that end meanwhile are of frames beyond the limit, too.
                 let silence = heard_at.elapsed();
                 if silence >= SILENCE
-                    && let Some(got) = self.reserve_some(self.limit() + BEYOND * silence.as_secs(), 1, 1)
+                    && let Some(got) =
+                        self.reserve_some(self.limit().max(held) + BEYOND * silence.as_secs(), 1, 1)
                 {
                     return Ok(got);
                 }
@@ -385,17 +392,36 @@ impl FrameCount {
     pub(crate) fn set_limit(&self, limit: u64) {
         let limit = limit.min(self.most);
         let before = self.limit.swap(limit, Ordering::SeqCst);
-        if limit < before {
-            self.call();
-        } else if limit > before {
+        if limit > before {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.wake_waiters(u64::MAX);
         }
+        // Also where it did not change: what could not go when it was lowered may go by now.
+        if limit < before || self.wanted() > 0 {
+            self.call();
+        }
     }
 
-    /// Raises a limit that was lowered, by `pages`; false where it cannot be raised.
+    /// The same until memory is looked at again, which [may](Self::may_rise) raise it.
+    pub(crate) fn set_limit_for_now(&self, limit: u64, may_rise: bool) {
+        self.may_rise.store(may_rise.into(), Ordering::SeqCst);
+        self.set_limit(limit);
+    }
+
+    /// Memory was looked at again in vain.
+    pub(crate) fn rises_no_more(&self) {
+        self.may_rise.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether memory is to be looked at before frames are taken away.
+    pub(crate) fn may_rise(&self) -> bool {
+        self.may_rise.load(Ordering::SeqCst) != 0
+    }
+
+    /// Raises a limit that was lowered, so that there may be `pages` more frames than now; false where it cannot be raised.
     pub(crate) fn grow(&self, pages: u64) -> bool {
-        let higher = |limit: u64| (limit < self.most).then(|| (limit + pages).min(self.most));
+        let reserved = self.reserved();
+        let higher = |limit: u64| (limit < self.most).then(|| (limit.max(reserved) + pages).min(self.most));
         self.limit.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).is_ok()
     }
 
@@ -449,7 +475,7 @@ impl FrameCount {
     /// Whether frames are to be unwired ahead: who is to be reclaimed soon is watched by then.
     pub(crate) fn fills_up(&self) -> bool {
         let limit = self.limit();
-        limit.saturating_sub(self.reserved()) < limit / AHEAD_PART
+        !self.may_rise() && limit.saturating_sub(self.reserved()) < limit / AHEAD_PART
     }
 
     /// Whether so much is free that what comes need not be tried apart.
@@ -733,6 +759,43 @@ mod tests {
         assert_eq!(count.reserve_ahead(16, 16), None);
         (0..64).for_each(|_| count.fit_low(1));
         assert!(low_then() < 128, "so few are there soon");
+    }
+
+    #[test]
+    fn what_could_not_go_when_the_limit_fell_is_tried_again_with_each_look() {
+        let count = FrameCount::new(1000);
+        let is_called = |limit| {
+            let calls = count.calls();
+            count.set_limit(limit);
+            count.calls() != calls
+        };
+        assert_eq!(count.reserve(1000), Reserve::Got);
+        assert!(is_called(500) && is_called(500));
+        count.release(1000);
+        assert!(!is_called(500), "nothing is to go");
+    }
+
+    #[test]
+    fn who_needs_a_frame_waits_for_a_part_of_what_is_to_go() {
+        let count = FrameCount::new(10_000);
+        assert_eq!(count.reserve(10_000), Reserve::Got);
+        count.set_limit(100);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(2, 16, PATIENCE));
+            while !waits.is_finished() && count.reserved() > 9_000 {
+                std::thread::sleep(Duration::from_millis(10));
+                count.release(2);
+            }
+            assert_eq!(waits.join().unwrap(), (Ok(2), true));
+            assert!(count.reserved() > 9_000, "{}", count.reserved());
+        });
+        // Nor is the rest waited for where nothing goes.
+        let began = Instant::now();
+        assert_eq!(count.reserve_or_wait(1, 1, PATIENCE), (Ok(1), true));
+        assert!(began.elapsed() < PATIENCE / 3, "{:?}", began.elapsed());
+        // Growing helps who waits, however much is to go.
+        assert!(count.grow(1));
+        assert_eq!(count.reserve(1), Reserve::Got);
     }
 
     /// As where it waits for an allocator whose lock is held by a thread that waits for a frame.

@@ -92,6 +92,7 @@ mod between;
 mod blocks;
 mod book;
 mod buffers;
+mod cleaner;
 #[cfg(all(test, feature = "counted"))]
 mod counted;
 mod crew;

@@ -20,7 +20,7 @@ use crate::allowance::Allowance;
 use crate::dirty::Dirty;
 use crate::error::MakeError;
 use crate::frame_count::{FrameCount, PATIENCE};
-use crate::give_back::{self, Machine, Memory};
+use crate::give_back::{self, Giver, Machine, Memory, Pressure, Triggers};
 use crate::hiding::Hiding;
 use crate::object::ObjectCore;
 use crate::pool_options::PoolOptions;
@@ -75,8 +75,8 @@ pub struct PoolFigures {
     pub promised_pages: u64,
     /// The lengths of all objects together: as many pages could be resident.
     pub reserved_pages: u64,
-    /// The most frames there may be now; `u64::MAX` where nothing limits them. While the pool gives memory back, this is less than the limit it
-    /// was made with.
+    /// The most frames there may be now; `u64::MAX` where nothing limits them. In a pool that gives memory back this is what it may hold until memory is
+    /// looked at again.
     pub limit_pages: u64,
     /// The low watermark: reclaim begins when fewer frames are free. Reads ahead leave this many free.
     pub low_pages: u64,
@@ -128,7 +128,7 @@ struct Handle {
 /// Shared by handles, VMs and the reclaimer.
 ///
 /// Lock legend: (c) constant; (a) atomic; `objects` is a lock of its own, held for a look; `reclaim` is held by who reclaims,
-/// never by faults, and before any other lock.
+/// never by faults, and before any other lock but `giver`.
 #[derive(Debug)]
 pub(crate) struct PoolCore {
     /// (c) Its number in its process, counted from 1 in the order in which pools were made.
@@ -147,8 +147,12 @@ pub(crate) struct PoolCore {
     pub(crate) hiding: Hiding,
     /// (a) Pages read again soon after they were reclaimed, since somebody looked.
     pub(crate) refaulted: AtomicU64,
+    /// `None` where nothing is given back. Held by who looks at memory, while idle frames go too; before `reclaim`.
+    pub(crate) giver: Mutex<Option<Giver>>,
     /// Where memory goes that has no file.
     pub(crate) swap: Arc<Swap>,
+    /// (a) Writes of dirty pages that hang.
+    pub(crate) hung_writes: AtomicU32,
     /// (a) Dirty pages of all objects.
     pub(crate) dirty_pages: Arc<AtomicU64>,
     /// (a)
@@ -181,7 +185,7 @@ impl Pool {
         // The handle first: it ends the one thread where there is no other.
         let pool = Self { handle: Arc::new(Handle { core: Self::made(options)? }) };
         if let Some(least_bytes) = options.least_bytes {
-            pool.core().give_back(Machine::new(), least_bytes)?;
+            pool.core().give_back(Machine::new(), Triggers::new(), least_bytes)?;
         }
         Ok(pool)
     }
@@ -204,7 +208,9 @@ impl Pool {
             hiding: Hiding::new(),
             frames,
             refaulted: AtomicU64::new(0),
+            giver: Mutex::new(None),
             swap: Arc::new(Swap::new(directory, most_bytes)),
+            hung_writes: AtomicU32::new(0),
             dirty_pages: Arc::new(AtomicU64::new(0)),
             stop: AtomicU32::new(0),
             generation: fork::generation(),
@@ -245,7 +251,7 @@ impl Pool {
     }
 
     /// Reclaims up to `pages` frames now: those that would be reclaimed next. Returns how many were. For programs that know when they
-    /// need memory for something else.
+    /// need memory for something else. Pages whose write back takes longer than 0.1 s stay.
     pub fn reclaim(&self, pages: u64) -> u64 {
         if fork::generation() != self.core().generation {
             return 0;
@@ -268,22 +274,32 @@ impl Drop for Handle {
 
 impl PoolCore {
     /// Has a thread give memory back while `memory` is short.
-    fn give_back(self: &Arc<Self>, memory: impl Memory, least_bytes: u64) -> Result<(), MakeError> {
+    fn give_back(
+        self: &Arc<Self>,
+        memory: impl Memory,
+        pressure: impl Pressure,
+        least_bytes: u64,
+    ) -> Result<(), MakeError> {
         let pool = Arc::clone(self);
         let allowance = Allowance::new((least_bytes / PAGE_SIZE).max(1), self.frames.most());
-        crate::sync::spawn("prepage-give", move || give_back::work(&pool, memory, allowance))
+        *self.giver.lock().anyway() = Some(Giver::new(memory, allowance, self));
+        crate::sync::spawn("prepage-give", move || give_back::work(&pool, pressure))
             .map(drop)
             .map_err(|source| MakeError::System { what: "a thread", source })
     }
 
-    /// Pages that cannot be taken away as long as they are used: those that are pinned, and those of snapshots, which are nowhere else.
+    /// Pages that cannot be taken away as long as they are used: those that are pinned, those of memory that have no place in a swap file, and those of
+    /// snapshots, which are nowhere else. A page may be pinned and without a place.
     pub(crate) fn stuck_pages(&self) -> u64 {
-        let mut stuck = self.frames.pinned();
+        let (mut frozen, mut unplaced) = (0, 0);
         for object in self.alive() {
-            stuck += object.frames().filter(|_| object.is_frozen()).map_or(0, |frames| frames.held().0);
+            frozen += object.frames().filter(|_| object.is_frozen()).map_or(0, |frames| frames.held().0);
+            unplaced += object.dirty().filter(|dirty| dirty.home.is_swap()).map_or(0, Dirty::pages);
             object.let_go();
         }
-        stuck
+        // Of those that have a place some may be dirty.
+        let unplaced = if self.swap.has_room() { 0 } else { unplaced.saturating_sub(self.swap.used_pages()) };
+        frozen + self.frames.pinned().max(unplaced)
     }
 
     pub(crate) fn take_refaulted(&self) -> u64 {
@@ -379,48 +395,75 @@ mod tests {
     use prepage_sys::memory_left::Left;
 
     use super::*;
-    use crate::{Map, MapOptions, Vm, VmOptions};
+    use crate::{Map, MapOptions, Source, SourceError, Vm, VmOptions};
 
-    /// A machine that has what it is told to have, look by look.
-    struct Told(Receiver<Option<(Left, bool)>>, Option<Left>);
+    /// So many bytes.
+    struct Zeros(u64);
 
-    /// Tells it.
-    struct Tell(SyncSender<Option<(Left, bool)>>);
+    impl Source for Zeros {
+        fn len_bytes(&self) -> u64 {
+            self.0
+        }
+
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            into.fill(0);
+            Ok(())
+        }
+    }
+
+    /// A machine that has what it is told to have.
+    #[derive(Debug)]
+    struct Told(Arc<Mutex<Option<Left>>>);
+
+    /// Look by look, once it has.
+    struct Looks(Receiver<Option<bool>>);
+
+    /// Tells both.
+    struct Tell {
+        left: Arc<Mutex<Option<Left>>>,
+        look: SyncSender<Option<bool>>,
+    }
 
     impl Tell {
+        /// Of so much there is. Of 64 MiB two are to stay free.
+        fn left(&self, available_bytes: i64) {
+            let left = Left { limit_bytes: 64 << 20, available_bytes, shmem_bytes: 0 };
+            *self.left.lock().unwrap() = Some(left);
+        }
+
         /// Has the pool look; returns once it did.
         fn look(&self, available_bytes: i64, stalled: bool) {
-            // Of 64 MiB two are to stay free.
-            let left = Left { limit_bytes: 64 << 20, available_bytes, shmem_bytes: 0 };
-            self.0.send(Some((left, stalled))).unwrap();
-            self.0.send(None).unwrap();
+            self.left(available_bytes);
+            self.look.send(Some(stalled)).unwrap();
+            self.look.send(None).unwrap();
+        }
+    }
+
+    impl Pressure for Looks {
+        fn wait(&mut self, _for_all: bool) -> bool {
+            self.0.iter().flatten().next().unwrap_or(false)
         }
     }
 
     impl Memory for Told {
-        fn wait(&mut self, _for_all: bool) -> bool {
-            let (left, stalled) = self.0.iter().flatten().next().unzip();
-            self.1 = left.or(self.1);
-            stalled.unwrap_or(false)
-        }
-
         fn left(&mut self) -> Vec<Left> {
-            self.1.into_iter().collect()
+            self.0.lock().unwrap().into_iter().collect()
         }
     }
 
     /// A pool that gives back by what it is told, and a map of `pages` pages of a file that are all in memory.
     fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
         let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
-        let (tell, told) = sync_channel(0);
-        core.give_back(Told(told, None), 64 * PAGE_SIZE).unwrap();
+        let (look, looks) = sync_channel(0);
+        let tell = Tell { left: Arc::default(), look };
+        core.give_back(Told(Arc::clone(&tell.left)), Looks(looks), 64 * PAGE_SIZE).unwrap();
         let pool = Pool { handle: Arc::new(Handle { core }) };
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
         let map = vm.map(&vm.file(file.path()).unwrap(), &MapOptions::shared()).unwrap();
         map.populate(map.window()).unwrap();
-        (pool, vm, map, Tell(tell))
+        (pool, vm, map, tell)
     }
 
     fn until(pool: &Pool, what: &str, is_so: impl Fn(PoolFigures) -> bool) {
@@ -462,29 +505,74 @@ mod tests {
     fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
         const PAGES: u64 = 1024;
         let (pool, vm, _map, tell) = populated(PAGES);
+        const SPARE: u64 = 64;
+        let look = |stalled| tell.look((2 << 20) + (SPARE * PAGE_SIZE) as i64, stalled);
         // Which are idle is seen from the first look to the second.
-        tell.look(2 << 20, true);
-        assert_eq!((pool.figures().limit_pages, pool.figures().resident_pages), (u64::MAX, PAGES));
-        tell.look(2 << 20, false);
-        assert_eq!(pool.figures().limit_pages, PAGES - PAGES / 8);
+        look(true);
+        let kept = (PAGES + SPARE / 4, PAGES);
+        assert_eq!((pool.figures().limit_pages, pool.figures().resident_pages), kept);
+        look(false);
+        let due = PAGES / 8 - SPARE;
+        assert_eq!(pool.figures().limit_pages, PAGES - due);
         let resident = pool.figures().resident_pages;
         assert!(
-            (PAGES * 3 / 4..=PAGES * 7 / 8).contains(&resident),
+            (PAGES * 3 / 4..=PAGES - due).contains(&resident),
             "some more, which are to be free: {resident}"
         );
         // Of those that are seen to be idle by now. Nothing that went has come back.
-        tell.look(2 << 20, true);
-        assert_eq!(pool.figures().limit_pages, resident - resident / 8);
-        assert!(vm.statistics().counted.pages_reclaimed >= PAGES / 8 + resident / 8);
+        look(true);
+        let more = resident / 8 - SPARE;
+        assert_eq!(pool.figures().limit_pages, resident - more);
+        assert!(vm.statistics().counted.pages_reclaimed >= due + more);
+    }
+
+    #[test]
+    fn no_frame_goes_for_a_snapshot_while_memory_has_room_for_it() {
+        const PAGES: u64 = 1024;
+        let (_pool, vm, _map, tell) = populated(PAGES);
+        // Of 2048 pages to spare the pool takes 512.
+        tell.look(10 << 20, false);
+        let zeros = vm.anonymous(1000 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        map.as_mut_slice().fill(7);
+        let snapshot = map.snapshot().unwrap();
+        assert_eq!((snapshot.resident_pages(), vm.statistics().counted.pages_reclaimed), (1000, 0));
+    }
+
+    /// What it had to spare was seen up to a second ago.
+    #[test]
+    fn memory_is_looked_at_again_before_frames_are_taken_away() {
+        const PAGES: u64 = 1024;
+        let (pool, vm, map, tell) = populated(PAGES);
+        tell.look(8 << 20, false);
+        assert_eq!(pool.figures().limit_pages, PAGES + 1536 / 4);
+        let other = vm.source("more", Zeros(PAGES * PAGE_SIZE)).unwrap();
+        let other = vm.map(&other, &MapOptions::shared()).unwrap();
+        let read = || assert!(other.as_slice().iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 0));
+        tell.left(64 << 20);
+        read();
+        let grown = (2 * PAGES, 0);
+        assert_eq!(
+            (pool.figures().resident_pages, vm.statistics().counted.pages_reclaimed),
+            grown,
+            "{:?}",
+            pool.figures()
+        );
+        // Others took it.
+        tell.look(2 << 20, false);
+        until(&pool, "some are free", |now| now.resident_pages < 2 * PAGES);
+        map.populate(map.window()).unwrap();
+        read();
+        assert!(pool.figures().resident_pages <= 2 * PAGES, "{:?}", pool.figures());
     }
 
     #[test]
     fn while_tasks_wait_what_is_used_now_and_then_stays_though_it_came_first() {
         const PAGES: u64 = 4096;
         let (pool, vm, map, tell) = populated(PAGES);
-        // It takes a look for each quarter of the frames.
+        // It takes a look for each quarter of the frames. So much is to spare that none goes for the low watermark.
         for _ in 0..6 {
-            tell.look(2 << 20, true);
+            tell.look((2 << 20) + (512 << 10), true);
             // Frames are unwired ahead where the limit is near, as many as are to be idle.
             let unwired = || pool.figures().unwired_pages;
             while {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
-use crate::evict::Claimed;
+use crate::cleaner::Cleaner;
+use crate::evict::{Claimed, swapped_out};
+use crate::give_back;
 use crate::object::ObjectCore;
 use crate::order::{Entry, Look, Next, Order, Queued, Replacement, Unwiring};
 use crate::pages::{Idleness, Stamp, Unwire};
@@ -55,6 +57,7 @@ pub(crate) struct Reclaim {
     /// By class; all in the first where the replacement knows none.
     orders: [Order; 3],
     has_classes: bool,
+    cleaner: Cleaner,
     /// The time of stamps and of the orders, in parts of [`TICK`]: a frame that is reclaimed counts for more where the pool holds fewer.
     time: u64,
 }
@@ -90,13 +93,17 @@ pub(crate) fn work(pool: &PoolCore) {
             return;
         }
         let wanted = pool.frames.wanted();
+        if wanted > 0 && give_back::look_again(pool) {
+            continue;
+        }
         // A source that panics when it is dropped does not end the thread.
         let search = Search { began: Some(Instant::now()), ..Search::default() };
         let taken = catch_unwind(AssertUnwindSafe(|| search.take(pool, wanted))).unwrap_or(1);
         if wanted > 0 {
             pool.frames.fit_low(taken);
         }
-        if wanted > 0 && taken == 0 {
+        // What hangs may still come to an end: who waits for a frame is told nothing, and has some beyond the limit after a while.
+        if wanted > 0 && taken == 0 && pool.hung_writes.load(Ordering::SeqCst) == 0 {
             if pool.frames.is_waited_for() {
                 // A read fails after two searches in vain: the second one asks the disk in any case.
                 pool.swap.ask_again();
@@ -192,6 +199,7 @@ impl Reclaim {
         Self {
             orders: [replacement; 3].map(Order::new),
             has_classes: replacement == Replacement::TwoQueues,
+            cleaner: Cleaner::default(),
             time: 0,
         }
     }
@@ -450,6 +458,8 @@ impl Reclaim {
             })
             .collect();
         victims.sort_unstable_by_key(|(is_dirty, victim)| (*is_dirty, victim.queued.entry));
+        // While memory is short for others, what lies in swap space takes none, and would take some on its way out.
+        let passes_by = search.is_of_idle || !forced && pool.frames.limit() < pool.frames.most();
         let now = self.now();
         let mut all = 0;
         let mut rest = &victims[..];
@@ -466,15 +476,16 @@ impl Reclaim {
             let taken = match (frames.whole.take_from_kernel(), claimed) {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
-                        let pages: Vec<PageIndex> =
-                            batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                        refused = object.clean(frames, &pages, forced);
+                        let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
+                        refused = self.cleaner.clean(object, pages, forced);
                     }
+                    let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));
+                    let out = if passes_by { swapped_out(frames, pages) } else { Vec::new() };
                     let pins = object.hold_pins_of_blocks(frames);
                     let mut is_beside_a_pin = object.are_beside_a_pin(pins.as_deref());
                     for victim in batch() {
                         let page = PageIndex(victim.queued.entry.page);
-                        if is_beside_a_pin(page) {
+                        if is_beside_a_pin(page) || out.binary_search(&page).is_ok() {
                             continue;
                         }
                         // One that is watched goes only if nobody has touched it since it was unwired.
@@ -534,10 +545,9 @@ fn first_class([data, memory, code]: [usize; 3]) -> usize {
 fn look(object: Option<&ObjectCore>, entry: Entry, watched: bool, is_refused: bool) -> Look {
     let Some(frames) = object.and_then(ObjectCore::frames) else { return Look::Gone };
     let page = PageIndex(entry.page);
-    let is_stuck = frames
-        .dirty
-        .as_ref()
-        .is_some_and(|dirty| (is_refused || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page));
+    let is_stuck = frames.dirty.as_ref().is_some_and(|dirty| {
+        (is_refused || dirty.hangs() || !dirty.home.takes(page)) && !dirty.is_clean(&frames.pages, page)
+    });
     match frames.pages.idleness(page) {
         Idleness::Missing | Idleness::Pinned => Look::Gone,
         idleness if is_stuck || idleness == Idleness::Held => {

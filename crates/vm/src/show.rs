@@ -13,6 +13,7 @@ use std::time::Duration;
 use prepage_sys::fork;
 use prepage_sys::signals::Masked;
 use rustix::net::{SendFlags, send};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::sync::{Anyway, Ordering, spawn};
 use crate::view::{PoolView, View};
@@ -21,7 +22,7 @@ use crate::vm::VmCore;
 
 /// One is answered after the other: who does not read holds up the others for no longer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Names that are tried: another process may have the same number where namespaces differ.
+/// Names that are tried, and as many that are drawn by chance: other processes may have the same number where namespaces differ.
 const NAMES: u32 = 8;
 
 /// Lock legend: guards all of [`Shown`]; held to enter a VM and to list them, and no other lock is taken under it.
@@ -65,7 +66,7 @@ pub(crate) fn enter(vm: &Arc<VmCore>) {
 fn open() -> io::Result<UnixListener> {
     let pid = std::process::id();
     let mut last = Err(io::ErrorKind::AddrInUse.into());
-    for nth in 0..NAMES {
+    for nth in (0..NAMES).chain((0..NAMES).map(|_| drawn())) {
         let name = viewed::socket_name(pid, nth);
         last = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
         if !matches!(&last, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
@@ -73,6 +74,14 @@ fn open() -> io::Result<UnixListener> {
         }
     }
     last
+}
+
+/// A number that no other process draws.
+fn drawn() -> u32 {
+    let mut bytes = [0; 4];
+    // Without one the name is taken, and the next is tried.
+    let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+    u32::from_ne_bytes(bytes)
 }
 
 fn work(listener: &UnixListener) {

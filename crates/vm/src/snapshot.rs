@@ -9,6 +9,7 @@ use prepage_sys::signals::Masked;
 use crate::book::{Base, Book, Hold, moved_up};
 use crate::error::{MakeError, SnapshotError};
 use crate::frame_count::Reserve;
+use crate::give_back;
 use crate::map::Map;
 use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
 use crate::pages::Seen;
@@ -125,6 +126,8 @@ impl Map {
                 Ok(frozen) => break frozen,
                 // It keeps them: the map shows them again, where it is told to, if this snapshot fails.
                 Err(Lack::Store) => replaced = Some(std::mem::replace(&mut store, self.new_store()?)),
+                // A part of what memory has to spare may be less than a snapshot needs.
+                Err(Lack::Frames(pages)) if give_back::makes_room(core.vm.pool.core(), pages) => {}
                 // They are taken back while writers go on.
                 Err(Lack::Frames(pages))
                     if tries < TRIES && reclaim::take(core.vm.pool.core(), pages) > 0 =>

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::memfd;
+use prepage_sys::{file_system, memfd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::MakeError;
@@ -67,12 +67,18 @@ impl Swap {
         };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let made = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-        let made = made.map_err(|errno| MakeError::File { path: path.clone(), source: errno.into() });
-        Ok(made?.into())
+        let refused = |source| MakeError::File { path: path.clone(), source };
+        let made = made.map_err(|errno| refused(errno.into()))?;
+        let kind = file_system::kind_of(&made).map_err(refused)?;
+        match file_system::without_device(kind) {
+            // Disks of unit tests are small, and in memory.
+            Some(kind) if !cfg!(test) => Err(MakeError::SwapInMemory { path: path.clone(), kind }),
+            _ => Ok(made.into()),
+        }
     }
 
     /// Whether it may have room for a page more.
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.used_pages() < self.most_pages && now_ns() >= self.full_until_ns.load(Ordering::Relaxed)
     }
 
@@ -158,7 +164,7 @@ impl Vm {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
     ///
-    /// let options = PoolOptions::default().limit_bytes(1 << 20).swap(std::env::temp_dir(), 64 << 20);
+    /// let options = PoolOptions::default().limit_bytes(1 << 20).swap("/var/tmp", 64 << 20);
     /// let vm = Vm::new(VmOptions::default().pool(&Pool::with(&options)?))?;
     /// let memory = vm.memory(8 << 20)?;
     /// let map = vm.map(&memory, &MapOptions::writable())?;
@@ -174,7 +180,7 @@ impl Vm {
     /// ```
     ///
     /// # Errors
-    /// When no file can be made in the directory for swap files, or it is too large.
+    /// When no file can be made in the directory for swap files, the directory lies in memory (tmpfs, ramfs), or the object is too large.
     pub fn memory(&self, len_bytes: u64) -> Result<Object, MakeError> {
         let swap = Arc::clone(&self.core.pool.core().swap);
         let file = swap.file()?;

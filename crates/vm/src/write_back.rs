@@ -505,7 +505,7 @@ mod tests {
 
     impl Home for Arc<Failing> {
         fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
-            drop(self.writes.lock().unwrap());
+            drop(self.writes.lock().anyway());
             self.tries.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(self.write_ms.load(Ordering::SeqCst)));
             if self.writes_fail.load(Ordering::SeqCst) {
@@ -690,12 +690,68 @@ mod tests {
             while dirty.first(&frames.pages, object.pages()).is_some() {
                 std::thread::yield_now();
             }
-            let reclaiming = scope.spawn(|| object.core.vm.pool.reclaim(PAGES));
+            let reclaiming = scope.spawn(|| {
+                // A write that takes long is not waited for.
+                let mut reclaimed = 0;
+                while reclaimed < PAGES {
+                    reclaimed += object.core.vm.pool.reclaim(PAGES - reclaimed);
+                }
+            });
             // It has looked by then.
             std::thread::sleep(Duration::from_millis(50));
             drop(written);
-            assert_eq!((writing.join().unwrap(), reclaiming.join().unwrap()), (PAGES, PAGES));
+            assert_eq!(writing.join().unwrap(), PAGES);
+            reclaiming.join().unwrap();
         });
+    }
+
+    /// As on a file system that is frozen for a backup, or where a server does not answer.
+    #[test]
+    fn a_write_that_hangs_holds_up_no_other_page_of_the_pool() {
+        const LIMIT: u64 = 256;
+        const DIRTY: u64 = LIMIT / 2;
+        let (file, home, object, map) =
+            failing_with(VmOptions::default().frame_limit_bytes(LIMIT * PAGE_SIZE), DIRTY);
+        map.write_at(0, &vec![7; (DIRTY * PAGE_SIZE) as usize]).unwrap();
+        let others = tempfile::NamedTempFile::new().unwrap();
+        others.as_file().set_len(4 * LIMIT * PAGE_SIZE).unwrap();
+        let vm = Vm { core: Arc::clone(&object.core.vm) };
+        let options = MapOptions::shared().policy("none".parse().unwrap());
+        let others = vm.map(&vm.file(others.path()).unwrap(), &options).unwrap();
+        let is_hung = || object.core.dirty().unwrap().hangs();
+        std::thread::scope(|scope| {
+            let hangs = home.writes.lock().unwrap();
+            scope.spawn(|| vm.core.pool.reclaim(LIMIT));
+            let began = Instant::now();
+            let mut reads = 0;
+            while reads < 4 * LIMIT || !is_hung() {
+                assert!(began.elapsed() < Duration::from_secs(30), "{reads} pages were read");
+                assert_eq!(others.as_slice()[(reads % (4 * LIMIT) * PAGE_SIZE) as usize], 0);
+                reads += 1;
+            }
+            assert_eq!(object.dirty_pages(), DIRTY);
+            drop(hangs);
+        });
+        object.flush(object.pages()).unwrap();
+        assert!(std::fs::read(file.path()).unwrap().iter().all(|&byte| byte == 7));
+        while is_hung() {
+            std::thread::yield_now();
+        }
+        vm.core.pool.reclaim(2 * LIMIT);
+        assert_eq!((vm.core.pool.figures().resident_pages, object.dirty_pages()), (0, 0));
+    }
+
+    #[test]
+    fn no_read_fails_while_all_that_could_go_waits_for_a_write_that_hangs() {
+        const LIMIT: u64 = 64;
+        let (file, home, object, map) =
+            failing_with(VmOptions::default().frame_limit_bytes(LIMIT * PAGE_SIZE), LIMIT + 3);
+        let hangs = home.writes.lock().unwrap();
+        (0..LIMIT + 3).for_each(|page| map.write_at(page * PAGE_SIZE, &[7]).unwrap());
+        drop(hangs);
+        object.flush(object.pages()).unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert!(bytes.iter().step_by(PAGE_SIZE as usize).all(|&byte| byte == 7));
     }
 
     #[test]

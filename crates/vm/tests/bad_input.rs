@@ -553,7 +553,7 @@ fn a_process_that_may_not_make_long_files_is_told() {
     assert_eq!(touch(&vm.map(&fits, &MapOptions::shared()).unwrap(), 255), word(255 * 4096));
     assert!(matches!(words(most + 1), Err(MakeError::System { .. })));
     // Memory without a file, too, with and without a place for a swap file.
-    let swap = PoolOptions::default().swap(std::env::temp_dir(), 1 << 30);
+    let swap = PoolOptions::default().swap(env!("CARGO_TARGET_TMPDIR"), 1 << 30);
     let with_swap = Vm::new(VmOptions::default().pool(&Pool::with(&swap).unwrap())).unwrap();
     for vm in [&vm, &with_swap] {
         let memory = vm.memory(most).unwrap();

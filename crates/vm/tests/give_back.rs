@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_sys::psi::Trigger;
-use prepage_testing::{Need, has, unless_refused};
-use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
+use prepage_testing::{Need, Swap, has, unless_refused};
+use prepage_vm::{MapOptions, Pool, PoolOptions, Source, SourceError, Vm, VmOptions};
 use support::{Words, child_command, is_child, touch, word};
 
 const HELD_BYTES: u64 = 48 << 20;
@@ -111,6 +111,66 @@ fn a_limit_that_shrinks_is_followed() {
     assert!(rest.contains("gave back"), "{rest}");
 }
 
+/// It lies in swap space, takes no memory, and would take some on its way out.
+#[test]
+fn what_the_kernel_has_swapped_out_stays_there_while_memory_is_short() {
+    if !has(Need::Swap) {
+        return;
+    }
+    let Some(group) = Group::new("swapped-out") else { return };
+    group.set_limit(256 << 20).unwrap();
+    let _swap = Swap::on(256 << 20);
+    let mut child =
+        group.command("child_is_swapped").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("holds all\n") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
+    }
+    let came_back = || {
+        let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
+        let count = counts.lines().find_map(|line| line.strip_prefix("pswpin ")).unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    let before = came_back();
+    // Less than is to stay free is left.
+    group.set_limit(group.usage() + (1 << 20)).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let came_back = came_back() - before;
+    assert!(child.wait().unwrap().success(), "{rest}");
+    let given = rest.lines().find_map(|line| line.strip_prefix("gave back ")?.parse::<u64>().ok());
+    assert!(given.is_some_and(|given| came_back < given / 2), "{came_back} pages came back: {rest}");
+}
+
+#[test]
+fn child_is_swapped() {
+    if !is_child("child_is_swapped") {
+        return;
+    }
+    let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let object = vm.source("words", Words { len_bytes: HELD_BYTES, ..Words::default() }).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.populate(map.window()).unwrap();
+    // What came first goes first.
+    // SAFETY: the kernel writes the pages out; what the map shows stays the same.
+    let swapped = unsafe {
+        libc::madvise(map.address() as *mut libc::c_void, HELD_BYTES as usize / 2, libc::MADV_PAGEOUT)
+    };
+    assert_eq!(swapped, 0, "{}", std::io::Error::last_os_error());
+    println!("holds all");
+    std::io::stdin().read_exact(&mut [0]).unwrap();
+    let began = Instant::now();
+    while vm.statistics().counted.pages_reclaimed < 256 {
+        assert!(began.elapsed() < Duration::from_secs(120), "nothing is given back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("gave back {}", vm.statistics().counted.pages_reclaimed);
+}
+
 #[test]
 fn child_holds() {
     if !is_child("child_holds") {
@@ -130,6 +190,54 @@ fn child_holds() {
     }
     assert!(given > 0);
     println!("gave back {given} pages");
+}
+
+/// Far more than its group may hold.
+const FILLED_BYTES: u64 = 1 << 30;
+
+#[test]
+fn a_pool_that_fills_at_full_speed_stays_within_its_group() {
+    let Some(group) = Group::new("fills") else { return };
+    group.set_limit(128 << 20).unwrap();
+    let output = group.command("child_fills").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Each page is filled with a byte of its own.
+struct Fast;
+
+fn byte(page: u64) -> u8 {
+    (page % 251) as u8
+}
+
+impl Source for Fast {
+    fn len_bytes(&self) -> u64 {
+        FILLED_BYTES
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        for (nth, page) in into.chunks_mut(PAGE_SIZE as usize).enumerate() {
+            page.fill(byte(offset_bytes / PAGE_SIZE + nth as u64));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn child_fills() {
+    if !is_child("child_fills") {
+        return;
+    }
+    let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let map = vm.map(&vm.source("fast", Fast).unwrap(), &MapOptions::shared()).unwrap();
+    map.populate(map.window()).unwrap();
+    for page in (0..FILLED_BYTES / PAGE_SIZE).rev() {
+        assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], byte(page), "page {page}");
+    }
+    // It took most of what there is.
+    let held = pool.figures().resident_pages * PAGE_SIZE;
+    assert!(held > 64 << 20, "{held}");
 }
 
 /// A process, which ends with this.
@@ -162,12 +270,13 @@ fn tasks_that_wait_for_memory_are_told_of() {
         error.raw_os_error().is_some_and(|code| OLD_OR_OFF.contains(&code))
     };
     let Some(trigger) = unless_refused(trigger, Need::Pressure, refused) else { return };
+    let mut triggers = vec![trigger];
     group.set_limit(24 << 20).unwrap();
     let _thrashes = Ends(group.command("child_thrashes").spawn().unwrap());
     let began = Instant::now();
     let mut is_told = false;
     while !is_told && began.elapsed() < THRASHES {
-        is_told = Trigger::wait(std::slice::from_ref(&trigger), Duration::from_secs(1)).unwrap();
+        is_told = Trigger::wait(&mut triggers, Duration::from_secs(1)).unwrap();
     }
     assert!(is_told, "{}", std::fs::read_to_string(&pressure).unwrap());
 }

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex};
+use prepage_testing::{Need, SmallDisk, has};
 use prepage_vm::{AccessError, FlushError, MapOptions, Pool, PoolOptions, Reason, Vm, VmOptions};
 use support::{Words, file, left_in, modes, pages, touch, word};
 
 /// A pool of 64 frames, with a swap file of so many pages.
 fn with_swap(swap_pages: u64) -> (Pool, Vm) {
     let options = PoolOptions::default().limit_bytes(64 * PAGE_SIZE);
-    let pool = Pool::with(&options.swap(std::env::temp_dir(), swap_pages * PAGE_SIZE)).unwrap();
+    let pool = Pool::with(&options.swap(env!("CARGO_TARGET_TMPDIR"), swap_pages * PAGE_SIZE)).unwrap();
     let vm = Vm::new(VmOptions::default().explain(false).pool(&pool)).unwrap();
     (pool, vm)
 }
@@ -203,4 +204,16 @@ fn a_directory_that_takes_no_swap_file_is_an_error() {
     let vm = Vm::new(VmOptions::default().pool(&Pool::with(&options).unwrap())).unwrap();
     assert!(matches!(vm.memory(4096), Err(prepage_vm::MakeError::File { .. })));
     assert!(vm.memory(1 << 60).is_err());
+}
+
+#[test]
+fn a_directory_in_memory_is_refused() {
+    if !(has(Need::Root) && has(Need::Mounts)) {
+        return;
+    }
+    let disk = SmallDisk::new(64 * PAGE_SIZE);
+    let options = PoolOptions::default().swap(disk.path(), 1 << 20);
+    let vm = Vm::new(VmOptions::default().pool(&Pool::with(&options).unwrap())).unwrap();
+    let refused = vm.memory(4096).unwrap_err();
+    assert!(matches!(refused, prepage_vm::MakeError::SwapInMemory { kind: "tmpfs", .. }), "{refused}");
 }

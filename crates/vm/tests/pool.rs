@@ -452,7 +452,8 @@ fn memory_and_code_stay_while_there_is_data() {
     for (swap_bytes, [limit, of_memory, of_code, of_data]) in
         [64 * MIB, 0].into_iter().flat_map(|swap_bytes| cases.map(|case| (swap_bytes, case)))
     {
-        let swap = PoolOptions::default().limit_bytes(limit * 4096).swap(std::env::temp_dir(), swap_bytes);
+        let swap =
+            PoolOptions::default().limit_bytes(limit * 4096).swap(env!("CARGO_TARGET_TMPDIR"), swap_bytes);
         let pool = Pool::with(&swap).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
         let (memory, code) = (vm.memory(of_memory * 4096).unwrap(), words(&vm, of_code));

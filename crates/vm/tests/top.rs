@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, passes_as_child, this_test};
 use prepage_vm::view::ViewError;
 use prepage_vm::viewed::{AskError, Socket, sockets};
 use prepage_vm::{MapOptions, Pool, Vm, VmOptions};
@@ -131,6 +131,20 @@ fn an_answer_that_is_cut_off_or_foreign_is_told_so() {
         }
         thread.join().unwrap();
     }
+}
+
+/// As in the ninth of containers that share a network, where each has a process of this number.
+#[test]
+fn a_process_whose_names_are_taken_is_shown_by_another() {
+    if !is_child(&this_test()) {
+        return passes_as_child(&[]);
+    }
+    let pid = std::process::id();
+    let taken = |nth| SocketAddr::from_abstract_name(format!("prepage-vm/{pid}/{nth}")).unwrap();
+    let _taken: Vec<_> = (0..8).map(|nth| UnixListener::bind_addr(&taken(nth)).unwrap()).collect();
+    let _vm = Vm::new(VmOptions::default()).unwrap();
+    let is_shown = |socket: &Socket| socket.ask(Duration::from_millis(500)).is_ok_and(|view| view.pid == pid);
+    assert!(sockets_of(pid).iter().any(is_shown));
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! Dirty pages are written back before their frames go: by a thread apart, since a write may hang (a file system that is frozen for a backup, a server that
+//! does not answer). Frames are then sought elsewhere, and the object's dirty ones stay until the write ends.
+//!
+//! ```text
+//!   reclaimer: IDLE ─► GIVEN ─┬ done in time ─► IDLE
+//!                             └ not ─► LEFT ─► done at last: the thread ends; another has taken its place
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prepage_core::PageIndex;
+
+use crate::object::ObjectCore;
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+
+/// So long one batch is waited for: a disk takes a thousandth of that.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// The most threads whose writes hang. Beyond these no dirty page is tried until one of them is done.
+const MOST_HUNG: u32 = 8;
+
+const IDLE: u32 = 0;
+const GIVEN: u32 = 1;
+const LEFT: u32 = 2;
+const END: u32 = 3;
+
+/// The thread of a pool that writes dirty pages back. It ends with this.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// `None` before the first batch, and after one that hangs.
+    desk: Option<Arc<Desk>>,
+}
+
+/// Where one thread gets its work.
+///
+/// Lock legend: (f) atomic, slept on; `work` and `refused` are held to put one thing there or take it.
+#[derive(Debug, Default)]
+struct Desk {
+    /// (f)
+    state: AtomicU32,
+    work: Mutex<Option<Work>>,
+    refused: Mutex<Vec<PageIndex>>,
+}
+
+#[derive(Debug)]
+struct Work {
+    object: Arc<ObjectCore>,
+    pages: Vec<PageIndex>,
+    is_waited_for: bool,
+}
+
+impl Cleaner {
+    /// As [`ObjectCore::clean`]. If that takes too long, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done.
+    pub(crate) fn clean(
+        &mut self,
+        object: &Arc<ObjectCore>,
+        pages: Vec<PageIndex>,
+        is_waited_for: bool,
+    ) -> Vec<PageIndex> {
+        let (Some(frames), Some(dirty)) = (object.frames(), object.dirty()) else { return Vec::new() };
+        let pool = object.vm.pool.core();
+        if dirty.hangs() || pool.hung_writes.load(Ordering::SeqCst) >= MOST_HUNG {
+            return Vec::new();
+        }
+        // Nothing hangs in a model. Where no thread is left this one does it.
+        let Some(desk) = self.desk().filter(|_| !cfg!(any(feature = "shuttle", feature = "loom"))) else {
+            return object.clean(frames, &pages, is_waited_for);
+        };
+        *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for });
+        desk.state.store(GIVEN, Ordering::SeqCst);
+        wake(&desk.state, 1);
+        let began = Instant::now();
+        while desk.state.load(Ordering::SeqCst) == GIVEN && began.elapsed() < PATIENCE {
+            wait_for(&desk.state, GIVEN, PATIENCE);
+        }
+        if desk.state.load(Ordering::SeqCst) == GIVEN {
+            // Before the thread may take it back.
+            set_hangs(object, true);
+            if desk.state.compare_exchange(GIVEN, LEFT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                self.desk = None;
+                return Vec::new();
+            }
+            set_hangs(object, false);
+        }
+        std::mem::take(&mut *desk.refused.lock().anyway())
+    }
+
+    fn desk(&mut self) -> Option<Arc<Desk>> {
+        if self.desk.is_none() {
+            let desk = Arc::new(Desk::default());
+            let own = Arc::clone(&desk);
+            spawn("prepage-clean", move || own.work()).ok()?;
+            self.desk = Some(desk);
+        }
+        self.desk.clone()
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        if let Some(desk) = &self.desk {
+            desk.state.store(END, Ordering::SeqCst);
+            wake(&desk.state, 1);
+        }
+    }
+}
+
+impl Desk {
+    fn work(&self) {
+        loop {
+            match self.state.load(Ordering::SeqCst) {
+                END => return,
+                IDLE => {
+                    wait(&self.state, IDLE);
+                    continue;
+                }
+                _ => {}
+            }
+            let Work { object, pages, is_waited_for } =
+                self.work.lock().anyway().take().expect("put there before the state says so");
+            let frames = object.frames().expect("an object with dirty pages has frames");
+            let clean = || object.clean(frames, &pages, is_waited_for);
+            // What a panic leaves stays dirty.
+            *self.refused.lock().anyway() = catch_unwind(AssertUnwindSafe(clean)).unwrap_or_default();
+            let done = self.state.compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst);
+            match done {
+                Ok(_) => wake(&self.state, 1),
+                Err(_) => {
+                    set_hangs(&object, false);
+                    // Its pages are clean, or may be tried again.
+                    object.vm.pool.core().frames.call();
+                }
+            }
+            object.let_go();
+            if done.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a write of `object` hangs, of which there is one at most.
+fn set_hangs(object: &ObjectCore, hangs: bool) {
+    if let Some(dirty) = object.dirty() {
+        dirty.set_hangs(hangs);
+    }
+    let of_pool = &object.vm.pool.core().hung_writes;
+    if hangs {
+        of_pool.fetch_add(1, Ordering::SeqCst);
+    } else {
+        of_pool.fetch_sub(1, Ordering::SeqCst);
+    }
+}
