@@ -279,9 +279,12 @@ fn a_directory_of_path_that_does_not_answer_is_asked_once_and_those_behind_it_ar
     let expected: Vec<PathBuf> = (0..8).map(|at| place.program(&format!("expected{at}"))).collect();
     expected.iter().for_each(|program| place.profile(program, &[&file]));
     place.expect_all(&expected.iter().map(PathBuf::as_path).collect::<Vec<_>>(), unix_s());
+    // Only what has a profile says where its user looks for programs.
+    let other = place.program("other");
+    place.profile(&other, &[&file]);
     let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     let path = std::env::join_paths([&first, &second]).unwrap();
-    let _running = Running(Command::new(place.program("other")).arg("60").env("PATH", path).spawn().unwrap());
+    let _running = Running(Command::new(other).arg("60").env("PATH", path).spawn().unwrap());
     // The kernel's own question, when it was mounted, is one.
     service.wait_until("the second is asked", || waiting(&connections, &second) == 2);
     assert_eq!(waiting(&connections, &first), 2);
