@@ -11,7 +11,7 @@
 //! After(program)     a launch of the program                  ten minutes
 //! ```
 //! Memory is bounded: [`PROGRAMS_MAX`] programs, [`FOLLOWERS_MAX`] for each context. Programs launched longest ago go
-//! first (one that was launched once a week sooner), and followers that came least; new followers are first those known for longest. Time is
+//! first (one that was launched only once counts as launched a week earlier than it was), and followers that came least; new followers are first those known for longest. Time is
 //! handed in as seconds since 1970, and a clock that jumps ends all visits without counting them, as does a machine that [slept](Launches::slept); how far the clock on the wall is ahead of
 //! that is said separately ([`Launches::set_zone`]), and moves hours alone.
 

@@ -180,8 +180,9 @@ impl Learner {
             let own = Whose::Thread(gettid().as_raw_nonzero().get() as u32);
             online_cpus().ok()?.into_iter().find_map(|cpu| PerfEvent::open(&setup, own, cpu).ok())
         };
+        let opener = std::thread::Builder::new().spawn(open);
         // Where perf is refused, page tables are looked at.
-        if let Ok(Some(event)) = std::thread::spawn(open).join() {
+        if let Some(event) = opener.ok().and_then(|opener| opener.join().ok().flatten()) {
             let _ = self.ready.set(event);
         }
     }

@@ -43,8 +43,8 @@ Options of the service:
                             idle for this long; 0: at any time [default: 30]
 
 Options of boot and session:
-      --quiet SECONDS       End when the machine was quiet for this long and
-                            systemd has started all units [default: 10]
+      --quiet SECONDS       End when the machine was quiet for this long, a boot
+                            not before all units are started [default: 10]
       --at-most SECONDS     End after this time in any case [default: 300]
 
 Options of boot:

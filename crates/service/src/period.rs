@@ -16,6 +16,7 @@ use prepage_prefetch::memory::{Budget, available_kib};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::trust::read_in;
 use prepage_profiles::{StoreError, Stores};
+use prepage_sys::alarm::Alarm;
 use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
 use prepage_sys::open_files::allow_many;
@@ -29,7 +30,7 @@ use crate::missed::MissedReads;
 use crate::notify;
 use crate::opened::{Opened, Whose};
 use crate::options::ServiceError;
-use crate::quiet::{End, Quiet, is_short_of_memory, is_starting};
+use crate::quiet::{End, Manager, Quiet, is_short_of_memory};
 use crate::reading::Sampler;
 use crate::replay::{Known, Replay, plan_for};
 use crate::subject::Subject;
@@ -123,10 +124,11 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
     let mut early = options.root.as_deref().map(enter).transpose()?;
     // What sets fault-around begins a process, and may not be called beside a thread: in the boot's unit it comes first.
-    let sets_fault_around = subject == Subject::Boot && early.is_none();
-    let end_in_any_case = || end_after(2 * options.at_most + LOOK_LONGER);
+    let sets_fault_around = options.learn && subject == Subject::Boot && early.is_none();
+    let longest = 2 * options.at_most + LOOK_LONGER;
+    let alarm = sets_fault_around.then(|| Alarm::after(longest));
     if !sets_fault_around {
-        end_in_any_case()?;
+        end_after(longest)?;
     }
     let config = config(subject);
     let is_off = !config.enabled || early.as_ref().is_some_and(|early| !early.is_wanted);
@@ -157,8 +159,9 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         None if is_learning && sets_fault_around => fault_around(),
         None => None,
     };
-    if sets_fault_around {
-        end_in_any_case()?;
+    if let Some(alarm) = alarm {
+        end_after(longest)?;
+        drop(alarm);
     }
     let began = Instant::now();
     let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
@@ -194,6 +197,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut missed = watched.and_then(|device| MissedReads::watch(device.number()).ok());
     let (mut sightings, mut ends) = (Sightings::default(), Ends::default());
     let (mut quiet, mut sampler) = (Quiet::new(options.quiet_s, options.at_most), Sampler::default());
+    let mut manager = Manager::default();
     let mut next = began + SECOND;
     let mut pages_next = SECOND;
     let mut was_short = false;
@@ -222,10 +226,13 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         // Without /proc/meminfo nothing says so.
         let available_bytes = available_kib().map_or(u64::MAX, |kib| kib * 1024);
         was_short |= reading.is_some_and(|reading| is_short_of_memory(reading, available_bytes));
-        let mut is_starting = || {
-            is_starting(&mut |asker| opened.iter_mut().flatten().for_each(|opened| opened.leave_out(asker)))
+        let mut leave_out = |asker| opened.iter_mut().flatten().for_each(|opened| opened.leave_out(asker));
+        let mut may_go_on = || match subject {
+            Subject::Boot => manager.may_go_on(&mut leave_out),
+            // What the machine still starts says nothing of a session.
+            Subject::Session(_) => None,
         };
-        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut is_starting) {
+        if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut may_go_on) {
             break end;
         }
     };

@@ -1,7 +1,8 @@
 //! When what a boot or a session needed is over: the machine has been quiet for a while and its manager waits for nothing more, or the time is up.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use prepage_core::idle::{Busy, Reading};
@@ -9,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Whoever asks systemd waits for so long: a slow disk has to read what asks.
 const ANSWER_S: i64 = 5;
+/// Along `PATH`, where neither is there, a directory may lie on a server that does not answer.
+const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +39,13 @@ impl Quiet {
     }
 
     /// What the machine did in the last second, `elapsed` after the beginning, and whether this process is at work itself. Before the end it is asked whether
-    /// the machine `is_starting` still, and only waits; the answer is `None` where nobody knows.
+    /// the boot `may_go_on`, and the machine only waits; the answer is `None` where nobody knows.
     pub fn see(
         &mut self,
         reading: Option<Reading>,
         is_at_work: bool,
         elapsed: Duration,
-        is_starting: &mut dyn FnMut() -> Option<bool>,
+        may_go_on: &mut dyn FnMut() -> Option<bool>,
     ) -> Option<End> {
         let busy = reading.map(|reading| reading.busy_at_work());
         self.seconds = if is_at_work || busy != Some(None) { 0 } else { self.seconds + 1 };
@@ -50,7 +53,7 @@ impl Quiet {
         if !is_quiet && !is_time_up {
             return None;
         }
-        match is_starting() {
+        match may_go_on() {
             Some(true) if !is_time_up => {
                 self.seconds = 0;
                 None
@@ -63,31 +66,44 @@ impl Quiet {
     }
 }
 
-/// Whether systemd still starts what belongs to the boot (`is-system-running` of systemctl(1)); `None` where there is no systemd, or it does not answer.
-/// `see_asker` is shown the number of the process that asks: what that opens nobody else needs.
-pub fn is_starting(see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
-    answer_of(Command::new("systemctl").arg("is-system-running"), see_asker)
+/// systemd, which knows whether it has started all that belongs to the boot.
+#[derive(Debug, Default)]
+pub struct Manager {
+    /// Who asked last. It ends once it was killed, or where it waits for a disk, once that answers.
+    asker: Option<Child>,
 }
 
-fn answer_of(command: &mut Command, see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
-    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut asker = command.spawn().ok()?;
-    see_asker(asker.id());
-    let mut answer = asker.stdout.take()?;
-    let most = Timespec { tv_sec: ANSWER_S, tv_nsec: 0 };
-    let has_answered =
-        poll(&mut [PollFd::new(&answer, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0);
-    let mut text = [0; 64];
-    let len = if has_answered { answer.read(&mut text).unwrap_or(0) } else { 0 };
-    let _ = asker.kill();
-    // One that has said nothing may wait for a disk.
-    if len > 0 {
-        let _ = asker.wait();
+impl Manager {
+    /// Whether the boot may go on (`is-system-running` of systemctl(1)), as it also may after a shell for emergencies, and where systemd does not
+    /// answer in time; `None` where there is no systemd. `see_asker` is shown the number of the process that asks: what that opens nobody else needs.
+    pub fn may_go_on(&mut self, see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
+        let systemctl = SYSTEMCTL.into_iter().find(|path| Path::new(path).exists());
+        self.ask(Command::new(systemctl.unwrap_or("systemctl")).arg("is-system-running"), see_asker)
     }
-    match text[..len].trim_ascii() {
-        b"initializing" | b"starting" => Some(true),
-        b"running" | b"degraded" | b"maintenance" | b"stopping" => Some(false),
-        _ => None,
+
+    fn ask(&mut self, command: &mut Command, see_asker: &mut dyn FnMut(u32)) -> Option<bool> {
+        if self.asker.as_mut().is_some_and(|asker| matches!(asker.try_wait(), Ok(None))) {
+            return Some(true);
+        }
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let asker = match command.spawn() {
+            Ok(asker) => self.asker.insert(asker),
+            Err(error) => return (error.kind() != ErrorKind::NotFound).then_some(true),
+        };
+        see_asker(asker.id());
+        let mut answer = asker.stdout.take()?;
+        let most = Timespec { tv_sec: ANSWER_S, tv_nsec: 0 };
+        let has_answered =
+            poll(&mut [PollFd::new(&answer, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0);
+        let mut text = [0; 64];
+        let len = if has_answered { answer.read(&mut text).unwrap_or(0) } else { 0 };
+        let _ = asker.kill();
+        match text[..len].trim_ascii() {
+            _ if !has_answered => Some(true),
+            b"initializing" | b"starting" | b"maintenance" | b"stopping" | b"unknown" => Some(true),
+            b"running" | b"degraded" => Some(false),
+            _ => None,
+        }
     }
 }
 
@@ -141,17 +157,17 @@ mod tests {
         let mut quiet = Quiet::new(2, Duration::from_secs(6));
         let (mut asked, mut ends) = (0, Vec::new());
         for at in 1..8 {
-            let mut is_starting = || {
+            let mut may_go_on = || {
                 asked += 1;
                 Some(true)
             };
-            ends.push(quiet.see(reading(0.0), false, Duration::from_secs(at), &mut is_starting));
+            ends.push(quiet.see(reading(0.0), false, Duration::from_secs(at), &mut may_go_on));
         }
         assert_eq!(ends[..5], [None; 5]);
         assert_eq!(ends[5..], [Some(End::CutShort); 2]);
         assert_eq!(asked, 4, "whenever it is quiet, and when the time is up");
         let mut quiet = Quiet::new(2, Duration::from_secs(6));
-        let mut see = |is_starting| quiet.see(reading(0.0), false, Duration::ZERO, &mut || is_starting);
+        let mut see = |may_go_on| quiet.see(reading(0.0), false, Duration::ZERO, &mut || may_go_on);
         assert_eq!([see(Some(true)), see(Some(true)), see(Some(false))], [None; 3], "it begins anew");
         assert_eq!(see(Some(false)), Some(End::Quiet));
     }
@@ -159,9 +175,9 @@ mod tests {
     /// As one with a database that is asked all the time.
     #[test]
     fn a_machine_that_never_rests_is_not_waited_for() {
-        let ended = [Some(false), Some(true), None].map(|is_starting| {
+        let ended = [Some(false), Some(true), None].map(|may_go_on| {
             let mut quiet = Quiet::new(3, Duration::from_secs(10));
-            let mut see = |at| quiet.see(reading(1.0), true, Duration::from_secs(at), &mut || is_starting);
+            let mut see = |at| quiet.see(reading(1.0), true, Duration::from_secs(at), &mut || may_go_on);
             assert_eq!(see(9), None);
             see(10)
         });
@@ -172,26 +188,30 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_machine_still_starts_is_what_its_manager_says_in_time() {
+    fn whether_the_boot_may_go_on_is_what_the_manager_says_in_time() {
         let answer = |script: &str| {
             let mut asker = None;
-            let answer = answer_of(Command::new("sh").args(["-c", script]), &mut |pid| asker = Some(pid));
+            let mut shell = Command::new("sh");
+            let answer = Manager::default().ask(shell.args(["-c", script]), &mut |pid| asker = Some(pid));
             assert!(asker.is_some());
             answer
         };
-        for (said, is_starting) in [
+        for (said, may_go_on) in [
             ("initializing", Some(true)),
             ("starting", Some(true)),
+            ("maintenance", Some(true)),
+            ("stopping", Some(true)),
+            ("unknown", Some(true)),
             ("running", Some(false)),
             ("degraded", Some(false)),
             ("offline", None),
             ("", None),
         ] {
             // systemctl(1) fails with all but `running`.
-            assert_eq!(answer(&format!("echo {said}; exit 1")), is_starting, "{said}");
+            assert_eq!(answer(&format!("echo {said}; exit 1")), may_go_on, "{said}");
         }
-        assert_eq!(answer("exec sleep 60"), None);
-        let absent = answer_of(&mut Command::new("/no/such/program"), &mut |_| unreachable!());
+        assert_eq!(answer("exec sleep 60"), Some(true));
+        let absent = Manager::default().ask(&mut Command::new("/no/such/program"), &mut |_| unreachable!());
         assert_eq!(absent, None);
     }
 }

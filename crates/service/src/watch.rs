@@ -46,7 +46,8 @@ const OTHERS: [&str; 24] = [
 ];
 /// What begins so is answered for by programs too.
 const FUSE: &str = "fuse.";
-/// Its subvolumes have one device, and each has a number of its own ([`FileHandle::file_system`]), mounted by itself or not.
+/// Its subvolumes have one device, and each has a number of its own ([`FileHandle::file_system`]), mounted by itself or not. The lower half
+/// of all these numbers is the same: the kernel mixes the subvolume's id, below 2^32, into the upper one (btrfs_statfs of fs/btrfs/super.c).
 const BTRFS: &str = "btrfs";
 /// A network's file system that does not answer holds up one thread; so many may do so.
 const THREADS_MAX: usize = 4;
@@ -89,6 +90,12 @@ impl Watched {
     /// Whether it is watched, and nobody waits for a server there.
     fn is_local(&self) -> bool {
         self.state == State::Watched && !is_remote(&self.kind)
+    }
+
+    /// Whether `file` may lie there: mostly its number says so, and on a Btrfs half of it does.
+    fn may_have(&self, file: &FileHandle) -> bool {
+        let differs_in = self.number.map(|number| number ^ file.file_system);
+        differs_in.is_some_and(|bits| bits == 0 || self.kind == BTRFS && bits as u32 == 0)
     }
 }
 
@@ -205,16 +212,14 @@ impl Watch {
 
     /// Hands those of `files` that lie on local file systems to `opened`, open as places only (O_PATH). One that is gone is not executed any more.
     fn open(&self, files: &[FileHandle], opened: &mut dyn FnMut(BorrowedFd<'_>)) {
-        let may_have =
-            |one: &Watched, file: &FileHandle| one.number == Some(file.file_system) || one.kind == BTRFS;
-        let is_meant = |one: &&Watched| one.is_local() && files.iter().any(|file| may_have(one, file));
+        let is_meant = |one: &&Watched| one.is_local() && files.iter().any(|file| one.may_have(file));
         let meant: Vec<_> = self.file_systems.lock().anyway().values().filter(is_meant).cloned().collect();
         for one in &meant {
             // It may be mounted within one that does not answer.
             let Ok(_asking) = Askers::of_machine().ask(&one.point) else { continue };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let Ok(mount) = rustix::fs::open(&one.point, flags, Mode::empty()) else { continue };
-            for file in files.iter().filter(|file| may_have(one, file)) {
+            for file in files.iter().filter(|file| one.may_have(file)) {
                 let Ok(place) = file.open(mount.as_fd()) else { continue };
                 // On another file system these bytes may be another file's.
                 if one.number == Some(file.file_system)
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_which_file_system_something_was_opened_on() {
+    fn nobody_is_asked_which_file_system_something_was_opened_on_and_no_other_btrfs_than_its_own() {
         if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Path("/dev/fuse".into())) {
             return;
         }
@@ -407,13 +412,14 @@ mod tests {
         let dead = Watched {
             id: 1,
             point: directory.path().into(),
-            kind: "nfs".into(),
+            kind: BTRFS.into(),
             state: State::Watched,
-            number: None,
+            number: Some(5 << 32 | 1),
         };
         watch.file_systems.lock().anyway().insert(1, dead);
+        let file = FileHandle { file_system: 5 << 32 | 2, kind: 1, bytes: [0; 8].into() };
         let (done, answers) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(watch.point_of(u64::MAX)));
-        assert_eq!(answers.recv_timeout(Duration::from_secs(20)).expect("an end"), None);
+        std::thread::spawn(move || done.send((watch.point_of(u64::MAX), watch.path_of(&file))));
+        assert_eq!(answers.recv_timeout(Duration::from_secs(20)).expect("an end"), (None, None));
     }
 }

@@ -720,7 +720,6 @@ fn the_service_keeps_few_rights_and_filters_its_own_calls() {
     }
 }
 
-/// More files than the kernel keeps events are opened to be executed while the service is stopped.
 /// An exec that is heard of goes on meanwhile, and waits for nobody who looks at it in its place.
 #[test]
 fn who_hears_of_execs_takes_a_processor_from_nobody_and_who_fetches_gives_no_way() {
@@ -771,6 +770,7 @@ fn while_nothing_is_observed_the_service_has_one_event_of_perf_and_no_ring() {
     });
 }
 
+/// More files than the kernel keeps events are opened to be executed while the service is stopped.
 #[test]
 fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
     const EVENTS_MAX: usize = 20_000;

@@ -6,8 +6,9 @@ use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::{Profile, ProfiledFile, Touches};
@@ -20,6 +21,7 @@ use prepage_service::subject::Subject;
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_testing::{Hung, Need, has};
 use rustix::fs::{Advice, fadvise};
+use rustix::process::Signal;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -219,7 +221,7 @@ fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
 #[test]
 fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_started_all() {
     let on_disk = Path::new("/var/tmp");
-    if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
+    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Eviction(on_disk.into())) {
         return;
     }
     let directory = tempfile::tempdir_in(on_disk).unwrap();
@@ -249,15 +251,22 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
         let files = learned(subject, &stores).unwrap().files;
         files.iter().find(|file| Path::new(&file.path) == unused).map(|file| file.extents[0].counts)
     };
-    let counts_after_boot = |says: &str| {
-        let (script, programs) = (directory.join(says), directory.join("bin"));
-        fs::write(&script, format!("#!/bin/sh\necho {says}\n")).unwrap();
+    let asked = directory.join("asked");
+    let run = |subject: Subject, says: &str| {
+        let (script, systemctl) = (directory.join(says), directory.join("bin/systemctl"));
+        fs::write(&script, format!("#!/bin/sh\necho >'{}'; echo {says}\n", asked.display())).unwrap();
         // Another test's child may still hold what this process has written.
         let mut install = Command::new("install");
-        install.args(["-D", "-m", "755"]).args([&script, &programs.join("systemctl")]);
+        install.args(["-D", "-m", "755"]).args([&script, &systemctl]);
         assert!(install.status().unwrap().success());
-        let path = format!("PATH={}:{}", programs.display(), std::env::var("PATH").unwrap());
-        assert!(begin_as(&["env", &path, PREPAGED], subject, directory, &[]).wait().unwrap().success());
+        // In place of the machine's, which is not looked for along PATH unless it has none.
+        let begin = r#"for at in /usr/bin/systemctl /bin/systemctl; do test ! -e $at || mount --bind "$0" $at; done
+            PATH=${0%/*}:$PATH exec "$@""#;
+        let within = ["unshare", "--mount", "sh", "-c", begin, systemctl.to_str().unwrap(), PREPAGED];
+        assert!(begin_as(&within, subject, directory, &[]).wait().unwrap().success());
+    };
+    let counts_after_boot = |says: &str| {
+        run(subject, says);
         counts()
     };
     let before = counts();
@@ -267,6 +276,9 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     while counts_after_boot("running") == before {
         assert!(Instant::now() < until, "it does not fade");
     }
+    fs::remove_file(&asked).unwrap();
+    run(Subject::Session(0), "running");
+    assert!(!asked.exists(), "that says nothing of a session");
 }
 
 /// As one on a server that is gone: who logs in asks for it first.
@@ -281,22 +293,49 @@ fn a_session_whose_home_does_not_answer_ends_by_itself() {
     fs::write(&passwd, format!("root:x:0:0:root:{}:/bin/sh\n", home.display())).unwrap();
     let hung = Hung::mount(&home);
     let script = r#"mount --bind "$PASSWD" /etc/passwd && exec "$PREPAGED" session 0 --at-most 0"#;
-    let mut child = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script])
-        .envs([("PASSWD", &*passwd), ("PREPAGED", Path::new(PREPAGED))])
-        .env_remove("PREPAGE_STORE")
-        .spawn()
-        .unwrap();
-    let until = Instant::now() + PATIENCE;
-    let ended = loop {
-        match child.try_wait().unwrap() {
-            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(100)),
-            ended => break ended,
-        }
-    };
+    let mut session = Command::new("unshare");
+    session.args(["--mount", "sh", "-c", script]).env_remove("PREPAGE_STORE");
+    session.envs([("PASSWD", &*passwd), ("PREPAGED", Path::new(PREPAGED))]);
+    let ended = wait_for_end_of([session]);
     drop(hung);
-    child.wait().unwrap();
-    assert_eq!(ended.expect("it still waits").code(), Some(1));
+    let [(status, said)] = ended;
+    assert!(said.contains("a file system does not answer"), "{said}");
+    assert_eq!(status.code(), Some(1));
+}
+
+/// As one whose /var is on a server that is gone.
+#[test]
+fn a_boot_whose_profiles_do_not_answer_ends_by_itself_whether_it_learns_or_not() {
+    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    let layer = tempfile::tempdir().unwrap();
+    let hung = Hung::mount(layer.path());
+    let boot = |options: &[&str]| {
+        let mut boot = Command::new(PREPAGED);
+        boot.args(["boot", "--at-most", "0"]).args(options).env("PREPAGE_LAYERS", layer.path());
+        boot
+    };
+    let ended = wait_for_end_of([boot(&[]), boot(&["--no-learn"])]);
+    drop(hung);
+    let [(learning, _), (other, said)] = ended;
+    assert_eq!(learning.signal(), Some(Signal::ALARM.as_raw()), "it has no thread yet: {learning}");
+    assert!(said.contains("a file system does not answer"), "{said}");
+    assert_eq!(other.code(), Some(1));
+}
+
+/// How `commands` end, which run beside each other, and what they say. They are killed where they do not.
+fn wait_for_end_of<const N: usize>(commands: [Command; N]) -> [(ExitStatus, String); N] {
+    let mut all = commands.map(|mut command| command.stderr(Stdio::piped()).spawn().unwrap());
+    let until = Instant::now() + PATIENCE;
+    while all.iter_mut().any(|one| one.try_wait().unwrap().is_none()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    all.map(|mut one| {
+        one.kill().unwrap();
+        let output = one.wait_with_output().unwrap();
+        (output.status, String::from_utf8(output.stderr).unwrap())
+    })
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! | module        | facility                                                        | needs           |
 //! |---------------|-----------------------------------------------------------------|-----------------|
 //! | [`agent`]     | what a program uses, seen from inside it                        | glibc 2.35      |
+//! | [`alarm`]     | an end of this process that needs no thread                     |                 |
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
 //! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
@@ -91,6 +92,7 @@
 
 pub mod adjoining;
 pub mod agent;
+pub mod alarm;
 pub mod apart;
 #[cfg_attr(not(target_arch = "x86_64"), path = "unvisited.rs")]
 pub mod arm;

@@ -1,32 +1,41 @@
 //! How eagerly the kernel gives a thread a processor (sched(7)), and a device its reads (ioprio_set(2)).
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether some thread of this process [gives way](give_way).
+static SOME_GIVE_WAY: AtomicBool = AtomicBool::new(false);
 
 /// From now on this thread takes the processor from nobody when it wakes up (`SCHED_BATCH`); it gets its share of it as
-/// before. Threads that it starts are the same.
+/// before. Threads that it starts are the same. One that is not scheduled as usual (`SCHED_OTHER`) stays as somebody wanted it.
 ///
 /// # Errors
 /// Where a filter of system calls refuses.
 pub fn give_way() -> io::Result<()> {
-    set(libc::SCHED_BATCH, 0)
+    if policy() == libc::SCHED_OTHER {
+        set(libc::SCHED_BATCH, 0)?;
+        SOME_GIVE_WAY.store(true, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
-/// This thread is scheduled as others are (`SCHED_OTHER`), however the one that started it is.
+/// This thread [gives way](give_way) no longer, whether it did so itself or the one that started it.
 ///
 /// # Errors
 /// Where a filter of system calls refuses.
 pub fn as_others() -> io::Result<()> {
-    set(libc::SCHED_OTHER, 0)
+    // A whole process may be scheduled so, because its administrator wants that.
+    if SOME_GIVE_WAY.load(Ordering::Relaxed) && policy() == libc::SCHED_BATCH {
+        set(libc::SCHED_OTHER, 0)?;
+    }
+    Ok(())
 }
 
-/// As [`as_others`], where this thread is scheduled in real time or by deadlines: as the one that started it was.
+/// This thread is scheduled as usual (`SCHED_OTHER`), if that was in real time or by deadlines, as the one that started it was.
 pub fn leave_real_time() {
-    // SAFETY: two numbers, for this thread (0). By number: musl's function does nothing.
-    let policy =
-        unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as i32 & !libc::SCHED_RESET_ON_FORK;
-    if [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy) {
+    if [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy()) {
         // A filter of system calls may refuse: then it goes on as it is.
-        let _ = as_others();
+        let _ = set(libc::SCHED_OTHER, 0);
     }
 }
 
@@ -53,6 +62,13 @@ pub fn read_last() -> io::Result<()> {
     }
 }
 
+/// How this thread is scheduled.
+fn policy() -> i32 {
+    // SAFETY: two numbers, for this thread (0). By number: musl's function does nothing.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } as i32;
+    policy & !libc::SCHED_RESET_ON_FORK
+}
+
 fn set(policy: i32, priority: libc::c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one structure, which has this one member, for this thread (0). By number: musl's function does nothing.
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) } {
@@ -67,12 +83,16 @@ mod tests {
 
     #[test]
     fn a_thread_gives_way_and_stops_doing_so() {
-        // SAFETY: asks for a number, of this thread.
-        let policy = || unsafe { libc::sched_getscheduler(0) };
         give_way().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_BATCH);
         read_last().expect("allowed to everybody");
         as_others().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_OTHER);
+        // As an administrator may want it.
+        set(libc::SCHED_IDLE, 0).expect("allowed to everybody");
+        give_way().expect("allowed to everybody");
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        as_others().expect("allowed to everybody");
+        assert_eq!(policy(), libc::SCHED_IDLE);
     }
 }
