@@ -48,7 +48,7 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
     let mut profile = profile;
     // What it was worth on other devices.
     profile.starts.clear();
-    (profile.history.due, profile.history.rest) = (0, 0);
+    profile.history = profile.history.for_others();
     let mut left: Vec<Left> = bound(&mut profile)
         .into_iter()
         .map(|cut| Left { path: cut.path, reason: cut.reason.into() })

@@ -53,13 +53,13 @@ pub fn public(profile: Profile) -> Result<Profile, Private> {
     public_besides(profile, &homes())
 }
 
-/// The same of a profile that leaves this machine: whether starts are to be observed is for those to find out who make them.
+/// The same of a profile that leaves this machine ([`History::for_others`](prepage_core::profile::History::for_others)).
 ///
 /// # Errors
 /// As [`public`].
 pub fn for_elsewhere(profile: Profile) -> Result<Profile, Private> {
     let mut profile = public(profile)?;
-    (profile.history.due, profile.history.rest) = (0, 0);
+    profile.history = profile.history.for_others();
     Ok(profile)
 }
 
