@@ -38,7 +38,9 @@ impl Private {
                 "install the program, or put it outside of home directories, and prepage learn -- CMD there"
             }
             Self::Hidden => "let everybody enter the directories on the way to the program (chmod a+x)",
-            Self::Unseen => "prepage learn -- CMD, with search paths of one directory or file",
+            Self::Unseen => {
+                "prepage learn -- CMD where names are seen (prepage doctor), with search paths of one directory or file, and a script by its path without links"
+            }
         }
     }
 }
