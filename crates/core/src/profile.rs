@@ -165,6 +165,14 @@ pub struct History {
     pub rest: u8,
 }
 
+impl History {
+    /// The same for whoever makes other starts: which of these are to be observed is for them to find out.
+    #[must_use]
+    pub fn for_others(self) -> Self {
+        Self { due: 0, rest: 0, ..self }
+    }
+}
+
 /// Everything known about one program in one role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 #[cbor(map, context_bound = "AsMut<file::Room>")]

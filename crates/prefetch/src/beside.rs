@@ -199,8 +199,9 @@ impl Beside<'_> {
     fn finish_guess(&self, fetch: &mut Fetch, until: &Until) {
         fetch.take_guess();
         if fetch.guessing.take().is_some_and(|guess| guess.is_under_way()) || fetch.guess_is_late {
+            // Of page maps something may have been brought in.
             self.listener
-                .say("nothing prefetched: the start was over before it was known what it is likely to use");
+                .say("the start was over before all was looked up that tells what it is likely to use");
         }
         fetch.let_go_after(until);
         if let Some(guess) = fetch.guess.take() {
@@ -514,7 +515,7 @@ mod tests {
         drop(beside);
         let mut heard = String::new();
         std::io::Read::read_to_string(&mut read, &mut heard).unwrap();
-        assert!(heard.contains("before it was known what it is likely to use"), "{heard}");
+        assert!(heard.contains("before all was looked up that tells what it is likely to use"), "{heard}");
         program.wait().unwrap();
     }
 

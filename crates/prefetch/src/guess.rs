@@ -102,14 +102,17 @@ impl Guess {
     fn make(&self, stores: &Stores, key: &ProgramKey, threads: u32, listener: &Listener) {
         scope(|scope| {
             let follow = || self.follow_roles(stores, key);
-            let roles = Builder::new().spawn_scoped(scope, follow);
-            let said = prefetch(Path::new(&key.program), stores, threads, &self.over);
-            let are_none = match roles {
-                Ok(thread) => thread.join().unwrap_or_default(),
-                Err(_) => follow(),
-            };
-            if are_none {
-                listener.say(&said);
+            let by_maps = || prefetch(Path::new(&key.program), stores, threads, &self.over);
+            match Builder::new().spawn_scoped(scope, follow) {
+                Ok(roles) => {
+                    let said = by_maps();
+                    if roles.join().unwrap_or_default() {
+                        listener.say(&said);
+                    }
+                }
+                // One after the other: page maps where roles tell nothing.
+                Err(_) if follow() => listener.say(&by_maps()),
+                Err(_) => {}
             }
         });
     }

@@ -88,7 +88,11 @@ impl<'a> Persisting<'a> {
     }
 
     fn write(&mut self, shown: &Shown, is_synced: bool) -> Result<(), StoreError> {
-        let (key, base, written) = (self.key, self.base, self.written.as_ref());
+        let (key, written) = (self.key, self.written.as_ref());
+        let base = || {
+            let base = self.base?;
+            Some(Profile { history: base.history.for_others(), ..base.clone() })
+        };
         let mut now = None;
         let change = |stored| {
             let (before, in_before) = match (written, stored) {
@@ -102,7 +106,7 @@ impl<'a> Persisting<'a> {
                     }
                     (Some(stored), written.observation.clone())
                 }
-                (_, stored) => (stored.or_else(|| base.cloned()), None),
+                (_, stored) => (stored.or_else(base), None),
             };
             let observation = shown.observation.clone();
             let own = with(before.clone(), key, shown, in_before.as_ref())?;
@@ -177,6 +181,7 @@ fn with(
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use prepage_core::profile::History;
     use prepage_core::profile::merge::merge;
     use prepage_core::profile::observation::ObservedName;
     use prepage_profiles::store::remove;
@@ -347,13 +352,15 @@ mod tests {
         };
         persist(&stores, &key, Layer::User, &start(5)).unwrap();
         assert!(stores.find(&key).unwrap().is_none(), "of nothing observed nothing begins");
-        let upon = || Persisting::new(&stores, &key, Layer::User).upon(Some(&base));
+        let of_machine = Profile { history: History { due: 5, rest: 9, ..base.history }, ..base.clone() };
+        let upon = || Persisting::new(&stores, &key, Layer::User).upon(Some(&of_machine));
         let mut first = upon();
         first.persist(&start(5)).unwrap();
         first.persist(&start(5)).unwrap();
         upon().persist(&start(6)).unwrap();
         let known = stores.find(&key).unwrap().unwrap().profile;
         assert_eq!((known.starts.len(), &known.lookups), (2, &base.lookups));
+        assert_eq!(known.history, base.history, "what is owed there is not owed here");
     }
 
     fn shown(name: &str) -> Shown {

@@ -90,62 +90,104 @@ fn holds(file: &File, size_bytes: u64, sample: &Sample<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use prepage_core::profile::{ColdStart, Extent, History, Profile, ProfiledFile};
     use prepage_core::{PageIndex, PageRange};
-    use prepage_profiles::Layer;
     use prepage_profiles::call::Call;
     use prepage_profiles::identity::identity_of;
+    use prepage_profiles::{Layer, StartContextPaths};
     use prepage_testing::{Need, has};
 
     use super::*;
     use crate::start::StartContext;
 
+    /// A program in a directory of its own, as it was found in a start and as it is known after some.
+    struct Tool {
+        directory: tempfile::TempDir,
+        found: Found,
+        profile: Profile,
+    }
+
+    impl Tool {
+        /// `None` where nothing can be told by what is in memory.
+        fn new() -> Option<Self> {
+            let place = env!("CARGO_MANIFEST_DIR");
+            if !has(Need::Eviction(place.into())) {
+                return None;
+            }
+            let directory = tempfile::tempdir_in(place).unwrap();
+            let executable = directory.path().canonicalize().unwrap().join("tool");
+            std::fs::write(&executable, vec![1; 64 << 10]).unwrap();
+            std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let command = [executable.clone().into_os_string()];
+            let call = Call::of_found(&executable, &executable, &command).unwrap();
+            let key = call.key();
+            let file = ProfiledFile {
+                path: key.program.clone(),
+                identity: identity_of(&File::open(&executable).unwrap()).unwrap(),
+                extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(16)), 0)],
+                ..ProfiledFile::default()
+            };
+            let profile = Profile {
+                program: key.program.clone(),
+                role: key.role.clone(),
+                history: History { observations: 8, ..History::default() },
+                files: vec![file],
+                ..Profile::default()
+            };
+            let context = StartContext::new(std::process::id(), executable.clone(), key, &command);
+            let found = Found { context, call, called: executable, random: 1 };
+            Some(Self { directory, found, profile })
+        }
+
+        /// The user's layer and the machine's, with `profile` in one of them since an hour.
+        fn known_in(&self, layer: Layer, profile: Profile) -> Stores {
+            let [own, of_machine] = ["own", "machine"].map(|name| self.directory.path().join(name));
+            let at = Stores::at(if layer == Layer::User { own.clone() } else { of_machine.clone() });
+            let key = &self.found.context.key;
+            at.update(key, Layer::User, |_| Some(profile)).unwrap();
+            let written = File::options().write(true).open(at.path_of(key, Layer::User).unwrap()).unwrap();
+            written.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+            let paths = StartContextPaths {
+                store: Some(own),
+                layers: Some(vec![of_machine]),
+                ..StartContextPaths::default()
+            };
+            let stores = Stores::for_uid(at.uid(), &paths).unwrap();
+            // Memory tells what an earlier start has looked up.
+            stores.read(key).unwrap();
+            stores
+        }
+
+        fn is_left_alone(&self, stores: &Stores) -> bool {
+            let options = LaunchOptions { quiet: true, ..LaunchOptions::default() };
+            is_told(&self.found, "tool".as_ref(), &options, &Config::default(), stores).unwrap_or(false)
+        }
+    }
+
     /// Of a program whose cold starts cost little to observe, one cold start in four is drawn.
     #[test]
     fn few_warm_starts_are_observed_however_cheap_cold_ones_are() {
-        let place = env!("CARGO_MANIFEST_DIR");
-        if !has(Need::Eviction(place.into())) {
-            return;
-        }
-        let dir = tempfile::tempdir_in(place).unwrap();
-        let executable = dir.path().canonicalize().unwrap().join("tool");
-        std::fs::write(&executable, vec![1; 64 << 10]).unwrap();
-        std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let command = [executable.clone().into_os_string()];
-        let call = Call::of_found(&executable, &executable, &command).unwrap();
-        let (key, stores) = (call.key(), Stores::at(dir.path().join("store")));
-        let opened = File::open(&executable).unwrap();
-        let file = ProfiledFile {
-            path: key.program.clone(),
-            identity: identity_of(&opened).unwrap(),
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(16)), 0)],
-            ..ProfiledFile::default()
-        };
+        let Some(mut tool) = Tool::new() else { return };
         let start =
             |observed, took_us| ColdStart { observed, took_us, prefetched_pages: 16, ..ColdStart::default() };
-        let profile = Profile {
-            program: key.program.clone(),
-            role: key.role.clone(),
-            history: History { observations: 8, ..History::default() },
-            files: vec![file],
-            starts: [[start(true, 1020); 3], [start(false, 1000); 3]].concat(),
-            ..Profile::default()
+        tool.profile.starts = [[start(true, 1020); 3], [start(false, 1000); 3]].concat();
+        let stores = tool.known_in(Layer::User, tool.profile.clone());
+        assert!(tool.is_left_alone(&stores));
+        let is_served = |random: &u64| {
+            tool.found.random = *random;
+            !tool.is_left_alone(&stores)
         };
-        stores.update(&key, Layer::User, |_| Some(profile)).unwrap();
-        let hour = std::time::Duration::from_secs(3600);
-        let written = File::options().write(true).open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
-        written.set_modified(SystemTime::now() - hour).unwrap();
-        let context = StartContext::new(std::process::id(), executable.clone(), key, &command);
-        let mut found = Found { context, call, called: executable, random: 1 };
-        let options = LaunchOptions { quiet: true, ..LaunchOptions::default() };
-        let mut is_left_alone = |random| {
-            found.random = random;
-            is_told(&found, "tool".as_ref(), &options, &Config::default(), &stores).unwrap_or(false)
-        };
-        assert!(is_left_alone(1));
-        let served = (0..4000).filter(|random| !is_left_alone(*random)).count();
-        assert_eq!(served, 40, "1 in 100");
+        assert_eq!((0..4000).filter(is_served).count(), 40, "1 in 100");
+    }
+
+    /// Else each user's next start would be observed, and each of a container, although none of them is written there.
+    #[test]
+    fn what_the_machines_profile_owes_is_not_owed_by_starts_of_a_user() {
+        let Some(mut tool) = Tool::new() else { return };
+        (tool.profile.history.due, tool.profile.history.rest) = (3, 5);
+        assert!(tool.is_left_alone(&tool.known_in(Layer::Machine, tool.profile.clone())));
+        assert!(!tool.is_left_alone(&tool.known_in(Layer::User, tool.profile.clone())));
     }
 }

@@ -1,11 +1,11 @@
 //! What the process of a command becomes: behind wrappers, and where a script is called, what runs that.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use prepage_core::profile::role::{called, role, role_of_script};
+use prepage_core::profile::role::{Locate, called, role_and_places};
 use rustix::io::Errno;
 
 use crate::at_hand::{InMemory, at_hand, is_absent};
@@ -107,18 +107,13 @@ impl Call {
 
     /// The key of this call as it stands.
     pub fn key(&self) -> ProgramKey {
-        self.placed(&|name| self.place(name))
+        self.key_and_places().0
     }
 
-    /// The places that its role names.
-    pub fn places(&self) -> Vec<String> {
-        let places = RefCell::new(Vec::new());
-        self.placed(&|name| {
-            let place = self.place(name)?;
-            places.borrow_mut().push(place.clone());
-            Some(place)
-        });
-        places.into_inner()
+    /// The same, and the places that its role names, whether anything is there or not.
+    pub fn key_and_places(&self) -> (ProgramKey, Vec<PathBuf>) {
+        let (key, places) = self.placed(&|name| self.place(name));
+        (key, places.iter().map(|place| self.directory.join(place)).collect())
     }
 
     fn place(&self, name: &str) -> Option<String> {
@@ -128,7 +123,7 @@ impl Call {
     /// The same as far as memory tells.
     pub fn key_at_hand(&self) -> Option<ProgramKey> {
         let is_told = Cell::new(true);
-        let key = self.placed(&|name| match at_hand(&self.directory.join(name)) {
+        let (key, _) = self.placed(&|name| match at_hand(&self.directory.join(name)) {
             Ok(_) => self.place(name),
             Err(error) => {
                 is_told.set(is_told.get() && is_absent(error));
@@ -138,13 +133,9 @@ impl Call {
         is_told.get().then_some(key)
     }
 
-    fn placed(&self, place: &dyn Fn(&str) -> Option<String>) -> ProgramKey {
-        let words = readable(&self.argv);
-        let role = match self.script {
-            Some(at) => role_of_script(&words, at, place),
-            None => role(&words, place),
-        };
-        ProgramKey { program: self.file.to_string_lossy().into_owned(), role }
+    fn placed(&self, place: Locate<'_>) -> (ProgramKey, Vec<String>) {
+        let (role, places) = role_and_places(&readable(&self.argv), self.script, place);
+        (ProgramKey { program: self.file.to_string_lossy().into_owned(), role }, places)
     }
 
     /// The call that its process makes in the end, where this one is of a script; `None` where it is of a program. The beginning of the

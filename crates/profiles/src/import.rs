@@ -16,7 +16,7 @@ use prepage_sys::mounts::{Mount, mount_among, mounts};
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
-use crate::public::public;
+use crate::public::{explained, public};
 use crate::source::is_own;
 use crate::store::Stores;
 use crate::store_error::StoreError;
@@ -48,7 +48,7 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
     let mut profile = profile;
     // What it was worth on other devices.
     profile.starts.clear();
-    (profile.history.due, profile.history.rest) = (0, 0);
+    profile.history = profile.history.for_others();
     let mut left: Vec<Left> = bound(&mut profile)
         .into_iter()
         .map(|cut| Left { path: cut.path, reason: cut.reason.into() })
@@ -68,7 +68,7 @@ pub fn fit(profile: Profile, places: &Places) -> Imported {
         }
         let path = file.path.clone();
         match here(file) {
-            Ok(file) => match taken.entry((file.path.clone(), file.fingerprint.clone())) {
+            Ok(file) => match taken.entry(file.path.clone()) {
                 // Two paths of one file, elsewhere.
                 Entry::Occupied(at) => {
                     let known: &mut ProfiledFile = &mut profile.files[*at.get()];
@@ -150,7 +150,7 @@ fn for_all(mut imported: Imported) -> Imported {
     let profile = std::mem::take(&mut imported.profile);
     let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
     let [program, role] = [&profile.program, &profile.role].map(String::clone);
-    match public(profile) {
+    match explained(&profile).and_then(|()| public(profile)) {
         Ok(profile) => imported.profile = profile,
         Err(why) => {
             imported.left.push(Left { path: program.clone(), reason: why.to_string() });
@@ -388,10 +388,11 @@ mod tests {
             import(&stores, layer, profile.clone(), &Places::default(), dry_run).unwrap()
         };
         let private = Profile { role: "sh -c #0badcafe".into(), ..profile.clone() };
+        let unseen = Profile { role: "java -cp @0badcafe Main".into(), ..profile.clone() };
         for dry_run in [true, false] {
-            let why_in_call = Private::InCall.to_string();
-            for (profile, why) in [(&private, why_in_call.as_str()), (&profile, "not everybody may read it")]
-            {
+            let (in_call, not_seen) = (Private::InCall.to_string(), Private::Unseen.to_string());
+            let all = [(&private, &*in_call), (&unseen, &*not_seen), (&profile, "not everybody may read it")];
+            for (profile, why) in all {
                 let imported = take(profile, Layer::Machine, dry_run);
                 assert!(!imported.news && imported.profile.files.is_empty(), "{dry_run}");
                 assert!(imported.left.iter().any(|left| left.reason.contains(why)), "{:?}", imported.left);

@@ -38,7 +38,9 @@ impl Private {
                 "install the program, or put it outside of home directories, and prepage learn -- CMD there"
             }
             Self::Hidden => "let everybody enter the directories on the way to the program (chmod a+x)",
-            Self::Unseen => "prepage learn -- CMD, with search paths of one directory or file",
+            Self::Unseen => {
+                "prepage learn -- CMD where names are seen (prepage doctor), with search paths of one directory or file, and a script by its path without links"
+            }
         }
     }
 }
@@ -53,13 +55,13 @@ pub fn public(profile: Profile) -> Result<Profile, Private> {
     public_besides(profile, &homes())
 }
 
-/// The same of a profile that leaves this machine: whether starts are to be observed is for those to find out who make them.
+/// The same of a profile that leaves this machine ([`History::for_others`](prepage_core::profile::History::for_others)).
 ///
 /// # Errors
 /// As [`public`].
 pub fn for_elsewhere(profile: Profile) -> Result<Profile, Private> {
     let mut profile = public(profile)?;
-    (profile.history.due, profile.history.rest) = (0, 0);
+    profile.history = profile.history.for_others();
     Ok(profile)
 }
 

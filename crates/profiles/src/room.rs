@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -50,8 +51,9 @@ impl StoreFile {
     /// How much its program is used, as far as is known. What makes no sense is of use to nobody.
     fn worth(&self, directory: BorrowedFd<'_>) -> Worth {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let name = self.path.file_name().unwrap_or_default();
-        let Ok(file) = rustix::fs::openat(directory, name, flags, Mode::empty()) else { return Worth::Once };
+        let Ok(file) = rustix::fs::openat(directory, self.name(), flags, Mode::empty()) else {
+            return Worth::Once;
+        };
         let mut bytes = Vec::new();
         let read = File::from(file).take(PAYLOAD_BYTES_MAX).read_to_end(&mut bytes);
         let Some(glance) = read.ok().and_then(|_| Glance::of(&bytes).ok()) else { return Worth::Once };
@@ -68,8 +70,12 @@ impl StoreFile {
         if is_once { Worth::Once } else { Worth::Again }
     }
 
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
     fn is_named_like(&self, name: &str) -> bool {
-        is_named_like(self.path.file_name().unwrap_or_default(), name)
+        is_named_like(self.name(), name)
     }
 }
 
@@ -106,7 +112,8 @@ pub(crate) fn files_named(
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let file = |entry: fs::DirEntry| {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
-        Some(StoreFile { path: entry.path(), used: metadata.modified().ok()?, bytes: metadata.len() })
+        let used = time(metadata.mtime(), metadata.mtime_nsec());
+        Some(StoreFile { path: entry.path(), used, bytes: metadata.len() })
     };
     let is_profile = |entry: &fs::DirEntry| {
         let name = entry.file_name();
@@ -130,13 +137,15 @@ pub(crate) fn is_room_in_question(before: u64, after: u64) -> bool {
 }
 
 /// Removes profiles until those left take at most `bytes_max`, and those named like `written` are at most
-/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself. Needs no lock: where two make
-/// room at once, both remove the same. Returns what was removed.
-pub(crate) fn make_room(
+/// [`PROFILES_OF_A_NAME_MAX`]. `written`, which was just written, goes only where it is larger than that by itself. A look at thousands of files takes a
+/// cold disk longer than others wait for the lock of the layer: `lock` takes it once it is known what is to go, and what was written or marked as used
+/// meanwhile stays. Returns what was removed: nothing where there is no lock to be had.
+pub(crate) fn make_room<L>(
     path: &Path,
     directory: BorrowedFd<'_>,
     written: &str,
     bytes_max: u64,
+    lock: impl FnOnce() -> Option<L>,
 ) -> Vec<PathBuf> {
     let mut files = files_of(path, FILES_MAX);
     let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
@@ -155,10 +164,10 @@ pub(crate) fn make_room(
     let now = SystemTime::now();
     // What a clock that was ahead has marked would stay for as long as the clock was ahead, used or not: it ages from now on.
     for file in files.iter_mut().filter(|file| file.used > now && apart(file.used, now) > MARK_EVERY) {
-        mark(directory, file.path.file_name().unwrap_or_default());
-        file.used = now;
+        mark(directory, file.name());
+        file.used = stat(directory, file.name()).map_or(now, |found| found.0);
     }
-    let is_written = |file: &StoreFile| file.path.file_name().is_some_and(|name| name == written);
+    let is_written = |file: &StoreFile| file.name() == written;
     // The least useful come last. What was marked just now stood first already.
     // So much is read that what had room before is looked at, whatever somebody has put beside it.
     let mut left_bytes = bytes_max.saturating_mul(2);
@@ -167,21 +176,24 @@ pub(crate) fn make_room(
         left_bytes -= if is_looked_at { file.bytes } else { 0 };
         (!is_written(file), if is_looked_at { file.worth(directory) } else { Worth::Once })
     });
-    let mut removed = Vec::new();
-    for file in files.into_iter().rev() {
-        let is_too_much = if is_written(&file) { bytes > bytes_max } else { bytes > wanted_bytes };
+    let is_to_go = |file: &StoreFile| {
+        let is_too_much = if is_written(file) { bytes > bytes_max } else { bytes > wanted_bytes };
         let is_alike = file.is_named_like(written);
-        if is_too_much || (is_alike && alike > wanted_alike) {
+        let is_to_go = is_too_much || (is_alike && alike > wanted_alike);
+        if is_to_go {
             bytes -= file.bytes;
             alike -= usize::from(is_alike);
-            let name = file.path.file_name().unwrap_or_default();
-            // What cannot be removed is one too many, and tried again with the next.
-            if rustix::fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
-                removed.push(file.path);
-            }
         }
-    }
-    removed
+        is_to_go
+    };
+    let to_go: Vec<StoreFile> = files.into_iter().rev().filter(is_to_go).collect();
+    let Some(_lock) = lock() else { return Vec::new() };
+    // What cannot be removed is one too many, and tried again with the next.
+    let is_removed = |file: &StoreFile| {
+        stat(directory, file.name()) == Some((file.used, file.bytes))
+            && rustix::fs::unlinkat(directory, file.name(), AtFlags::empty()).is_ok()
+    };
+    to_go.into_iter().filter(is_removed).map(|file| file.path).collect()
 }
 
 /// How far two times are apart, whichever is the later.
@@ -197,11 +209,21 @@ pub(crate) fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
     let _ = rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
 }
 
+/// When a file was modified, and its size in bytes.
+fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> Option<(SystemTime, u64)> {
+    let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((time(stat.st_mtime, stat.st_mtime_nsec as i64), stat.st_size.try_into().ok()?))
+}
+
+/// The time of so many seconds since 1970, or 1970 where it is earlier.
+fn time(unix_s: i64, ns: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::new(unix_s.try_into().unwrap_or(0), ns.try_into().unwrap_or(0))
+}
+
 /// Sets the time of modification, once a day, without writing the profile. Returns what it was. One that is more than a day ahead was set by
 /// a clock that was.
 pub(crate) fn mark_as_used(directory: BorrowedFd<'_>, name: &Path) -> Option<SystemTime> {
-    let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(stat.st_mtime.try_into().unwrap_or(0));
+    let (modified, _) = stat(directory, name.as_os_str())?;
     if !is_marked_as_used(modified, SystemTime::now()) {
         mark(directory, name.as_os_str());
     }
@@ -215,7 +237,28 @@ pub(crate) fn is_marked_as_used(modified: SystemTime, now: SystemTime) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    /// Another start may learn anew what was about to go.
+    #[test]
+    fn what_was_written_since_the_look_makes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let names = ["a-1.profile", "b-2.profile", "c-3.profile"];
+        names.iter().for_each(|name| fs::write(path(name), [0; 100]).unwrap());
+        let opened = File::open(dir.path()).unwrap();
+        let room = |lock: &dyn Fn() -> Option<()>| make_room(dir.path(), opened.as_fd(), names[2], 150, lock);
+        assert!(room(&|| None).is_empty());
+        let written_anew = || {
+            fs::write(path("new"), [1; 101]).unwrap();
+            fs::rename(path("new"), path(names[0])).ok()
+        };
+        assert_eq!(room(&written_anew), [path(names[1])]);
+        assert_eq!(fs::read(path(names[0])).unwrap(), [1; 101]);
+        assert_eq!(room(&|| Some(())), [path(names[0])]);
+    }
 
     #[test]
     fn what_takes_no_more_room_has_a_layer_looked_at_now_and_then() {

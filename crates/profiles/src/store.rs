@@ -323,12 +323,12 @@ impl Stores {
         }
         let io = |source| StoreError::Io { path: path.clone(), source };
         write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
-        // A look at thousands of files takes a cold disk longer than others wait for the lock.
         drop(lock);
-        match is_room_in_question(bytes_before as u64, bytes.len() as u64) {
-            true => Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max)),
-            false => Ok(Vec::new()),
+        if !is_room_in_question(bytes_before as u64, bytes.len() as u64) {
+            return Ok(Vec::new());
         }
+        let lock = || self.lock(directory.as_fd(), layer).ok();
+        Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max, lock))
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.

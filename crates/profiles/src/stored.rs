@@ -24,12 +24,17 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What a start asks of it first.
+    /// What a start of its user asks of it first. Where the profile is not the user's own, it has no start observed: what that shows would not be
+    /// written there.
     ///
     /// # Errors
     /// When the bytes make no sense.
     pub fn glance(&self) -> Result<Glance<'_>, StoreError> {
-        Glance::of(&self.bytes).map_err(|source| self.unreadable(source))
+        let mut glance = Glance::of(&self.bytes).map_err(|source| self.unreadable(source))?;
+        if self.layer != Layer::User {
+            glance.past.history = glance.past.history.for_others();
+        }
+        Ok(glance)
     }
 
     /// Whether the user's own profile was written less than `interval` before it was read.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prepage_core::profile::role::{called, role, role_of_script};
+use prepage_core::profile::role::{called, role_and_places};
 use prepage_prefetch::config::is_off;
 use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
@@ -54,7 +54,7 @@ pub struct Process {
     pub(crate) program: PathBuf,
     /// On whose account it runs ([`starter_of`]).
     pub starter: u32,
-    /// Files that its role names the places of.
+    /// What its role names the places of, whether anything is there or not.
     pub places: Vec<PathBuf>,
     /// Directories in which whoever started it looks for programs.
     pub search: Vec<PathBuf>,
@@ -138,23 +138,22 @@ impl Process {
         }
         let rights = Rights::of_process(pid).map_err(gone)?;
         let starter = starter(pid, || Some(rights.uid)).ok_or(LeftAlone::Gone)?;
-        let (places, is_unanswered) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(false));
-        let place = |name: &str| {
+        let directory = || {
             let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-            let path = found.name_of(&directory).unwrap_or_default().join(name);
+            found.name_of(&directory).unwrap_or_default()
+        };
+        let is_unanswered = std::cell::Cell::new(false);
+        let place = |name: &str| {
+            let path = directory().join(name);
             // Below another root no other mount is asked.
             let asking = found.root.is_none().then(|| Askers::of_machine().ask(&path)).transpose();
             is_unanswered.set(is_unanswered.get() || asking.is_err());
             let (_asking, _assumed) = (asking.ok()?, rights.assume().ok()?);
             let _entered = found.root.as_ref().map(Root::enter);
-            let path = root::canonicalize(&path).ok()?;
-            places.borrow_mut().push(path.clone());
-            path.to_str().map(str::to_owned)
+            root::canonicalize(&path).ok()?.to_str().map(str::to_owned)
         };
-        let role = match script_in(&argv, stat) {
-            Some(at) => role_of_script(&words, at, &place),
-            None => role(&words, &place),
-        };
+        let (role, places) = role_and_places(&words, script_in(&argv, stat), &place);
+        let places = places.iter().map(|place| directory().join(place)).collect();
         if is_unanswered.get() {
             return Err(LeftAlone::Unanswered);
         }
@@ -167,7 +166,7 @@ impl Process {
             root: found.root,
             program: found.program,
             starter,
-            places: places.into_inner(),
+            places,
             search: search(&environment),
             home: home(&environment),
             parents: recent_parents(Some(stat)),

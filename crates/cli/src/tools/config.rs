@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             };
             writeln!(out, "{}: {state}", path.display())?;
         }
-        if paths.get(1).is_some_and(|own| !own.ends_with(".config/prepage/config")) {
+        let of_service = std::env::home_dir().map(|home| home.join(".config/prepage/config"));
+        if paths.get(1).is_some_and(|own| Some(own) != of_service.as_ref()) {
             writeln!(out, "The service does not know XDG_CONFIG_HOME: it reads ~/.config/prepage/config")?;
         }
     }

@@ -17,6 +17,11 @@ use crate::remedy::{self, Remedied, Try};
 use crate::starter::{check_is_of_root, starter};
 use crate::table::table;
 
+/// Everybody's links.
+const OF_ROOT: &str = "/usr/local/lib/prepage/bin";
+/// A user's, below the home directory.
+const IN_HOME: &str = ".local/lib/prepage/bin";
+
 /// Options of `prepage enable`.
 #[derive(Debug, clap::Args)]
 pub struct EnableArgs {
@@ -100,13 +105,13 @@ impl Links {
     /// Root's is everybody's.
     pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
-            return Ok(Self("/usr/local/lib/prepage/bin".into()));
+            return Ok(Self(OF_ROOT.into()));
         }
         let home = std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute());
         let no_home =
             || Remedied::new("HOME is not set: no place for links", "HOME=/home/you prepage enable …");
         let home = home.or_try(no_home)?;
-        Ok(Self(Path::new(&home).join(".local/lib/prepage/bin")))
+        Ok(Self(Path::new(&home).join(IN_HOME)))
     }
 
     fn add(&self, name: &str, starter: &Path) -> Result<()> {
@@ -207,30 +212,33 @@ impl Links {
             let shell = std::env::var_os("SHELL").unwrap_or_default();
             let home = std::env::var_os("HOME").unwrap_or_default();
             // Root's links are everybody's.
-            let profile = match rustix::process::geteuid().is_root() {
-                true => Some("/etc/profile.d/prepage.sh"),
-                false => profile_of(&shell, Path::new(&home)),
+            let remedy = match rustix::process::geteuid().is_root() {
+                true => export(OF_ROOT, "/etc/profile.d/prepage.sh"),
+                false => in_front(&shell, Path::new(&home)),
             };
-            let links = self.0.display();
-            match profile {
-                Some(profile) => say!("  try: echo 'export PATH=\"{links}:$PATH\"' >> {profile}"),
-                None => say!("  try: fish_add_path {links}"),
-            }
+            say!("  try: {remedy}");
         }
     }
 }
 
-/// The file in which the login shell `shell` of the user at `home` has PATH set; `None` of fish, which keeps it elsewhere.
-fn profile_of(shell: &OsStr, home: &Path) -> Option<&'static str> {
+/// How the login shell `shell` of the user at `home` gets the links in front of the programs in PATH.
+fn in_front(shell: &OsStr, home: &Path) -> String {
     /// Of these bash reads the first that is there.
     const OF_BASH: [&str; 2] = ["~/.bash_profile", "~/.bash_login"];
     let is_there = |name: &&str| home.join(&name[2..]).exists();
+    let links = format!("$HOME/{IN_HOME}");
     match Path::new(shell).file_name().and_then(OsStr::to_str) {
-        Some("fish") => None,
-        Some("zsh") => Some("~/.zprofile"),
-        Some("bash") => Some(OF_BASH.into_iter().find(is_there).unwrap_or("~/.profile")),
-        _ => Some("~/.profile"),
+        Some("fish") => format!("fish_add_path --move \"{links}\""),
+        Some("zsh") => export(&links, "\"${ZDOTDIR:-$HOME}/.zprofile\""),
+        Some("bash") => export(&links, OF_BASH.into_iter().find(is_there).unwrap_or("~/.profile")),
+        None | Some("sh" | "ash" | "dash" | "ksh" | "mksh") => export(&links, "~/.profile"),
+        Some(_) => format!("put {} in front of the other directories of PATH", home.join(IN_HOME).display()),
     }
+}
+
+/// Has shells that read `profile` look into `directory` first.
+fn export(directory: &str, profile: &str) -> String {
+    format!("echo 'export PATH=\"{directory}:$PATH\"' >> {profile}")
 }
 
 #[cfg(test)]
@@ -238,15 +246,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_login_shell_reads_a_file_of_its_own() {
+    fn each_login_shell_has_a_way_of_its_own() {
         let home = tempfile::tempdir().unwrap();
-        let profile = |shell: &str| profile_of(shell.as_ref(), home.path());
-        let shells = ["/bin/bash", "/usr/bin/zsh", "/bin/fish", "/bin/dash", ""];
-        let plain = Some("~/.profile");
-        assert_eq!(shells.map(profile), [plain, Some("~/.zprofile"), None, plain, plain]);
+        let told = |shell: &str| in_front(shell.as_ref(), home.path());
+        for (shell, end) in [
+            ("/bin/bash", ">> ~/.profile"),
+            ("/usr/bin/zsh", ">> \"${ZDOTDIR:-$HOME}/.zprofile\""),
+            ("/bin/dash", ">> ~/.profile"),
+            ("", ">> ~/.profile"),
+        ] {
+            let export = "echo 'export PATH=\"$HOME/.local/lib/prepage/bin:$PATH\"' ";
+            assert_eq!(told(shell), format!("{export}{end}"));
+        }
+        assert_eq!(told("/bin/fish"), "fish_add_path --move \"$HOME/.local/lib/prepage/bin\"");
+        assert!(told("/bin/tcsh").starts_with(&format!("put {}/", home.path().display())));
         for name in [".bash_login", ".bash_profile"] {
             fs::write(home.path().join(name), "").unwrap();
-            assert_eq!(profile("/bin/bash"), Some(&*format!("~/{name}")));
+            assert!(told("/bin/bash").ends_with(&format!(">> ~/{name}")));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `prepage learn`: learns a program in one run of it.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -59,15 +58,15 @@ impl LayerChoice {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let call = Call::in_the_end_of(&args.command).map_err(|error| not_started(&args.command, error))?;
-    let key = call.key();
+    let (key, places) = call.key_and_places();
     let stores = stores()?;
     let layer = args.layer.layer();
     let not_kept = |error| of_layer(layer, error).context("the profile could not be kept");
     if layer != Layer::User {
         // Not each of them need be seen among what the program uses.
-        call.places().iter().try_for_each(|place| {
+        places.iter().try_for_each(|place| {
             let private = |why| not_kept(StoreError::Private { role: key.role.clone(), why });
-            known_to_all(Path::new(place)).map_err(private)
+            known_to_all(place).map_err(private)
         })?;
     }
     stores.room(layer).map_err(not_kept)?;

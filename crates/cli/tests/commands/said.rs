@@ -59,9 +59,10 @@ fn an_option_whose_value_is_wrong_is_named() {
 #[test]
 fn a_configuration_that_cannot_be_read_was_not_read() {
     let sandbox = Sandbox::new();
-    let config = sandbox.path().join("prepage/config");
-    fs::create_dir_all(&config).unwrap();
-    let shown = sandbox.prepage(&["config"]).env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    // Named like the one in a home, which it is not.
+    let directory = sandbox.path().join("else/.config");
+    fs::create_dir_all(directory.join("prepage/config")).unwrap();
+    let shown = sandbox.prepage(&["config"]).env("XDG_CONFIG_HOME", directory).output().unwrap();
     let told = text(&shown.stdout);
     assert_eq!(shown.status.code(), Some(1));
     assert!(told.contains("prepage/config: cannot be read\n"), "{told}");

@@ -263,18 +263,22 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
     }
 }
 
-/// Its name would stand in the role, whether a start is seen to use it or not.
+/// Its name would stand in the role, or a checksum of it, whether a start is seen to use it or not, and whether it is there or not.
 #[test]
 fn nothing_in_a_home_is_learned_for_all_users() {
     let sandbox = Sandbox::new();
-    let place = sandbox.path().join("merger");
+    let [place, java] = ["merger", "java"].map(|name| sandbox.path().join(name));
     fs::create_dir(&place).unwrap();
-    let mut learn = sandbox.prepage(&["learn", "--layer", "machine", "--", "sh", as_text(&place)]);
-    learn.env("HOME", sandbox.path()).env("PREPAGE_LAYERS", sandbox.path().join("machine"));
-    let refused = learn.output().unwrap();
-    let said = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(125), "{said}");
-    assert!(said.contains("below a home directory") && said.contains("--layer user"), "{said}");
+    symlink("/bin/true", &java).unwrap();
+    let classes = format!("{}/*:no.jar", place.display());
+    for command in [&["sh", as_text(&place)][..], &[as_text(&java), "-cp", &classes, "Merger"]] {
+        let mut learn = sandbox.prepage(&[&["learn", "--layer", "machine", "--"], command].concat());
+        learn.env("HOME", sandbox.path()).env("PREPAGE_LAYERS", sandbox.path().join("machine"));
+        let refused = learn.output().unwrap();
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(125), "{command:?}: {said}");
+        assert!(said.contains("below a home directory") && said.contains("--layer user"), "{said}");
+    }
 }
 
 /// A script that exports two programs is to hear that one of them is missing.

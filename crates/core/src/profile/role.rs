@@ -46,16 +46,51 @@ pub type Locate<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// assert_eq!(role(&["node", "-e", "1", "x"]), "node -e #83dcefb7");
 /// ```
 pub fn role<S: AsRef<str>>(argv: &[S], place: Locate<'_>) -> String {
-    let mut args = argv.iter().map(AsRef::as_ref);
+    role_and_places(argv, None, place).0
+}
+
+/// The [`role`] of a call and the places that its checksums are of: where a file was found its place, else the name as it was given. Where the
+/// kernel put a script at `script` in `argv` behind what runs it (execve(2)), the role of an interpreter that is known is the same, and that of any
+/// other program tells the script by its name and place, too.
+///
+/// ```
+/// use prepage_core::profile::role::{role, role_and_places};
+/// let place = |name: &str| ["tool.py", "a.jar"].contains(&name).then(|| format!("/opt/{name}"));
+/// let call = ["python3", "-s", "tool.py", "x.txt"];
+/// assert_eq!(role_and_places(&call, Some(2), &place), (role(&call, &place), vec!["/opt/tool.py".into()]));
+/// let (_, places) = role_and_places(&["java", "-cp", "a.jar:lib/*", "Main"], None, &place);
+/// assert_eq!(places, ["/opt/a.jar", "lib/*"]);
+///
+/// let role = |call: &[&str], script| role_and_places(call, Some(script), &|_| None).0;
+/// assert_eq!(role(&["/usr/bin/make", "-f", "rules", "clean"], 2), "make -f rules");
+/// assert_eq!(role(&["node", "/opt/npm", "run", "build"], 1), "node /opt/npm run build");
+/// assert_eq!(role(&["bash", "shims/python3", "-Bm", "pip"], 1), "bash shims/python3 -Bm pip");
+/// ```
+pub fn role_and_places<S: AsRef<str>>(
+    argv: &[S],
+    script: Option<usize>,
+    place: Locate<'_>,
+) -> (String, Vec<String>) {
+    let (called, of_script) = argv.split_at(script.unwrap_or(argv.len()));
+    let mut args = called.iter().map(AsRef::as_ref);
     let name = args.next().map_or("", base_name);
-    let mut role = Role { text: name.into(), place, depth: 0 };
+    let mut role = Role { text: name.into(), places: Vec::new(), place, depth: 0 };
     role.add_call(name, &mut args);
-    shortened(role.text)
+    role.text = shortened(role.text);
+    if script.is_some() {
+        role.depth = 1;
+        let mut args = of_script.iter().map(AsRef::as_ref);
+        role.add_script(args.next().unwrap_or_default(), &mut args);
+        role.text = shortened(role.text);
+    }
+    (role.text, role.places)
 }
 
 /// A role that is being put together.
 struct Role<'a> {
     text: String,
+    /// The places that it has checksums of.
+    places: Vec<String>,
     place: Locate<'a>,
     /// How many scripts deep it is.
     depth: u32,
@@ -73,7 +108,8 @@ impl Role<'_> {
     /// Adds the script at `path`, and how it is called where its name is that of an interpreter or of a tool with subcommands: `npm`,
     /// and what stands in front of the versions of python3.
     fn add_script(&mut self, path: &str, args: &mut dyn Iterator<Item = &str>) {
-        self.text.extend([" ", &with_place(path, self.place)]);
+        self.text.push(' ');
+        self.add_program(path);
         let name = base_name(path);
         let is_known = interpreter(name).is_some() || SUBCOMMANDS.iter().any(|(tool, _)| *tool == stem(name));
         if is_known && self.depth < SCRIPTS_DEEP {
@@ -139,22 +175,40 @@ impl Role<'_> {
             self.text.extend([" ", option]);
             if let Some(text) = attached.or_else(|| args.next()) {
                 self.text.push(' ');
-                self.text.push_str(&match value {
-                    Value::Text => format!("#{:08x}", checksum(&[text.as_bytes()])),
-                    Value::Program => with_place(text, self.place),
+                match value {
+                    Value::Text => self.text.push_str(&format!("#{:08x}", checksum(&[text.as_bytes()]))),
+                    Value::Program => self.add_program(text),
                     Value::Places => {
-                        let places =
-                            text.split(':').map(|one| (self.place)(one).unwrap_or_else(|| one.into()));
-                        format!("@{:08x}", checksum(&[places.collect::<Vec<_>>().join(":").as_bytes()]))
+                        let place = |one: &str| (self.place)(one).unwrap_or_else(|| one.into());
+                        let places: Vec<String> = text.split(':').map(place).collect();
+                        self.text.push_str(&mark(&places.join(":")));
+                        self.places.extend(places);
                     }
-                    Value::Other => name_alone(text).into(),
-                });
+                    Value::Other => self.text.push_str(name_alone(text)),
+                }
             }
             if !matches!(value, Value::Other | Value::Places) {
                 return;
             }
         }
     }
+
+    /// Adds a program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.
+    fn add_program(&mut self, program: &str) {
+        let (module, place) = (program.replace('.', "/"), self.place);
+        match place(program).or_else(|| place(&format!("{module}.py"))).or_else(|| place(&module)) {
+            Some(path) => {
+                self.text.extend([base_name(program), &mark(&path)]);
+                self.places.push(path);
+            }
+            None => self.text.push_str(program),
+        }
+    }
+}
+
+/// What stands for a place in a role.
+fn mark(place: &str) -> String {
+    format!("@{:08x}", checksum(&[place.as_bytes()]))
 }
 
 /// The interpreter of this name, whatever its version.
@@ -165,25 +219,6 @@ fn interpreter(name: &str) -> Option<&'static Interpreter> {
 /// The name without a version.
 fn stem(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
-}
-
-/// The role of a call in which the kernel put the script at `script` in `argv` behind what runs it (execve(2)): as [`role`] has it for an
-/// interpreter that it knows, and for any other too the script by its name and place.
-///
-/// ```
-/// use prepage_core::profile::role;
-/// let place = |name: &str| Some(format!("/opt/{name}"));
-/// let call = ["python3", "-s", "tool.py", "x.txt"];
-/// assert_eq!(role::role_of_script(&call, 2, &place), role::role(&call, &place));
-/// assert_eq!(role::role_of_script(&["/usr/bin/make", "-f", "rules", "clean"], 2, &|_| None), "make -f rules");
-/// assert_eq!(role::role_of_script(&["node", "/opt/npm", "run", "build"], 1, &|_| None), "node /opt/npm run build");
-/// assert_eq!(role::role_of_script(&["bash", "shims/python3", "-Bm", "pip"], 1, &|_| None), "bash shims/python3 -Bm pip");
-/// ```
-pub fn role_of_script<S: AsRef<str>>(argv: &[S], script: usize, place: Locate<'_>) -> String {
-    let mut role = Role { text: role(&argv[..script], place), place, depth: 1 };
-    let mut args = argv[script..].iter().map(AsRef::as_ref);
-    role.add_script(args.next().unwrap_or_default(), &mut args);
-    shortened(role.text)
 }
 
 /// Where in `argv` the command stands that it is about: behind `sudo -u x`, `env A=b`, `nice -n 5`, `timeout 5` and their
@@ -269,8 +304,8 @@ pub fn placed(role: &str) -> impl Iterator<Item = &str> {
 /// assert!(is_at(&role, "/home/ann/build") && !is_at(&role, "/home/ann/x"));
 /// ```
 pub fn is_at(role: &str, path: &str) -> bool {
-    let mark = format!("{:08x}", checksum(&[path.as_bytes()]));
-    role.split(' ').any(|word| word.rsplit_once('@').is_some_and(|(_name, of_place)| of_place == mark))
+    let mark = mark(path);
+    role.split(' ').any(|word| word.ends_with(&mark))
 }
 
 fn base_name(path: &str) -> &str {
@@ -291,15 +326,6 @@ fn shortened(mut role: String) -> String {
     }
     role.truncate(end);
     role + &checksum
-}
-
-/// A program by its name and a checksum of where it is; a module (`package.main`) is looked for as a file.
-fn with_place(program: &str, place: Locate<'_>) -> String {
-    let module = program.replace('.', "/");
-    match place(program).or_else(|| place(&format!("{module}.py"))).or_else(|| place(&module)) {
-        Some(path) => format!("{}@{:08x}", base_name(program), checksum(&[path.as_bytes()])),
-        None => program.into(),
-    }
 }
 
 /// A setting without what it is set to.
