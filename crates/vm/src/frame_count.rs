@@ -56,6 +56,8 @@ pub(crate) struct FrameCount {
     limit: AtomicU64,
     /// (a) Whether memory may have more to spare by now than when `limit` was set.
     may_rise: AtomicU32,
+    /// (a) The limit before it was lowered, or the fewest that a read which waited has seen reserved since.
+    lowered_from: AtomicU64,
     /// (c) And ever.
     most: u64,
     /// (a) The low watermark, as long as the limit allows. Changed by the reclaimer.
@@ -112,6 +114,7 @@ impl FrameCount {
             held: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
             may_rise: AtomicU32::new(0),
+            lowered_from: AtomicU64::new(0),
             most: limit,
             low: AtomicU64::new(LEAST_LOW),
             waited: AtomicU32::new(0),
@@ -230,12 +233,14 @@ impl FrameCount {
         let began = Instant::now();
         let mut since = began;
         let first = self.reserved();
-        let (mut heard, mut heard_at, mut held) = (self.freed.load(Ordering::SeqCst), since, first);
+        let (mut heard, mut heard_at) = (self.freed.load(Ordering::SeqCst), since);
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
             if freed != heard {
-                (heard, heard_at, held) = (freed, Instant::now(), self.reserved());
+                (heard, heard_at) = (freed, Instant::now());
             }
+            let reserved = self.reserved();
+            let lowered_from = self.lowered_from.fetch_min(reserved, Ordering::SeqCst).min(reserved);
             let got = if waited {
                 // Others may take what comes as fast as it does.
                 let least = if began.elapsed() < SILENCE { least } else { 1 };
@@ -272,7 +277,7 @@ impl FrameCount {
                 let silence = heard_at.elapsed();
                 if silence >= SILENCE
                     && let Some(got) =
-                        self.reserve_some(self.limit().max(held) + BEYOND * silence.as_secs(), 1, 1)
+                        self.reserve_some(self.limit().max(lowered_from) + BEYOND * silence.as_secs(), 1, 1)
                 {
                     return Ok(got);
                 }
@@ -392,6 +397,9 @@ impl FrameCount {
     pub(crate) fn set_limit(&self, limit: u64) {
         let limit = limit.min(self.most);
         let before = self.limit.swap(limit, Ordering::SeqCst);
+        if limit < before {
+            self.lowered_from.fetch_max(before, Ordering::SeqCst);
+        }
         if limit > before {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.wake_waiters(u64::MAX);
@@ -802,8 +810,9 @@ mod tests {
     #[test]
     fn where_the_reclaimer_is_silent_the_limit_gives_way_to_all_who_wait_however_many_read() {
         let count = FrameCount::new(1);
-        // More than are given out in the first second.
+        // As many as are given out in the first second.
         count.reserve_some(1 + BEYOND, 1 + BEYOND, 1 + BEYOND).expect("all are free");
+        let began = Instant::now();
         let (reads, is_over) = (AtomicBool::new(true), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -822,6 +831,7 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(count.reserved(), 3 + BEYOND);
+        assert!(began.elapsed() >= 2 * SILENCE, "who comes later does not begin anew: {:?}", began.elapsed());
     }
 }
 
