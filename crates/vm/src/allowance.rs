@@ -25,6 +25,8 @@ pub(crate) struct Look {
     pub(crate) stalled: bool,
     /// What the pool holds.
     pub(crate) resident: u64,
+    /// What reads and snapshots that are under way are about to take, with what is to be free then.
+    pub(crate) promised: u64,
     /// What cannot be taken from the pool: pinned and frozen pages.
     pub(crate) stuck: u64,
     /// What was read again since the last look soon after it was reclaimed.
@@ -124,9 +126,9 @@ impl Allowance {
     }
 }
 
-/// What the pool holds, and its part of what is to spare.
+/// What the pool holds, and its part of what is to spare, or what was promised of that: a snapshot may need [more](Allowance::has_room_for) at once.
 fn room(look: &Look) -> u64 {
-    look.resident.saturating_add(look.spare / SPARE_PART)
+    look.resident.saturating_add((look.spare / SPARE_PART).max(look.promised.min(look.spare)))
 }
 
 #[cfg(test)]
@@ -258,6 +260,8 @@ mod tests {
         assert!(allowance.has_room_for(&spare(10_000, 30_000), 15_000));
         assert!(!allowance.has_room_for(&spare(10_000, 30_000), 15_001));
         assert!(!allowance.has_room_for(&spare(90_000, 30_000), 15_000), "more than the pool may hold");
+        let promised = |promised| Look { promised, ..spare(10_000, 30_000) };
+        assert_eq!([14_000, 31_000].map(|pages| allowance.limit(&promised(pages))), [24_000, 40_000]);
         assert_eq!(allowance.after(&spare(30_000, 0)), 30_000);
         assert_eq!(allowance.after(&spare(30_000, 8_000)), 32_000, "no while begins: none was missing");
         assert_eq!(allowance.after(&spare(100, 0)), 1_000, "the least");

@@ -15,8 +15,9 @@ use prepage_core::PageIndex;
 use crate::object::ObjectCore;
 use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 
-/// So long one batch is waited for: a disk takes a thousandth of that.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// A write hangs if no run of pages is done within this long: the kernel pauses who writes faster than the disk for up to 200 ms at a time
+/// (balance_dirty_pages), some times in a run.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The most threads whose writes hang. Beyond these no dirty page is tried until one of them is done.
 const MOST_HUNG: u32 = 8;
 
@@ -51,7 +52,7 @@ struct Work {
 }
 
 impl Cleaner {
-    /// As [`ObjectCore::clean`]. If that takes too long, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done.
+    /// As [`ObjectCore::clean`]. If that does not get on, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done.
     pub(crate) fn clean(
         &mut self,
         object: &Arc<ObjectCore>,
@@ -63,16 +64,21 @@ impl Cleaner {
         if dirty.hangs() || pool.hung_writes.load(Ordering::SeqCst) >= MOST_HUNG {
             return Vec::new();
         }
-        // Nothing hangs in a model. Where no thread is left this one does it.
-        let Some(desk) = self.desk().filter(|_| !cfg!(any(feature = "shuttle", feature = "loom"))) else {
-            return object.clean(frames, &pages, is_waited_for);
-        };
+        // Nothing hangs in a model.
+        let desk = if cfg!(any(feature = "shuttle", feature = "loom")) { None } else { self.desk() };
+        // Where no thread is left this one does it.
+        let Some(desk) = desk else { return object.clean(frames, &pages, is_waited_for) };
         *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for });
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
-        let began = Instant::now();
-        while desk.state.load(Ordering::SeqCst) == GIVEN && began.elapsed() < PATIENCE {
+        let mut since = Instant::now();
+        let mut runs = dirty.runs();
+        while desk.state.load(Ordering::SeqCst) == GIVEN && since.elapsed() < PATIENCE {
             wait_for(&desk.state, GIVEN, PATIENCE);
+            let now = dirty.runs();
+            if now != runs {
+                (runs, since) = (now, Instant::now());
+            }
         }
         if desk.state.load(Ordering::SeqCst) == GIVEN {
             // Before the thread may take it back.

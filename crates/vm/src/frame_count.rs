@@ -42,6 +42,8 @@ const MOST_LOW: u64 = 4096;
 const READ_PART: u64 = 16;
 /// As many frames as are counted: 16 TiB, which nothing limits.
 const NO_LIMIT: u64 = u32::MAX as u64;
+/// More than are ever reserved.
+const NEVER: u64 = u64::MAX;
 
 /// The numbers of a pool.
 ///
@@ -54,8 +56,10 @@ pub(crate) struct FrameCount {
     held: AtomicU64,
     /// (a) The most of `reserved` now.
     limit: AtomicU64,
-    /// (a) Whether memory may have more to spare by now than when `limit` was set.
-    may_rise: AtomicU32,
+    /// (a) From so many of `reserved` on memory is looked at again, which may have more to spare than when `limit` was set; [`NEVER`] where it has not.
+    look_from: AtomicU64,
+    /// (a) The limit before it was lowered, or the fewest that a read which waited has seen reserved since.
+    lowered_from: AtomicU64,
     /// (c) And ever.
     most: u64,
     /// (a) The low watermark, as long as the limit allows. Changed by the reclaimer.
@@ -111,7 +115,8 @@ impl FrameCount {
             reserved: AtomicU64::new(0),
             held: AtomicU64::new(0),
             limit: AtomicU64::new(limit),
-            may_rise: AtomicU32::new(0),
+            look_from: AtomicU64::new(NEVER),
+            lowered_from: AtomicU64::new(0),
             most: limit,
             low: AtomicU64::new(LEAST_LOW),
             waited: AtomicU32::new(0),
@@ -170,7 +175,7 @@ impl FrameCount {
                     let free = limit - (now + got).min(limit);
                     let step = (limit / AHEAD_STEP_PART).clamp(1, AHEAD_STEP);
                     let is_step = (now + got) / step != now / step;
-                    if free < self.low() || is_step && free < limit / AHEAD_PART {
+                    if free < self.low() || is_step && (free < limit / AHEAD_PART || self.is_near()) {
                         self.call();
                     }
                     return Some(got);
@@ -230,12 +235,14 @@ impl FrameCount {
         let began = Instant::now();
         let mut since = began;
         let first = self.reserved();
-        let (mut heard, mut heard_at, mut held) = (self.freed.load(Ordering::SeqCst), since, first);
+        let (mut heard, mut heard_at) = (self.freed.load(Ordering::SeqCst), since);
         loop {
             let freed = self.freed.load(Ordering::SeqCst);
             if freed != heard {
-                (heard, heard_at, held) = (freed, Instant::now(), self.reserved());
+                (heard, heard_at) = (freed, Instant::now());
             }
+            let reserved = self.reserved();
+            let lowered_from = self.lowered_from.fetch_min(reserved, Ordering::SeqCst).min(reserved);
             let got = if waited {
                 // Others may take what comes as fast as it does.
                 let least = if began.elapsed() < SILENCE { least } else { 1 };
@@ -272,7 +279,7 @@ impl FrameCount {
                 let silence = heard_at.elapsed();
                 if silence >= SILENCE
                     && let Some(got) =
-                        self.reserve_some(self.limit().max(held) + BEYOND * silence.as_secs(), 1, 1)
+                        self.reserve_some(self.limit().max(lowered_from) + BEYOND * silence.as_secs(), 1, 1)
                 {
                     return Ok(got);
                 }
@@ -392,6 +399,9 @@ impl FrameCount {
     pub(crate) fn set_limit(&self, limit: u64) {
         let limit = limit.min(self.most);
         let before = self.limit.swap(limit, Ordering::SeqCst);
+        if limit < before {
+            self.lowered_from.fetch_max(before, Ordering::SeqCst);
+        }
         if limit > before {
             self.moved.fetch_add(1, Ordering::SeqCst);
             self.wake_waiters(u64::MAX);
@@ -402,20 +412,28 @@ impl FrameCount {
         }
     }
 
-    /// The same until memory is looked at again, which [may](Self::may_rise) raise it.
+    /// The same until memory is looked at again, which [may](Self::may_rise) raise it: once half of what reads ahead may have is taken, since these stop
+    /// where they find nothing.
     pub(crate) fn set_limit_for_now(&self, limit: u64, may_rise: bool) {
-        self.may_rise.store(may_rise.into(), Ordering::SeqCst);
+        let reserved = self.reserved();
+        let free = limit.saturating_sub(reserved + self.low_of(limit));
+        self.look_from.store(if may_rise { reserved + free / 2 } else { NEVER }, Ordering::SeqCst);
         self.set_limit(limit);
     }
 
     /// Memory was looked at again in vain.
     pub(crate) fn rises_no_more(&self) {
-        self.may_rise.store(0, Ordering::SeqCst);
+        self.look_from.store(NEVER, Ordering::SeqCst);
     }
 
     /// Whether memory is to be looked at before frames are taken away.
     pub(crate) fn may_rise(&self) -> bool {
-        self.may_rise.load(Ordering::SeqCst) != 0
+        self.look_from.load(Ordering::SeqCst) != NEVER
+    }
+
+    /// Whether memory is to be looked at before the limit is reached.
+    pub(crate) fn is_near(&self) -> bool {
+        self.reserved() >= self.look_from.load(Ordering::SeqCst)
     }
 
     /// Raises a limit that was lowered, so that there may be `pages` more frames than now; false where it cannot be raised.
@@ -802,8 +820,9 @@ mod tests {
     #[test]
     fn where_the_reclaimer_is_silent_the_limit_gives_way_to_all_who_wait_however_many_read() {
         let count = FrameCount::new(1);
-        // More than are given out in the first second.
+        // As many as are given out in the first second.
         count.reserve_some(1 + BEYOND, 1 + BEYOND, 1 + BEYOND).expect("all are free");
+        let began = Instant::now();
         let (reads, is_over) = (AtomicBool::new(true), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -822,6 +841,7 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(count.reserved(), 3 + BEYOND);
+        assert!(began.elapsed() >= 2 * SILENCE, "who comes later does not begin anew: {:?}", began.elapsed());
     }
 }
 

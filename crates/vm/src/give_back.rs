@@ -4,7 +4,7 @@
 //! ```text
 //!   every second: MemAvailable, limits of control groups ┐           ┌ to spare: the limit, a part of it above what the pool holds
 //!   at once: a trigger of PSI, where there is one        ┴─► Allowance ┼ missing: the limit ─► reclaim
-//!   before reclaim: is more to spare by now? ────────────────►         └ tasks wait: watched frames that are idle ─► the limit
+//!   halfway to the limit, before reclaim: is more to spare? ─►         └ tasks wait: watched frames that are idle ─► the limit
 //! ```
 
 use std::path::PathBuf;
@@ -122,7 +122,12 @@ impl Giver {
 
     fn look(&mut self, pool: &PoolCore) -> Look {
         let (resident, _) = pool.frames.held();
-        Look { stuck: pool.stuck_pages(), ..look(&self.memory.left(), resident) }
+        let reserved = pool.frames.reserved();
+        let (_, free) = pool.frames.watermarks_of(reserved);
+        // A promise raises no limit.
+        let kept = if reserved > resident { (reserved + free).min(pool.frames.limit()) } else { 0 };
+        let promised = kept.saturating_sub(resident);
+        Look { stuck: pool.stuck_pages(), promised, ..look(&self.memory.left(), resident) }
     }
 
     fn limit(&self, pool: &PoolCore, seen: &Look) {
@@ -151,8 +156,8 @@ impl Giver {
     }
 }
 
-/// Looks at memory before frames are taken away for want of others, where the limit is that of a look up to a second ago and may rise.
-/// Whether it did, by [`GROW_LEAST`]: else it is not tried again before the next second.
+/// Looks at memory before frames are taken away for want of others, or reads ahead stop, where the limit is that of a look up to a second ago and may rise.
+/// Whether it did, by [`GROW_LEAST`]: else frames are taken away until the next second.
 pub(crate) fn look_again(pool: &PoolCore) -> bool {
     if !pool.frames.may_rise() {
         return false;
@@ -164,7 +169,7 @@ pub(crate) fn look_again(pool: &PoolCore) -> bool {
     let seen = giver.look(pool);
     giver.limit(pool, &seen);
     let rises = pool.frames.limit() >= before + GROW_LEAST;
-    if !rises {
+    if !rises && pool.frames.wanted() > 0 {
         pool.frames.rises_no_more();
     }
     rises

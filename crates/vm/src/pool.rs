@@ -251,7 +251,7 @@ impl Pool {
     }
 
     /// Reclaims up to `pages` frames now: those that would be reclaimed next. Returns how many were. For programs that know when they
-    /// need memory for something else. Pages whose write back takes longer than 0.1 s stay.
+    /// need memory for something else. Dirty pages of an object stay if none of them is written back for a second.
     pub fn reclaim(&self, pages: u64) -> u64 {
         if fork::generation() != self.core().generation {
             return 0;
@@ -395,6 +395,7 @@ mod tests {
     use prepage_sys::memory_left::Left;
 
     use super::*;
+    use crate::frame_count::Reserve;
     use crate::{Map, MapOptions, Source, SourceError, Vm, VmOptions};
 
     /// So many bytes.
@@ -564,6 +565,55 @@ mod tests {
         map.populate(map.window()).unwrap();
         read();
         assert!(pool.figures().resident_pages <= 2 * PAGES, "{:?}", pool.figures());
+    }
+
+    /// It reads on when its pool may take more, or gives up after a while.
+    struct Patient(Zeros, Arc<PoolCore>);
+
+    impl Source for Patient {
+        fn len_bytes(&self) -> u64 {
+            self.0.len_bytes()
+        }
+
+        fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+            let began = Instant::now();
+            let is_near = || self.1.frames.limit() < self.1.frames.reserved() + 1024;
+            while is_near() && began.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.0.read(offset_bytes, into)
+        }
+    }
+
+    /// They take no frame that somebody would have to wait for, and stop where there is no other.
+    #[test]
+    fn memory_is_looked_at_again_before_reads_ahead_stop() {
+        const PAGES: u64 = 8192;
+        let (pool, vm, _map, tell) = populated(64);
+        tell.look(64 << 20, false);
+        let limit = pool.figures().limit_pages;
+        assert!(limit < PAGES / 2, "{limit}");
+        let object = vm.source("more", Patient(Zeros(PAGES * PAGE_SIZE), Arc::clone(pool.core()))).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        map.advise(crate::Advice::WillNeed(map.window())).unwrap();
+        until(&pool, "reads ahead stop", |now| now.resident_pages == 64 + PAGES);
+        assert_eq!(vm.statistics().counted.pages_reclaimed, 0);
+    }
+
+    /// From the promise on it has its frames, though memory is looked at before they hold anything.
+    #[test]
+    fn a_look_takes_no_frame_back_that_a_snapshot_was_promised() {
+        const PAGES: u64 = 1024;
+        let (pool, vm, _map, tell) = populated(PAGES);
+        tell.look(10 << 20, false);
+        // Half of what is to spare, less what is to be free then.
+        let pages = 1000;
+        assert!(give_back::makes_room(pool.core(), pages));
+        assert_eq!(pool.core().frames.reserve(pages), Reserve::Got);
+        tell.look(10 << 20, false);
+        assert!(pool.figures().limit_pages >= PAGES + pages, "{:?}", pool.figures());
+        assert_eq!(vm.statistics().counted.pages_reclaimed, 0);
+        pool.core().frames.release(pages);
     }
 
     #[test]

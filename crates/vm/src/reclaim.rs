@@ -93,7 +93,7 @@ pub(crate) fn work(pool: &PoolCore) {
             return;
         }
         let wanted = pool.frames.wanted();
-        if wanted > 0 && give_back::look_again(pool) {
+        if (wanted > 0 || pool.frames.is_near()) && give_back::look_again(pool) {
             continue;
         }
         // A source that panics when it is dropped does not end the thread.

@@ -21,7 +21,7 @@ use crate::vm::Vm;
 
 /// Pages that are copied at once from one store to another.
 const PIECE_PAGES: u64 = 64;
-/// How often frames are reclaimed for a snapshot: others may take them before it does.
+/// How often room is made for a snapshot: others may take it before it does.
 const TRIES: u32 = 4;
 
 /// Why pages cannot be frozen.
@@ -127,7 +127,11 @@ impl Map {
                 // It keeps them: the map shows them again, where it is told to, if this snapshot fails.
                 Err(Lack::Store) => replaced = Some(std::mem::replace(&mut store, self.new_store()?)),
                 // A part of what memory has to spare may be less than a snapshot needs.
-                Err(Lack::Frames(pages)) if give_back::makes_room(core.vm.pool.core(), pages) => {}
+                Err(Lack::Frames(pages))
+                    if tries < TRIES && give_back::makes_room(core.vm.pool.core(), pages) =>
+                {
+                    tries += 1;
+                }
                 // They are taken back while writers go on.
                 Err(Lack::Frames(pages))
                     if tries < TRIES && reclaim::take(core.vm.pool.core(), pages) > 0 =>

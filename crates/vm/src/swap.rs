@@ -160,7 +160,7 @@ impl Vm {
     /// is full or fails, the pages stay in memory, and reads that find no frame fail. What the page cache has taken counts as swapped: if its
     /// device fails later, while the kernel writes it out, a touch of the page gets SIGBUS, and calls an error.
     ///
-    /// ```
+    /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
     ///
@@ -267,7 +267,11 @@ mod tests {
     #[test]
     fn what_was_never_swapped_is_not_read_from_the_swap_file() {
         const PAGES: u64 = 256;
-        let directory = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(home.into())) {
+            return;
+        }
+        let directory = tempfile::tempdir_in(home).unwrap();
         let options = PoolOptions::default().limit_bytes(2 * PAGES * PAGE_SIZE);
         let pool = Pool::with(&options.swap(directory.path(), 2 * PAGES * PAGE_SIZE)).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();

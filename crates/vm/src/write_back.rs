@@ -349,6 +349,7 @@ impl ObjectCore {
                 for page in run.iter() {
                     dirty.end(&frames.pages, page, came.refused.binary_search(&page).is_err());
                 }
+                dirty.end_run();
                 all.written.append(&mut came.written);
                 all.refused.append(&mut came.refused);
                 (all.outcome, all.failing) = (all.outcome.and(came.outcome), came.failing);
@@ -739,6 +740,17 @@ mod tests {
         }
         vm.core.pool.reclaim(2 * LIMIT);
         assert_eq!((vm.core.pool.figures().resident_pages, object.dirty_pages()), (0, 0));
+    }
+
+    /// As where the kernel holds up who writes faster than the disk.
+    #[test]
+    fn writes_that_are_slow_are_waited_for() {
+        const RUNS: u64 = 8;
+        let (_file, home, object, map) = failing_with(VmOptions::default(), 2 * RUNS);
+        (0..RUNS).for_each(|run| map.write_at(2 * run * PAGE_SIZE, &[7]).unwrap());
+        home.write_ms.store(200, Ordering::SeqCst);
+        let reclaimed = object.core.vm.pool.reclaim(RUNS);
+        assert_eq!((reclaimed, object.dirty_pages()), (RUNS, 0));
     }
 
     #[test]

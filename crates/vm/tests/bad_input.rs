@@ -17,7 +17,9 @@ use prepage_vm::{
 };
 use rustix::fs::inotify;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use support::{Words, child, file, is_child, left_in, modes, pages, read, touch, until, vm, word, write};
+use support::{
+    Words, child, file, is_child, left_in, modes, pages, read, swap_directory, touch, until, vm, word, write,
+};
 
 /// What a bad source does next.
 const FINE: u32 = 0;
@@ -545,6 +547,7 @@ fn a_process_that_may_not_make_long_files_is_told() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
+    let directory = swap_directory();
     let most = 1 << 20;
     setrlimit(Resource::Fsize, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
     let vm = Vm::new(VmOptions::default()).unwrap();
@@ -553,9 +556,11 @@ fn a_process_that_may_not_make_long_files_is_told() {
     assert_eq!(touch(&vm.map(&fits, &MapOptions::shared()).unwrap(), 255), word(255 * 4096));
     assert!(matches!(words(most + 1), Err(MakeError::System { .. })));
     // Memory without a file, too, with and without a place for a swap file.
-    let swap = PoolOptions::default().swap(env!("CARGO_TARGET_TMPDIR"), 1 << 30);
-    let with_swap = Vm::new(VmOptions::default().pool(&Pool::with(&swap).unwrap())).unwrap();
-    for vm in [&vm, &with_swap] {
+    let with_swap = directory.map(|directory| {
+        let swap = PoolOptions::default().swap(directory, 1 << 30);
+        Vm::new(VmOptions::default().pool(&Pool::with(&swap).unwrap())).unwrap()
+    });
+    for vm in [&vm].into_iter().chain(&with_swap) {
         let memory = vm.memory(most).unwrap();
         vm.map(&memory, &MapOptions::writable()).unwrap().write_at(most - 1, &[1]).unwrap();
         assert!(matches!(vm.memory(most + 1), Err(MakeError::System { .. })));

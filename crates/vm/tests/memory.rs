@@ -8,19 +8,20 @@ use std::time::Duration;
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_testing::{Need, SmallDisk, has};
 use prepage_vm::{AccessError, FlushError, MapOptions, Pool, PoolOptions, Reason, Vm, VmOptions};
-use support::{Words, file, left_in, modes, pages, touch, word};
+use support::{Words, file, left_in, modes, pages, swap_directory, touch, word};
 
-/// A pool of 64 frames, with a swap file of so many pages.
-fn with_swap(swap_pages: u64) -> (Pool, Vm) {
+/// A pool of 64 frames, with a swap file of so many pages, if there can be one.
+#[track_caller]
+fn with_swap(swap_pages: u64) -> Option<(Pool, Vm)> {
     let options = PoolOptions::default().limit_bytes(64 * PAGE_SIZE);
-    let pool = Pool::with(&options.swap(env!("CARGO_TARGET_TMPDIR"), swap_pages * PAGE_SIZE)).unwrap();
+    let pool = Pool::with(&options.swap(swap_directory()?, swap_pages * PAGE_SIZE)).unwrap();
     let vm = Vm::new(VmOptions::default().explain(false).pool(&pool)).unwrap();
-    (pool, vm)
+    Some((pool, vm))
 }
 
 #[test]
 fn more_than_fits_goes_to_the_swap_file_and_comes_back() {
-    let (pool, vm) = with_swap(1024);
+    let Some((pool, vm)) = with_swap(1024) else { return };
     let object = vm.memory(512 * PAGE_SIZE - 5).unwrap();
     for mode in modes(&vm, &object) {
         let map = vm.map(&object, &MapOptions::writable().mode(mode)).unwrap();
@@ -55,7 +56,7 @@ fn more_than_fits_goes_to_the_swap_file_and_comes_back() {
 /// Each page has its place in the swap file where it lies in the object, so a cluster comes back by one read.
 #[test]
 fn what_was_swapped_comes_back_in_clusters() {
-    let (_pool, vm) = with_swap(1024);
+    let Some((_pool, vm)) = with_swap(1024) else { return };
     let object = vm.memory(512 * PAGE_SIZE).unwrap();
     let map = vm.map(&object, &MapOptions::writable()).unwrap();
     for page in 0..512 {
@@ -73,12 +74,9 @@ fn what_was_swapped_comes_back_in_clusters() {
 
 #[test]
 fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
-    for (swap_pages, pool, vm) in
-        [(0, Pool::new(64 * PAGE_SIZE).unwrap()), (40, with_swap(40).0)].map(|(swap_pages, pool)| {
-            let vm = Vm::new(VmOptions::default().explain(false).pool(&pool)).unwrap();
-            (swap_pages, pool, vm)
-        })
-    {
+    let Some((pool_with_swap, _)) = with_swap(40) else { return };
+    for (swap_pages, pool) in [(0, Pool::new(64 * PAGE_SIZE).unwrap()), (40, pool_with_swap)] {
+        let vm = Vm::new(VmOptions::default().explain(false).pool(&pool)).unwrap();
         let object = vm.memory(256 * PAGE_SIZE).unwrap();
         let map = vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
         let mut written = 0;
@@ -111,7 +109,7 @@ fn a_full_swap_file_fails_those_that_find_no_frame_and_nothing_is_lost() {
 fn files_are_read_in_a_pool_that_is_full_of_memory() {
     // In a swap file that takes nothing, and in one that gets full.
     for swap_pages in [0, 16] {
-        let (pool, vm) = with_swap(swap_pages);
+        let Some((pool, vm)) = with_swap(swap_pages) else { return };
         let object = vm.memory((57 + swap_pages) * PAGE_SIZE).unwrap();
         let memory = vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
         (0..57 + swap_pages).for_each(|page| memory.write_at(page * PAGE_SIZE, &[7]).unwrap());
@@ -131,7 +129,7 @@ fn files_are_read_in_a_pool_that_is_full_of_memory() {
 
 #[test]
 fn memory_is_written_to_in_a_pool_that_is_full_of_pages_that_cannot_be_written_back() {
-    let (pool, vm) = with_swap(1024);
+    let Some((pool, vm)) = with_swap(1024) else { return };
     let file = file(40 * PAGE_SIZE);
     let object = vm.file_writable(file.path()).unwrap();
     let dirty = vm.map(&object, &MapOptions::writable()).unwrap();
@@ -184,7 +182,7 @@ fn what_cannot_make_room_is_left_alone() {
 
 #[test]
 fn pages_that_have_a_place_in_a_full_swap_file_are_written_to_it() {
-    let (pool, vm) = with_swap(4);
+    let Some((pool, vm)) = with_swap(4) else { return };
     let object = vm.memory(8 * PAGE_SIZE).unwrap();
     let map = vm.map(&object, &MapOptions::writable().policy("none".parse().unwrap())).unwrap();
     let write = |page: u64, byte: u8| map.write_at(page * PAGE_SIZE, &[byte]).unwrap();

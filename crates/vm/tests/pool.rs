@@ -13,7 +13,7 @@ use prepage_vm::{
     Advice, Map, MapOptions, Mode, Object, Pool, PoolOptions, Reason, Replacement, Source, SourceError, Vm,
     VmOptions,
 };
-use support::{Words, file, memfds, modes, pages, touch, until, vm, word};
+use support::{Words, file, memfds, modes, pages, swap_directory, touch, until, vm, word};
 
 const MIB: u64 = 1 << 20;
 
@@ -447,13 +447,13 @@ fn under_pressure_few_more_than_half_of_the_frames_are_wired() {
 
 #[test]
 fn memory_and_code_stay_while_there_is_data() {
+    let Some(directory) = swap_directory() else { return };
     // Frames, pages of memory and of code, and pages of data that do not fit beside these. Memory that nothing can be written of is stuck.
     let cases = [[512, 128, 64, 350], [96, 16, 8, 80]];
     for (swap_bytes, [limit, of_memory, of_code, of_data]) in
         [64 * MIB, 0].into_iter().flat_map(|swap_bytes| cases.map(|case| (swap_bytes, case)))
     {
-        let swap =
-            PoolOptions::default().limit_bytes(limit * 4096).swap(env!("CARGO_TARGET_TMPDIR"), swap_bytes);
+        let swap = PoolOptions::default().limit_bytes(limit * 4096).swap(directory, swap_bytes);
         let pool = Pool::with(&swap).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
         let (memory, code) = (vm.memory(of_memory * 4096).unwrap(), words(&vm, of_code));

@@ -612,7 +612,15 @@ fn main() {
     let may_lock = std::env::var_os("LOCKED").is_none() && lock_memory(true) && lock_memory(false);
     let has_cores = Need::CoreFiles.probe().is_ok() && getrlimit(Resource::Core).maximum != Some(0);
     take_signals();
-    let pool = PoolOptions::default().limit_bytes(limit_bytes).swap(env!("CARGO_TARGET_TMPDIR"), 64 << 20);
+    let pool = PoolOptions::default().limit_bytes(limit_bytes);
+    let directory = env!("CARGO_TARGET_TMPDIR");
+    let pool = match Need::Eviction(directory.into()).probe() {
+        Ok(()) => pool.swap(directory, 64 << 20),
+        Err(found) => {
+            eprintln!("without a swap file: {found}");
+            pool
+        }
+    };
     let pool = Pool::with(&pool).expect("a pool");
     let options = VmOptions::default().explain(false).pool(&pool);
     let vm = Vm::new(options.clone().record_faults(4096)).expect("a VM");

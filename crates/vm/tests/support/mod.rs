@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_testing::{Doctor, Need, has, unless_refused};
 pub use prepage_testing::{child, child_command, is_child};
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
 
@@ -157,6 +157,13 @@ pub fn modes(vm: &Vm, object: &Object) -> Vec<Mode> {
             .is_some()
     });
     permitted.map(|(mode, _)| mode).collect()
+}
+
+/// Where swap files may be; `None`, and a skip, where that lies in memory.
+#[track_caller]
+pub fn swap_directory() -> Option<&'static str> {
+    let directory = env!("CARGO_TARGET_TMPDIR");
+    has(Need::Eviction(directory.into())).then_some(directory)
 }
 
 /// One that frees nothing by itself that tests count.
