@@ -580,6 +580,8 @@ mod models {
         }
 
         fn work(&self, own: usize) {
+            // A thread gives memory back as it begins.
+            drop(self.allocator.lock().anyway());
             self.watch.has_started(own);
             loop {
                 if self.is_over.load(Ordering::SeqCst) == 0 && !self.watch.is_on(own) {
@@ -649,6 +651,7 @@ mod models {
                 let model = Arc::clone(&model);
                 spawn("other", move || work(&model)).unwrap()
             });
+            model.watch.wait_for_first();
             let held = model.allocator.lock().anyway();
             model.touch(0, &[1, 1, 2]);
             drop(held);
