@@ -54,7 +54,7 @@ test: setup-build setup-test
 	@# Of the workspace, where `-p` or `cargo run` would choose other features of what they use: compiled once, not twice.
 	cargo build --locked --workspace --bin skips --bin suite
 	@$(SKIPS) --clear
-	$(SUITE) --locked --workspace --beside '11 $(SCHEDULED) --features shuttle model' --beside '3 $(SCHEDULED) --features loom model' \
+	$(SUITE) --locked --workspace --beside '12 $(SCHEDULED) --features shuttle model' --beside '3 $(SCHEDULED) --features loom model' \
 		--beside '2 $(SCHEDULED) --features counted counted' || { $(SKIPS); exit 1; }
 	@$(SKIPS)
 

@@ -103,11 +103,6 @@ impl Crew {
         self.missing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
-    pub(crate) fn threads(&self) -> u32 {
-        self.threads.load(Ordering::SeqCst)
-    }
-
     /// The first thread is about to be started.
     pub(crate) fn first(&self) {
         self.threads.fetch_add(1, Ordering::SeqCst);

@@ -72,10 +72,11 @@ impl Handlers {
         space.uffd.sleep_in_reads()?;
         let handlers = Self { space: Arc::clone(space), shared, generation: fork::generation() };
         let (space, shared) = (Arc::clone(space), Arc::clone(&handlers.shared));
-        spawn("prepage-hands", move || start_called(&space, &shared, here, stop_pages))?;
+        spawn("prepage-hands", move || start_called(&space, &shared, stop_pages))?;
         if !IS_MODEL {
             start_thread(&handlers.space, &handlers.shared, here)?;
             handlers.shared.watch.call_few();
+            handlers.shared.watch.wait_for_first();
         }
         Ok(handlers)
     }
@@ -94,15 +95,14 @@ impl Drop for Handlers {
     }
 }
 
-/// Starts the threads that are called, until the end, and has all of them end then: a CPU may be long in coming for one of them. That of the CPU `first`
-/// is there.
-fn start_called(space: &Arc<Space>, shared: &Arc<Shared>, first: usize, mut stop_pages: StopPages) {
+/// Starts the threads that are called, until the end, and has all of them end then: a CPU may be long in coming for one of them.
+fn start_called(space: &Arc<Space>, shared: &Arc<Shared>, mut stop_pages: StopPages) {
     let watch = &shared.watch;
     loop {
         let calls = watch.calls();
         while let Some(cpu) = watch.take_called() {
             if start_thread(space, shared, cpu).is_err() {
-                watch.could_not_start(cpu, first);
+                watch.could_not_start(cpu);
             }
         }
         if shared.stop.is_meant() {
@@ -142,6 +142,8 @@ fn work(space: &Space, shared: &Shared, cpu: usize, mut events: Vec<Event>) {
     let _ = sched_setaffinity(None, &only);
     let mut looks = Looks::of_this_thread();
     let offers = Spin::default();
+    // Not before: a thread gives memory back as it begins, for which it may wait, and its CPU may be long in coming.
+    shared.watch.has_started(cpu);
     loop {
         if !shared.stop.is_meant() && !shared.watch.is_on(cpu) {
             continue;
@@ -285,13 +287,16 @@ mod tests {
             handlers.as_ref().unwrap().shared.watch.has_thread(toucher)
         };
         assert!(!has_thread());
-        stay_on(toucher);
-        let began = Instant::now();
-        while !has_thread() {
-            assert!(began.elapsed() < Duration::from_secs(60), "no thread serves faults there");
-            let map = vm.map(&object, &options).unwrap();
-            (0..PAGES).for_each(|page| assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 7));
-        }
+        let touch = || {
+            stay_on(toucher);
+            let began = Instant::now();
+            while !has_thread() {
+                assert!(began.elapsed() < Duration::from_secs(60), "no thread serves faults there");
+                let map = vm.map(&object, &options).unwrap();
+                (0..PAGES).for_each(|page| assert_eq!(map.as_slice()[(page * PAGE_SIZE) as usize], 7));
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(touch).join().unwrap());
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! woken in vain each time, which takes whoever faults longer than the answer. So a thread that sees faults of its own CPU, and that nobody
 //! else answers any, steps aside for one message. Whoever gets that looks where it came from, calls the thread of that CPU, and rests.
 //!
-//! A thread is started when it is called first: on CPUs without faults there is none.
+//! A thread is started when it is called first: on CPUs without faults there is none. It counts as waiting only once it
+//! runs, and the others go on until then: whoever starts it may wait for the allocator, which a thread may hold that waits for an answer.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,14 +39,16 @@ const ASIDE: Duration = Duration::from_millis(1);
 
 /// A thread is not there.
 const NONE: u32 = 0;
-/// It is about to be started, and waits then.
+/// It is to be started.
 const CALLED: u32 = 1;
+/// Somebody starts it, and it waits once it runs.
+const STARTING: u32 = 2;
 /// What it does while it has nothing to answer: nothing.
-const RESTS: u32 = 2;
+const RESTS: u32 = 3;
 /// It waits for a message.
-const WAITS: u32 = 3;
+const WAITS: u32 = 4;
 /// It waits, and looks at its next message.
-const ASKED: u32 = 4;
+const ASKED: u32 = 5;
 
 /// The threads that answer the messages of one descriptor, by their CPUs, and which of them wait.
 ///
@@ -56,7 +59,7 @@ pub(crate) struct Watch {
     usual: Box<[usize]>,
     /// (f) What the thread of each CPU does. Those that rest sleep on it.
     does: Box<[AtomicU32]>,
-    /// (a) How many do not rest, those that are about to be started among them.
+    /// (f) How many threads run and do not rest; for a moment fewer are counted, never more. Whoever starts the first sleeps on it.
     waiting: AtomicU32,
     /// (a) Messages that were read, by all.
     read: AtomicU32,
@@ -104,11 +107,11 @@ impl Watch {
         let watch = Self {
             usual,
             does: (0..cpus).map(|_| AtomicU32::new(NONE)).collect(),
-            waiting: AtomicU32::new(1),
+            waiting: AtomicU32::new(0),
             read: AtomicU32::new(0),
             called: AtomicU32::new(0),
         };
-        watch.does[first].store(WAITS, Ordering::SeqCst);
+        watch.does[first].store(STARTING, Ordering::SeqCst);
         watch
     }
 
@@ -137,7 +140,7 @@ impl Watch {
     /// The CPU of a thread that is to be started. Whoever gets it starts it.
     pub(crate) fn take_called(&self) -> Option<usize> {
         let take =
-            |does: &AtomicU32| does.compare_exchange(CALLED, WAITS, Ordering::SeqCst, Ordering::SeqCst);
+            |does: &AtomicU32| does.compare_exchange(CALLED, STARTING, Ordering::SeqCst, Ordering::SeqCst);
         self.does.iter().position(|does| take(does).is_ok())
     }
 
@@ -157,11 +160,22 @@ impl Watch {
         wake(&self.called, 1);
     }
 
-    /// The thread of `cpu` could not be started: where nobody else waits for messages that of `other` does, which is there.
-    pub(crate) fn could_not_start(&self, cpu: usize, other: usize) {
+    /// The thread of `cpu` could not be started.
+    pub(crate) fn could_not_start(&self, cpu: usize) {
         self.does[cpu].store(NONE, Ordering::SeqCst);
-        if self.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.call(other);
+    }
+
+    /// The thread of CPU `own`, which was about to be started, runs: it waits for messages.
+    pub(crate) fn has_started(&self, own: usize) {
+        self.does[own].store(WAITS, Ordering::SeqCst);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        wake(&self.waiting, 1);
+    }
+
+    /// Sleeps until the first thread has started.
+    pub(crate) fn wait_for_first(&self) {
+        while self.waiting.load(Ordering::SeqCst) == 0 {
+            wait(&self.waiting, 0);
         }
     }
 
@@ -230,16 +244,15 @@ impl Watch {
 
     /// Leaves waiting for messages to the others; false where there are none.
     fn rest(&self, own: usize) -> bool {
-        let has_others = self.waiting.fetch_sub(1, Ordering::SeqCst) > 1;
+        let all_but_one = |waiting| (waiting > 1).then(|| waiting - 1);
+        let has_others = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, all_but_one).is_ok();
         if has_others {
             self.does[own].store(RESTS, Ordering::SeqCst);
-        } else {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
         }
         has_others
     }
 
-    /// Has the thread of `cpu` wait for messages too. From a thread that may not allocate.
+    /// Has the thread of `cpu` wait for messages too, where it is there; else it is to be started. From a thread that may not allocate.
     fn call(&self, cpu: usize) {
         let Some(does) = self.does.get(cpu) else { return };
         let called = |does| match does {
@@ -248,10 +261,10 @@ impl Watch {
             _ => None,
         };
         let Ok(before) = does.fetch_update(Ordering::SeqCst, Ordering::SeqCst, called) else { return };
-        self.waiting.fetch_add(1, Ordering::SeqCst);
         if before == NONE {
             self.call_starter();
         } else {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
             wake(does, 1);
         }
     }
@@ -327,6 +340,7 @@ mod tests {
 
     fn of(cpus: usize) -> Watch {
         let watch = Watch::new(cpus, (0..cpus).collect(), 0);
+        watch.has_started(0);
         watch.call_few();
         start(&watch);
         watch
@@ -334,11 +348,13 @@ mod tests {
 
     /// As whoever starts those that are called.
     fn start(watch: &Watch) {
-        while watch.take_called().is_some() {}
+        while let Some(cpu) = watch.take_called() {
+            watch.has_started(cpu);
+        }
     }
 
     fn waiting(watch: &Watch) -> Vec<bool> {
-        let waits = |does: &AtomicU32| ![NONE, RESTS].contains(&does.load(Ordering::SeqCst));
+        let waits = |does: &AtomicU32| [WAITS, ASKED].contains(&does.load(Ordering::SeqCst));
         let waiting: Vec<_> = watch.does.iter().map(waits).collect();
         assert_eq!(
             waiting.iter().filter(|&&waits| waits).count() as u32,
@@ -476,16 +492,22 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_cpu_without_a_thread_wait_for_no_thread_that_cannot_be_started() {
+    fn faults_of_a_cpu_without_a_thread_wait_for_no_thread_that_is_not_there() {
         let (watch, mut looks) = (Watch::new(8, [0].into(), 0), Looks::default());
-        // Where all of them are on another CPU, its thread alone is to wait.
-        assert_eq!(reads(&watch, 0, &mut looks, 7, STRAY * (LOOK + 1)), 0);
-        assert_eq!((waiting(&watch)[0], watch.take_called(), watch.take_called()), (false, Some(7), None));
-        watch.could_not_start(7, 0);
-        assert!(waiting(&watch)[0]);
+        watch.has_started(0);
+        let mut read = || assert_eq!(reads(&watch, 0, &mut looks, 7, STRAY * (LOOK + 1)), 0);
+        // Where all of them are on another CPU, its thread alone is to wait, once it is there.
+        read();
+        assert_eq!((watch.take_called(), watch.take_called()), (Some(7), None));
+        read();
+        assert_eq!((waiting(&watch)[0], watch.take_called()), (true, None));
         // It is tried once more.
-        assert_eq!(reads(&watch, 0, &mut looks, 7, STRAY * (LOOK + 1)), 0);
-        assert_eq!((waiting(&watch)[0], watch.take_called()), (false, Some(7)));
+        watch.could_not_start(7);
+        read();
+        assert_eq!((waiting(&watch)[0], watch.take_called()), (true, Some(7)));
+        watch.has_started(7);
+        read();
+        assert_eq!(waiting(&watch), [false, false, false, false, false, false, false, true]);
     }
 
     #[test]
@@ -501,5 +523,144 @@ mod tests {
         watch.step_aside(0);
         assert_eq!(waiting(&watch), [true, true]);
         assert_eq!(watch.does[1].load(Ordering::SeqCst), ASKED);
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod models {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sync::{Anyway, Mutex, spawn, yield_now};
+
+    /// A fault of one of two threads, and its CPU; `None` tells whoever reads it to end.
+    type Message = Option<(usize, usize)>;
+
+    /// Threads that answer messages, as those of [`crate::handler`] do.
+    struct Model {
+        watch: Watch,
+        messages: Mutex<VecDeque<Message>>,
+        sent: AtomicU32,
+        /// Of the faults of each thread.
+        answered: [AtomicU32; 2],
+        /// Whoever starts a thread needs it, and whoever waits for an answer may hold it.
+        allocator: Mutex<()>,
+        is_over: AtomicU32,
+        /// Of the threads that answer.
+        ended: AtomicU32,
+    }
+
+    impl Model {
+        fn send(&self, message: Message) {
+            self.messages.lock().anyway().push_back(message);
+            self.sent.fetch_add(1, Ordering::SeqCst);
+            wake(&self.sent, 1);
+        }
+
+        fn read(&self) -> Message {
+            loop {
+                let sent = self.sent.load(Ordering::SeqCst);
+                if let Some(message) = self.messages.lock().anyway().pop_front() {
+                    return message;
+                }
+                wait(&self.sent, sent);
+            }
+        }
+
+        /// Thread `toucher` has a fault on each of `cpus`, one after the other.
+        fn touch(&self, toucher: usize, cpus: &[usize]) {
+            let answered = &self.answered[toucher];
+            for (before, &cpu) in (0..).zip(cpus) {
+                self.send(Some((toucher, cpu)));
+                while answered.load(Ordering::SeqCst) == before {
+                    wait(answered, before);
+                }
+            }
+        }
+
+        fn work(&self, own: usize) {
+            // A thread gives memory back as it begins.
+            drop(self.allocator.lock().anyway());
+            self.watch.has_started(own);
+            loop {
+                if self.is_over.load(Ordering::SeqCst) == 0 && !self.watch.is_on(own) {
+                    continue;
+                }
+                let Some((toucher, cpu)) = self.read() else { break };
+                // As after many messages: it leaves waiting to others, or steps aside.
+                let mut looks = Looks { own: SURE, others: STRAY - 1, alone: SURE - 1, ..Looks::default() };
+                let is_alone = self.watch.looked(own, cpu, 0, &mut looks);
+                self.answered[toucher].fetch_add(1, Ordering::SeqCst);
+                wake(&self.answered[toucher], 1);
+                if is_alone {
+                    self.watch.step_aside(own);
+                }
+            }
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        }
+
+        /// Starts the threads that are called, every other in vain, and ends all.
+        fn start_called(self: &Arc<Self>) {
+            let start = |own| {
+                let model = Arc::clone(self);
+                spawn("prepage-fault", move || model.work(own)).unwrap()
+            };
+            let mut threads = vec![start(0)];
+            let mut is_in_vain = false;
+            loop {
+                let calls = self.watch.calls();
+                while let Some(cpu) = self.watch.take_called() {
+                    drop(self.allocator.lock().anyway());
+                    is_in_vain = !is_in_vain;
+                    if is_in_vain {
+                        self.watch.could_not_start(cpu);
+                    } else {
+                        threads.push(start(cpu));
+                    }
+                }
+                if self.is_over.load(Ordering::SeqCst) != 0 {
+                    break;
+                }
+                self.watch.wait_for_calls(calls);
+            }
+            self.watch.call_all();
+            threads.iter().for_each(|_| self.send(None));
+            // Time passes for those that stepped aside.
+            while self.ended.load(Ordering::SeqCst) as usize != threads.len() {
+                wake(&self.ended, 1);
+                yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn model_somebody_reads_each_message() {
+        let body = || {
+            let model = Arc::new(Model {
+                watch: Watch::new(3, [0].into(), 0),
+                messages: Mutex::default(),
+                sent: AtomicU32::new(0),
+                answered: [AtomicU32::new(0), AtomicU32::new(0)],
+                allocator: Mutex::default(),
+                is_over: AtomicU32::new(0),
+                ended: AtomicU32::new(0),
+            });
+            let others = [Model::start_called, |model: &Arc<Model>| model.touch(1, &[2, 1, 2, 0])];
+            let others = others.map(|work| {
+                let model = Arc::clone(&model);
+                spawn("other", move || work(&model)).unwrap()
+            });
+            model.watch.wait_for_first();
+            let held = model.allocator.lock().anyway();
+            model.touch(0, &[1, 1, 2]);
+            drop(held);
+            let [starter, toucher] = others;
+            toucher.join().unwrap();
+            model.is_over.store(1, Ordering::SeqCst);
+            model.watch.call_starter();
+            starter.join().unwrap();
+        };
+        shuttle::check_random(body, 2000);
     }
 }
