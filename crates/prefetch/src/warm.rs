@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((0..4000).filter(is_served).count(), 40, "1 in 100");
     }
 
-    /// Else each user's next start would be observed, and each of a container, although none of them is written there.
+    /// Else each user's next start would be observed, and each of a container: they are written to the user's layer, and the machine's would still owe.
     #[test]
     fn what_the_machines_profile_owes_is_not_owed_by_starts_of_a_user() {
         let Some(mut tool) = Tool::new() else { return };

@@ -16,7 +16,7 @@ use prepage_sys::mounts::{Mount, mount_among, mounts};
 use crate::identity::{Skipped, identity_of, open_if_same};
 use crate::key::ProgramKey;
 use crate::layer::Layer;
-use crate::public::{explained, public};
+use crate::public::{Private, explained, public};
 use crate::source::is_own;
 use crate::store::Stores;
 use crate::store_error::StoreError;
@@ -105,9 +105,11 @@ pub fn import(
     places: &Places,
     dry_run: bool,
 ) -> Result<Imported, StoreError> {
+    // Before what is another on this machine is left out.
+    let explained = explained(&profile);
     let mut imported = fit(profile, places);
     if layer != Layer::User {
-        imported = for_all(imported);
+        imported = for_all(imported, explained);
     }
     if imported.profile.files.is_empty() {
         return Ok(imported);
@@ -146,11 +148,11 @@ pub fn import(
 }
 
 /// What of it all may have.
-fn for_all(mut imported: Imported) -> Imported {
+fn for_all(mut imported: Imported, explained: Result<(), Private>) -> Imported {
     let profile = std::mem::take(&mut imported.profile);
     let paths: Vec<String> = profile.files.iter().map(|file| file.path.clone()).collect();
     let [program, role] = [&profile.program, &profile.role].map(String::clone);
-    match explained(&profile).and_then(|()| public(profile)) {
+    match explained.and_then(|()| public(profile)) {
         Ok(profile) => imported.profile = profile,
         Err(why) => {
             imported.left.push(Left { path: program.clone(), reason: why.to_string() });
@@ -206,7 +208,6 @@ mod tests {
     use super::*;
     use crate::StartContextPaths;
     use crate::identity::{content_of, open_to_read};
-    use crate::public::Private;
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {

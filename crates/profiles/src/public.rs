@@ -72,6 +72,8 @@ fn public_besides(mut profile: Profile, homes: &[String]) -> Result<Profile, Pri
     let known_to_all = |path: &str| known_to_all_besides(Path::new(path), homes);
     let is_known_to_all = |path: &str| known_to_all(path).is_ok();
     known_to_all(&profile.program)?;
+    let named = profile.role.split(' ').filter(|word| word.starts_with('/'));
+    named.into_iter().try_for_each(known_to_all)?;
     placed(&profile.role)
         .try_for_each(|word| paths(&profile).filter(|path| is_at(word, path)).try_for_each(known_to_all))?;
     profile.lookups.retain(|name| is_known_to_all(&name.path));

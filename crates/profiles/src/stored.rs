@@ -24,8 +24,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What a start of its user asks of it first. Where the profile is not the user's own, it has no start observed: what that shows would not be
-    /// written there.
+    /// What a start of its user asks of it first. What a profile of another layer owes is not owed by starts of a user: what they show is written to
+    /// the user's own layer, and would clear no debt.
     ///
     /// # Errors
     /// When the bytes make no sense.

@@ -221,7 +221,9 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         if Instant::now() < next {
             continue;
         }
-        next += SECOND;
+        // Who was asked may have taken seconds: these are no seconds in which the machine was seen to be quiet.
+        let is_late = next.elapsed() > SECOND;
+        next = if is_late { Instant::now() } else { next } + SECOND;
         let reading = sampler.look();
         // Without /proc/meminfo nothing says so.
         let available_bytes = available_kib().map_or(u64::MAX, |kib| kib * 1024);

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Alarm(());
 
 impl Alarm {
-    /// Once `time` is over, in whole seconds and one at least: by SIGALRM, and without a word.
+    /// Once `time` is over, in whole seconds and one at least: by SIGALRM, and without a word. A handler that says
+    /// one would not run: whoever waits for a file system that does not answer can only be killed.
     pub fn after(time: Duration) -> Self {
         // SAFETY: one number.
         unsafe { libc::alarm(u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)) };

@@ -267,11 +267,18 @@ fn why_a_profile_is_not_exported_is_said_with_what_helps() {
 #[test]
 fn nothing_in_a_home_is_learned_for_all_users() {
     let sandbox = Sandbox::new();
-    let [place, java] = ["merger", "java"].map(|name| sandbox.path().join(name));
+    let [place, java, node] = ["merger", "java", "node"].map(|name| sandbox.path().join(name));
     fs::create_dir(&place).unwrap();
-    symlink("/bin/true", &java).unwrap();
+    [&java, &node].iter().for_each(|program| symlink("/bin/true", program).unwrap());
     let classes = format!("{}/*:no.jar", place.display());
-    for command in [&["sh", as_text(&place)][..], &[as_text(&java), "-cp", &classes, "Merger"]] {
+    let absent = place.join("absent");
+    let commands = [
+        &["sh", as_text(&place)][..],
+        &[as_text(&java), "-cp", &classes, "Merger"],
+        // Node finds absent.js.
+        &[as_text(&node), as_text(&absent)],
+    ];
+    for command in commands {
         let mut learn = sandbox.prepage(&[&["learn", "--layer", "machine", "--"], command].concat());
         learn.env("HOME", sandbox.path()).env("PREPAGE_LAYERS", sandbox.path().join("machine"));
         let refused = learn.output().unwrap();

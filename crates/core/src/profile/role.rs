@@ -201,7 +201,13 @@ impl Role<'_> {
                 self.text.extend([base_name(program), &mark(&path)]);
                 self.places.push(path);
             }
-            None => self.text.push_str(program),
+            None => {
+                self.text.push_str(program);
+                // A module's name is none of a place.
+                if program.contains('/') {
+                    self.places.push(program.into());
+                }
+            }
         }
     }
 }

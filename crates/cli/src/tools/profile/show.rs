@@ -21,7 +21,7 @@ use prepage_profiles::stored::Listed as StoreEntry;
 use prepage_sys::device_number;
 use serde::Serialize;
 
-use super::{Listed, what_is_wrong};
+use super::{Listed, layer_of, what_is_wrong};
 use crate::output::print_json;
 use crate::table::table;
 
@@ -44,6 +44,7 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
         });
         return Ok(print_json(&shown)?);
     }
+    let is_own = layer_of(stores, path) == "user";
     let path = path.to_string_lossy();
     let [role, program, path] = [&*profile.role, &*profile.program, &*path].map(printable);
     writeln!(out, "{role}\nprogram  {program}\nkept in  {path}")?;
@@ -74,8 +75,9 @@ pub fn show(stores: &Stores, entry: &StoreEntry, json: bool, out: &mut impl Writ
         )?,
         due => writeln!(
             out,
-            "observed the next {}: few are known, or the program seems to have changed",
-            counted(due.into(), "start")
+            "observed the next {}{}: few are known, or the program seems to have changed",
+            counted(due.into(), "start"),
+            if is_own { "" } else { " that the service sees" }
         )?,
     }
     let headings = ["pages", "of", "read", "left", "likely", "state", "file"];
