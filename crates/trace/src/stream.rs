@@ -168,11 +168,6 @@ impl Stream {
         self.pending.drain(..ripe)
     }
 
-    /// The events that were read and are not ripe yet, in order.
-    pub fn pending(&self) -> &[Event] {
-        &self.pending
-    }
-
     /// All events there are until now, in order: for the end, when the observed processes are gone or no longer of
     /// interest.
     pub fn finish(&mut self) -> impl Iterator<Item = Event> + '_ {
