@@ -224,13 +224,13 @@ impl Recorder {
         let stream = match scope {
             Scope::Command(_) => Stream::attach_to(&observing.target(), &probe)?,
             Scope::Processes(pids) => {
-                let (stream, children) = Stream::attach_while_forking(pids, &probe)?;
-                unread_maps = observing.seed(&children, &mut pairing);
+                let (mut stream, children) = Stream::attach_while_forking(pids, &probe)?;
+                unread_maps = observing.seed(&children, &mut pairing, &mut stream);
                 stream
             }
-            Scope::System => {
-                Stream::attach_to_system(&probe, || unread_maps = observing.seed(&[], &mut pairing))?
-            }
+            Scope::System => Stream::attach_to_system(&probe, |stream| {
+                unread_maps = observing.seed(&[], &mut pairing, stream);
+            })?,
         };
         // Until now, with nothing to be saved, they end this process, even where it waits for a look at another's memory.
         let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;

@@ -204,7 +204,7 @@ impl Stream {
     }
 
     /// Moves all records from the rings to `pending` and sorts it.
-    fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         let Self { rings, decoder, pending, uncounted, own_pid, .. } = self;
         for CpuRing { ring, last, .. } in rings {
             let first = pending.len();
