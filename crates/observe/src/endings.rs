@@ -109,6 +109,7 @@ mod tests {
 
     use prepage_sys::proc_file;
     use prepage_testing::{Need, has};
+    use rustix::process::{Pid, Signal, kill_process};
 
     use super::*;
 
@@ -118,14 +119,13 @@ mod tests {
         let child = child.unwrap();
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            let of_it = proc_file::read_text(&children).unwrap();
-            if let Some(pid) = of_it.split_whitespace().next() {
-                return (child, pid.parse().unwrap());
-            }
-            assert!(Instant::now() < until, "it starts nothing");
+        let first = || proc_file::read_text(&children).unwrap().split_whitespace().next()?.parse().ok();
+        let mut pid = None;
+        while pid.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
+            pid = first();
         }
+        (child, pid.expect("it starts one"))
     }
 
     #[test]
@@ -135,24 +135,20 @@ mod tests {
         }
         for at_one_time in [true, false] {
             let mut endings = Endings::default();
-            let mut end = |(mut child, pid): (Child, u32)| {
-                child.kill().unwrap();
+            let end = |(mut child, pid): (Child, u32)| {
+                kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
                 child.wait().unwrap();
-                let until = Instant::now() + Duration::from_secs(20);
-                while !numbers(pid).is_empty() && Instant::now() < until {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
             };
             let one = first_of_a_namespace();
             endings.begun(one.1);
             endings.unseen(one.1);
             let mut one = Some(one);
             if !at_one_time {
-                one.take().map(&mut end);
+                one.take().map(end);
             }
             let other = first_of_a_namespace();
             endings.begun(other.1);
-            one.map(&mut end);
+            one.map(end);
             end(other);
             // By one of them, or by the first.
             endings.told.insert(1, 1);
