@@ -75,6 +75,8 @@ pub struct TraceFacts {
     pub execs: u64,
     /// Processes that were still running when the recording ended.
     pub survivors: u64,
+    /// Whether the recording ended before the command, or the last of the processes that it was of: after a set time, by a signal, or with its recorder.
+    pub ended_early: bool,
     /// Programs executed that the kernel lets nobody observe who observes their process: set-user-ID and set-group-ID ones,
     /// those with file capabilities, and those that the user may not read.
     pub unobserved_programs: u64,
@@ -201,8 +203,10 @@ pub struct PageCacheFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FilePages {
-    /// The file's path; empty where only its inode is known.
+    /// The file's path, or the first of several; empty where only its inode is known.
     pub path: String,
+    /// Its other paths by which it was mapped, some of them; or those of files that the kernel's events do not tell from it.
+    pub other_paths: Vec<String>,
     /// Its device, `major << 20 | minor`.
     pub device: u64,
     /// Its inode.
@@ -226,11 +230,14 @@ pub struct FilePages {
 }
 
 impl FilePages {
-    /// The file's path, or its inode and device where no path is known.
+    /// The file's paths, or its inode and device where no path is known.
     pub fn name(&self) -> String {
         match self.path.as_str() {
             "" => format!("inode {} of device {}:{}", self.inode, self.device >> 20, self.device & 0xf_ffff),
-            path => path.to_owned(),
+            path => std::iter::once(path)
+                .chain(self.other_paths.iter().map(String::as_str))
+                .collect::<Vec<&str>>()
+                .join(" or "),
         }
     }
 }

@@ -238,6 +238,7 @@ impl Armer {
                 // It is this program's now, and so is another where it fails.
                 *why = Visited::Executed(Instant::now());
                 self.spaces.remove(&pid);
+                self.expected.remove(&pid);
             }
             return;
         }
@@ -312,7 +313,11 @@ impl Armer {
                 _ if loading == Loading::UnderWay => self.loading.push((pid, since)),
                 // Nor would an agent arm anything, or send word.
                 Some(why) => self.ranges.now().refused(why.clone()),
-                None if self.receiver.is_some() && loading == Loading::WithAgent => {
+                // One that is late is not waited for again where the visit in its place has to be.
+                None if self.receiver.is_some()
+                    && loading == Loading::WithAgent
+                    && !self.expected.contains_key(&pid) =>
+                {
                     self.expected.insert(pid, Some(since));
                 }
                 None => self.visit(pid, since),

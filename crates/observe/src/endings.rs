@@ -1,6 +1,6 @@
 //! What processes tell of the pages that they have touched, before their page tables go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use prepage_core::{PageIndex, PageRange};
@@ -15,6 +15,10 @@ use crate::sightings::{PAGES_MAX, Sightings};
 pub(crate) struct Endings {
     /// The numbers that processes have for themselves, and tell, where these are others: in a namespace of process ids.
     own_numbers: HashMap<u32, u32>,
+    /// The process that was the last to have each number for itself.
+    processes: HashMap<u32, u32>,
+    /// Numbers that two processes had for themselves at one time: which of them has told is not known.
+    shared: HashSet<u32>,
     /// How many page tables of each process went without a last look. By its own number, as the next two.
     unseen: HashMap<u32, u32>,
     /// By process: how many page tables it told everything of, before they went. This may rise before `unseen` does, or after.
@@ -28,10 +32,16 @@ pub(crate) struct Endings {
 impl Endings {
     /// Process `pid` is looked at from now on.
     pub(crate) fn begun(&mut self, pid: u32) {
-        match numbers(pid)[..] {
-            [.., _, own] => self.own_numbers.insert(pid, own),
+        let numbers_of_it = numbers(pid);
+        let own = numbers_of_it.last().copied().unwrap_or(pid);
+        match numbers_of_it.len() {
+            2.. => self.own_numbers.insert(pid, own),
             _ => self.own_numbers.remove(&pid),
         };
+        let before = self.processes.insert(own, pid).filter(|before| *before != pid);
+        if before.is_some_and(|before| numbers(before).last() == Some(&own)) {
+            self.shared.insert(own);
+        }
     }
 
     /// The page table of process `pid` is gone, and nobody looked at it last.
@@ -87,6 +97,62 @@ impl Endings {
     /// Whether touched pages may be unknown. So it is where a page table went after a last touch that nobody had looked at, and that its process did not tell.
     pub(crate) fn has_missed(&self) -> bool {
         let told = |pid| self.told.get(pid).copied().unwrap_or_default();
-        self.is_missed || self.unseen.iter().any(|(pid, count)| *count > told(pid))
+        self.is_missed
+            || self.unseen.iter().any(|(pid, count)| self.shared.contains(pid) || *count > told(pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use prepage_sys::proc_file;
+    use prepage_testing::{Need, has};
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// A process that is the first of a namespace of process ids, and who has started it.
+    fn first_of_a_namespace() -> (Child, u32) {
+        let child = Command::new("unshare").args(["--pid", "--fork", "--kill-child", "sleep", "60"]).spawn();
+        let child = child.unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let until = Instant::now() + Duration::from_secs(20);
+        let first = || proc_file::read_text(&children).unwrap().split_whitespace().next()?.parse().ok();
+        let mut pid = None;
+        while pid.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            pid = first();
+        }
+        (child, pid.expect("it starts one"))
+    }
+
+    #[test]
+    fn what_is_told_by_one_of_two_processes_with_the_same_number_counts_for_neither() {
+        if !has(Need::Root) || !has(Need::Tool("unshare".into())) {
+            return;
+        }
+        for at_one_time in [true, false] {
+            let mut endings = Endings::default();
+            let end = |(mut child, pid): (Child, u32)| {
+                kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+                child.wait().unwrap();
+            };
+            let one = first_of_a_namespace();
+            endings.begun(one.1);
+            endings.unseen(one.1);
+            let mut one = Some(one);
+            if !at_one_time {
+                one.take().map(end);
+            }
+            let other = first_of_a_namespace();
+            endings.begun(other.1);
+            one.map(end);
+            end(other);
+            // By one of them, or by the first.
+            endings.told.insert(1, 1);
+            assert_eq!(endings.has_missed(), at_one_time);
+        }
     }
 }

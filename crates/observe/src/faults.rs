@@ -16,7 +16,6 @@ use crate::arming::{Arming, Entry};
 use crate::file_systems::FileSystems;
 use crate::page_tables::PageTables;
 use crate::sightings::{FileIndex, Inode, Sightings};
-use crate::stalls::Stalls;
 use crate::until::Until;
 
 /// Pages that one fault maps at most where they are in memory (`fault_around_bytes`, 64 KiB): an aligned window.
@@ -31,8 +30,6 @@ const RING_BYTES: usize = 512 << 10;
 pub struct Faults {
     stream: Stream,
     places: Places,
-    /// Where no agent tells names and reads, until enough is seen.
-    stalls: Option<Stalls>,
     /// Whether the program was seen to be executed; what came before is this program's own.
     executed: bool,
     /// Faults of what was not armed yet, by process, page of its address space and file: the first of each.
@@ -66,21 +63,15 @@ const SETTLED_NS: u64 = REMEMBERED_NS - 1_000_000_000;
 const ROUNDS_MAX: usize = 8;
 
 impl Faults {
-    /// Watches process `pid`, which is entered as `entry` says; what its threads are asleep in, too, if `with_stalls`.
-    pub fn attach(
-        pid: u32,
-        entry: Entry,
-        with_stalls: bool,
-        armer: impl FnOnce() -> Armer,
-    ) -> Result<Self, PerfError> {
-        let stream = listen(vec![pid], with_stalls)?;
+    /// Watches process `pid`, which is entered as `entry` says.
+    pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
+        let stream = listen(vec![pid])?;
         let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
         let places = Places::of(&[pid]);
         let executed = entry == Entry::Executed;
         Ok(Self {
             stream,
             places,
-            stalls: with_stalls.then(Stalls::new),
             executed,
             unarmed: FxHashMap::default(),
             settle_ns: 0,
@@ -91,7 +82,7 @@ impl Faults {
         })
     }
 
-    /// Goes on where `tables`, which show what was used until now, have looked, in processes without an agent.
+    /// Goes on where `tables`, which show what was used until now, have looked.
     ///
     /// # Errors
     /// When perf is refused; `tables` go on then.
@@ -103,8 +94,7 @@ impl Faults {
         let mut pids = tables.pids();
         let mut rounds = 1..=ROUNDS_MAX;
         let (stream, mapped) = loop {
-            let streams =
-                listen(pids.clone(), true).and_then(|faults| Ok((faults, Arming::listen(pids.clone())?)));
+            let streams = listen(pids.clone()).and_then(|faults| Ok((faults, Arming::listen(pids.clone())?)));
             let now = tables.pids();
             // Whoever was started meanwhile may be attached to by its parent, or not.
             if now == pids || rounds.next().is_none() {
@@ -120,7 +110,6 @@ impl Faults {
         Ok(Self {
             stream,
             places,
-            stalls: Some(Stalls::new()),
             executed: true,
             unarmed: FxHashMap::default(),
             settle_ns: 0,
@@ -131,9 +120,9 @@ impl Faults {
         })
     }
 
-    /// Whether it is looked at what threads are asleep in: each [`STALL_PERIOD`](crate::stalls::STALL_PERIOD).
-    pub fn has_stalls(&self) -> bool {
-        self.stalls.is_some()
+    /// Whether the program was seen to be executed.
+    pub fn executed(&self) -> bool {
+        self.executed
     }
 
     /// Waits for faults, at most for `timeout`. Returns whether `until` is over.
@@ -150,9 +139,6 @@ impl Faults {
         let events: Vec<Event> =
             if all { self.stream.finish().collect() } else { self.stream.ripe().collect() };
         events.iter().for_each(|event| self.see(event, sightings, last_touch_ns));
-        // Who sleeps now may not for long.
-        let until_now = events.iter().chain(self.stream.pending());
-        self.stalls.take_if(|stalls| !stalls.look(until_now, self.executed, sightings));
         self.look_at_mapped_before(sightings);
         if !all && self.settle_ns <= now_ns() {
             self.settle(sightings, SETTLED_NS);
@@ -286,9 +272,9 @@ impl Places {
     }
 }
 
-/// The faults of the processes `pids` and of all that they start, and their context switches.
-fn listen(pids: Vec<u32>, switches: bool) -> Result<Stream, PerfError> {
-    let probe = Probe { faults: FaultEvents::Ends, switches, ring_bytes: RING_BYTES, ..Probe::default() };
+/// The faults of the processes `pids` and of all that they start.
+fn listen(pids: Vec<u32>) -> Result<Stream, PerfError> {
+    let probe = Probe { faults: FaultEvents::Ends, ring_bytes: RING_BYTES, ..Probe::default() };
     Stream::attach_to(&Target::Processes(pids), &probe)
 }
 
@@ -335,7 +321,7 @@ mod tests {
         let is_refused = |error: &PerfError| {
             matches!(error, PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. })
         };
-        let attached = Faults::attach(pid, Entry::Executed, false, armer);
+        let attached = Faults::attach(pid, Entry::Executed, armer);
         let faults = unless_refused(attached, Need::Doctor(Doctor::Faults), is_refused);
         let mapped = mappings(pid).unwrap().into_iter().find(|mapped| mapped.inode.is_some()).unwrap();
         child.kill().unwrap();

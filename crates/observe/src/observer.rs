@@ -27,7 +27,7 @@ use crate::page_tables::PageTables;
 use crate::primer::Primer;
 use crate::sightings::{FileIndex, Seen, Sightings};
 use crate::silence::Silence;
-use crate::stalls::STALL_PERIOD;
+use crate::stalls::{STALL_PERIOD, Stalls};
 use crate::until::Until;
 
 /// The start is over when no file was touched for this long, though the program could ([`Silence`]).
@@ -133,6 +133,7 @@ impl Follower for () {}
 pub struct Observer {
     pid: u32,
     pages: Pages,
+    stalls: Option<Stalls>,
     inside: Option<Inside>,
     sightings: Sightings,
     /// The last touch of a file in the start; before the first, when observing began.
@@ -188,7 +189,7 @@ impl Observer {
         } else if is_to_be_primed {
             Ok(Pages::Tables(tables(), None, None))
         } else {
-            Faults::attach(pid, entry, inside.is_none(), armer).map(|faults| Pages::Faults(Box::new(faults)))
+            Faults::attach(pid, entry, armer).map(|faults| Pages::Faults(Box::new(faults)))
         };
         let pages = pages.unwrap_or_else(|error| {
             unseen.push(without_perf(&error));
@@ -204,11 +205,14 @@ impl Observer {
                 Pages::Faults(_) => Last::Nothing,
             });
         }
+        let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
+        let stalls = if with_stalls { Stalls::attach(vec![pid]).ok() } else { None };
         let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         Ok(Self {
             pid,
             pages,
+            stalls,
             inside,
             sightings,
             last_touch_ns,
@@ -339,10 +343,10 @@ impl Observer {
 
     /// Waits for something to look at. Returns whether `until` is over.
     fn wait(&mut self, until: &Until, is_followed: bool) -> bool {
-        let timeout = match &self.pages {
+        let timeout = match &self.stalls {
             _ if is_followed => FOLLOWED_ROUND,
-            Pages::Faults(faults) if faults.has_stalls() => STALL_PERIOD,
-            _ => ROUND,
+            Some(_) => STALL_PERIOD,
+            None => ROUND,
         };
         match &mut self.pages {
             Pages::Faults(faults) => faults.wait(until, timeout),
@@ -354,8 +358,11 @@ impl Observer {
         let_go_of_given_up();
         let (sightings, last_touch_ns) = (&mut self.sightings, &mut self.last_touch_ns);
         let told = self.inside.as_mut().map_or_else(Vec::new, |inside| inside.read(last));
-        match &mut self.pages {
-            Pages::Faults(faults) => faults.look(last, sightings, last_touch_ns),
+        let executed = match &mut self.pages {
+            Pages::Faults(faults) => {
+                faults.look(last, sightings, last_touch_ns);
+                faults.executed()
+            }
             Pages::Tables(tables, primer, disk_faults) => {
                 tables.take_in(&told, sightings, last_touch_ns);
                 if let Some(disk_faults) = disk_faults {
@@ -377,15 +384,28 @@ impl Observer {
                                 last_touch_ns,
                             );
                         }),
-                        Ok(_kept) => Faults::take_over(tables, sightings, last_touch_ns)
-                            .map(|faults| self.pages = Pages::Faults(Box::new(faults))),
+                        Ok(_kept) => {
+                            let stalls = Stalls::attach(tables.pids()).ok();
+                            Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
+                                self.pages = Pages::Faults(Box::new(faults));
+                                self.stalls = stalls;
+                            })
+                        }
                         Err(error) => Err(error),
                     };
                     if let Err(error) = begun {
                         self.unseen.push(without_perf(&error));
                     }
+                    true
+                } else {
+                    tables.executed()
                 }
             }
+        };
+        if let Some(stalls) = &mut self.stalls
+            && !stalls.look(executed, sightings)
+        {
+            self.stalls = None;
         }
         if let Some(inside) = &mut self.inside {
             let read_ns = match &self.pages {

@@ -160,7 +160,8 @@ impl PageTables {
             // Children that go on with their parent's program, and are armed from now on.
             let is_new =
                 |pid: &u32| self.processes.get(pid).is_some_and(|one| one.is_fork) && !self.armer.arms(*pid);
-            let new: Vec<u32> = sent.iter().map(Sent::pid).filter(is_new).collect();
+            let touches = sent.iter().filter(|one| matches!(one, Sent::FirstTouches(_)));
+            let new: Vec<u32> = touches.map(Sent::pid).filter(is_new).collect();
             self.armer.go_on(sent);
             self.armer.judge();
             for pid in new {

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageRange};
-use prepage_trace::{Event, EventKind};
+use prepage_sys::perf::PerfError;
+use prepage_trace::{EventKind, FaultEvents, Probe, Stream, Target};
 
 use crate::calls::{Peek, Wants, wants};
 use crate::elsewhere::is_elsewhere;
@@ -17,6 +18,9 @@ use crate::sightings::Sightings;
 /// How often sleeping threads are looked at. More often sees shorter stalls and takes more of a CPU that the program
 /// may want: at every switch, a start of java on two CPUs took twice as long.
 pub const STALL_PERIOD: Duration = Duration::from_millis(1);
+
+/// Events come some thousand times a second at most.
+const RING_BYTES: usize = 64 << 10;
 
 /// Stalls looked at in one start. Each costs a few microseconds on another CPU than the program's; a program that
 /// sleeps more often than this has long started.
@@ -28,35 +32,29 @@ const STALLED_READ_BYTES_MAX: u64 = 128 << 10;
 /// Threads that sleep.
 #[derive(Debug)]
 pub struct Stalls {
+    switches: Stream,
     /// Fell asleep since the last look, and when; threads that woke again are not among them.
     asleep: HashMap<u32, u64>,
-    /// Events up to this time are known.
-    known_ns: u64,
     looks_left: u32,
 }
 
 impl Stalls {
-    /// No thread is known yet.
-    pub fn new() -> Self {
-        Self { asleep: HashMap::new(), known_ns: 0, looks_left: STALLS_MAX }
+    /// Watches the threads of the processes `pids` and of all that they start.
+    pub fn attach(pids: Vec<u32>) -> Result<Self, PerfError> {
+        let probe =
+            Probe { faults: FaultEvents::None, switches: true, ring_bytes: RING_BYTES, ..Probe::default() };
+        let switches = Stream::attach_to(&Target::Processes(pids), &probe)?;
+        Ok(Self { switches, asleep: HashMap::new(), looks_left: STALLS_MAX })
     }
 
-    /// Looks at each thread that fell asleep since the last look and sleeps still, by `events` with context switches, some of which may be
-    /// known. Returns whether to go on.
-    pub fn look<'a>(
-        &mut self,
-        events: impl Iterator<Item = &'a Event>,
-        executed: bool,
-        sightings: &mut Sightings,
-    ) -> bool {
-        let known_ns = self.known_ns;
-        for event in events.filter(|event| event.time_ns > known_ns) {
-            self.known_ns = event.time_ns.max(self.known_ns);
+    /// Looks at each thread that fell asleep since the last look and sleeps still. Returns whether to go on.
+    pub fn look(&mut self, executed: bool, sightings: &mut Sightings) -> bool {
+        for event in self.switches.finish() {
             match event.kind {
                 EventKind::Switch { out: true, preempted: false } => {
                     self.asleep.insert(event.tid, event.time_ns);
                 }
-                EventKind::Switch { out: false, .. } => {
+                EventKind::Switch { out: false, .. } | EventKind::Exit => {
                     self.asleep.remove(&event.tid);
                 }
                 _ => {}
@@ -93,29 +91,6 @@ fn see_stall(sightings: &mut Sightings, time_ns: u64, tid: u32) {
             let Some(start) = offset_bytes.or_else(|| peek.position(fd)) else { return };
             let len = len_bytes.unwrap_or(PAGE_SIZE).min(STALLED_READ_BYTES_MAX);
             sightings.read(time_ns, &path, inode, PageRange::covering(start, len));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An event is pending in one round and ripe in the next.
-    #[test]
-    fn a_thread_is_looked_at_once_for_each_time_that_it_falls_asleep() {
-        let mut stalls = Stalls::new();
-        let mut sightings = Sightings::default();
-        let asleep = |time_ns| Event {
-            time_ns,
-            pid: 1,
-            tid: u32::MAX,
-            kind: EventKind::Switch { out: true, preempted: false },
-        };
-        for (events, looks) in [(&[1][..], 1), (&[1], 1), (&[1, 2], 2), (&[2], 2)] {
-            let events: Vec<Event> = events.iter().copied().map(asleep).collect();
-            assert!(stalls.look(events.iter(), true, &mut sightings));
-            assert_eq!(STALLS_MAX - stalls.looks_left, looks);
         }
     }
 }

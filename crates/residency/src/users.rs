@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_sys::device_number;
@@ -60,22 +61,18 @@ impl Users {
 
     /// Who has mapped pages of `opened`: those with most first.
     pub fn of(&mut self, opened: &Opened) -> Vec<User> {
-        let inode = FileKey::Inode(opened.inode.0, opened.inode.1);
-        let key = match self.mapped_by.contains_key(&inode) {
-            true => Some(inode),
-            false => {
-                let path = Path::canonicalize(&opened.path).ok();
-                path.map(|path| FileKey::Path(path.to_string_lossy().into_owned()))
-            }
-        };
-        let Some((key, pids)) = key.and_then(|key| self.mapped_by.get_key_value(&key)) else {
-            return Vec::new();
-        };
-        let (key, mut pids) = (key.clone(), pids.clone());
-        if matches!(key, FileKey::Path(_)) {
-            // In a container another file has the path.
+        let mut key = FileKey::Inode(opened.inode.0, opened.inode.1);
+        let mut pids = self.mapped_by.get(&key).cloned().unwrap_or_default();
+        if pids.is_empty() {
+            let Ok(path) = Path::canonicalize(&opened.path) else { return Vec::new() };
+            key = FileKey::Path(path.to_string_lossy().into_owned());
+            pids = self.mapped_by.get(&key).cloned().unwrap_or_default();
             let ours = mount_namespace("self");
-            pids.retain(|pid| mount_namespace(&pid.to_string()) == ours);
+            // In a container another file may have the path.
+            pids.retain(|pid| {
+                mount_namespace(&pid.to_string()) == ours
+                    || inode_as_seen_by(*pid, &path) == Some(opened.inode)
+            });
         }
         pids.iter().for_each(|&pid| self.read(pid));
         let mut users = self.by_file.get(&key).cloned().unwrap_or_default();
@@ -134,6 +131,12 @@ fn mount_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
+/// The device and inode of the file that process `pid` finds at `path`.
+fn inode_as_seen_by(pid: u32, path: &Path) -> Option<(u64, u64)> {
+    let there = Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
+    fs::metadata(there).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// The file of a mapping's first line (proc_pid_maps(5)); `None` for memory of no file.
 fn file_of(line: &str) -> Option<[FileKey; 2]> {
     let mapped = parse_maps_line(line)?;
@@ -188,32 +191,38 @@ mod tests {
         assert_eq!(users.read, HashSet::from([std::process::id()]));
     }
 
-    /// In a container another file may have the path, and is in use there.
+    /// In a container another file may have the path, and is in use there. A service with a /tmp of its own uses the same files as others.
     #[test]
-    fn who_has_mapped_another_file_of_the_same_path_is_not_named() {
+    fn who_has_mapped_a_file_of_the_path_in_another_namespace_is_named_if_it_is_the_same_file() {
         let tools = ["python3", "unshare"].map(|tool| Need::Tool(tool.into()));
         if !tools.into_iter().all(has) || !has(Need::Root) || !has(Need::Mounts) {
             return;
         }
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let path = dir.path().join("file");
-        fs::write(&path, vec![1; 4096]).unwrap();
-        let script = "mount -t tmpfs none \"$0\"; head -c 4096 /dev/zero >\"$0/file\"
-            exec python3 -c 'import mmap, sys, time
+        for is_same in [false, true] {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let path = dir.path().join("file");
+            fs::write(&path, vec![1; 4096]).unwrap();
+            let mount = "mount -t tmpfs none \"$0\"; head -c 4096 /dev/zero >\"$0/file\"";
+            let script = "exec python3 -c 'import mmap, sys, time
 file = open(sys.argv[1])
 memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 print(memory[0], flush=True)
 time.sleep(60)' \"$0/file\"";
-        let mut container = Command::new("unshare");
-        container.args(["--mount", "sh", "-ec", script]).arg(dir.path()).stdout(Stdio::piped());
-        let mut container = container.spawn().unwrap();
-        container.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-        let mut users = Users::now();
-        let named = users.of(&Spot::file(&path).open().unwrap());
-        container.kill().unwrap();
-        container.wait().unwrap();
-        assert!(users.mapped_by.contains_key(&FileKey::Path(path.to_str().unwrap().into())));
-        assert_eq!(named, []);
+            let script = if is_same { script.to_owned() } else { format!("{mount}; {script}") };
+            let mut container = Command::new("unshare");
+            container.args(["--mount", "sh", "-ec", &script]).arg(dir.path()).stdout(Stdio::piped());
+            let mut container = container.spawn().unwrap();
+            container.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+            let opened = Spot::file(&path).open().unwrap();
+            let mut users = Users::now();
+            // As where mappings have another device than stat(2).
+            users.mapped_by.remove(&FileKey::Inode(opened.inode.0, opened.inode.1));
+            let named: Vec<u32> = users.of(&opened).iter().map(|user| user.pid).collect();
+            container.kill().unwrap();
+            container.wait().unwrap();
+            assert!(users.mapped_by.contains_key(&FileKey::Path(path.to_str().unwrap().into())));
+            assert_eq!(named, if is_same { vec![container.id()] } else { vec![] });
+        }
     }
 
     #[test]

@@ -16,7 +16,8 @@ use prepage_core::{BuildId, Object, ObjectId, PAGE_SIZE};
 use prepage_sys::regular_file;
 use rustix::fs::{CWD, OFlags};
 
-/// A file system that takes longer for one file is not asked for its others: its server may be gone, and a trace waits to be saved.
+/// A file that takes longer is left out, and a second one of its device with all others: their server may be gone, and a trace waits to be saved. One may
+/// lie below a file system that was mounted over its directory, and is another's.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Objects, and those of them that ran.
@@ -64,7 +65,7 @@ pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
 /// their file systems do not answer.
 pub(crate) fn look_at_files(objects: &mut [Object], executable: HashSet<ObjectId>) -> u64 {
     let asked = Arc::new((objects.to_vec(), executable));
-    let mut silent_devices = HashSet::new();
+    let (mut silent_devices, mut suspected_devices) = (HashSet::new(), HashSet::new());
     let (mut next, mut unanswered) = (0, 0);
     loop {
         let (tell, answers) = channel();
@@ -87,13 +88,18 @@ pub(crate) fn look_at_files(objects: &mut [Object], executable: HashSet<ObjectId
         };
         let device = |object: &Object| object.inode.map(|(device, _)| device);
         let is_asked =
-            |object: &&Object| device(object).is_some_and(|device| !silent_devices.contains(&device));
-        let Some(silent) = objects[next..].iter().find(is_asked).filter(|_| is_silent).and_then(device)
-        else {
+            |object: &Object| device(object).is_some_and(|device| !silent_devices.contains(&device));
+        let Some(at) = objects[next..].iter().position(is_asked).filter(|_| is_silent) else {
             return unanswered;
         };
-        unanswered += objects[next..].iter().filter(|object| device(object) == Some(silent)).count() as u64;
-        silent_devices.insert(silent);
+        next += at + 1;
+        unanswered += 1;
+        let silent = device(&objects[next - 1]).expect("it is of a file");
+        if !suspected_devices.insert(silent) {
+            unanswered +=
+                objects[next..].iter().filter(|object| device(object) == Some(silent)).count() as u64;
+            silent_devices.insert(silent);
+        }
     }
 }
 

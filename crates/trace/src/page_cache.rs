@@ -142,16 +142,19 @@ impl PageCacheWatch {
         }
     }
 
-    /// The sums. `path` names the files that were mapped.
-    pub(crate) fn into_facts(self, mut path: impl FnMut(Inode) -> Option<String>) -> PageCacheFacts {
+    /// The sums. `paths` names the files that were mapped.
+    pub(crate) fn into_facts(self, mut paths: impl FnMut(Inode) -> Vec<String>) -> PageCacheFacts {
         let tally = |((device, inode), mut file): (Inode, File)| {
             let pages: Vec<Page> = file.pages.values().copied().collect();
             pages.iter().for_each(|page| file.give_up(page));
+            let mut paths = match (device, inode) {
+                OTHER_FILES => vec!["[other files]".to_owned()],
+                inode => paths(inode),
+            }
+            .into_iter();
             FilePages {
-                path: match (device, inode) {
-                    OTHER_FILES => "[other files]".to_owned(),
-                    inode => path(inode).or(file.known.path).unwrap_or_default(),
-                },
+                path: paths.next().or(file.known.path).unwrap_or_default(),
+                other_paths: paths.collect(),
                 device,
                 inode,
                 ..file.counts

@@ -193,13 +193,22 @@ impl Recorder {
     /// [`Recorder::finish`].
     ///
     /// What observing a fault costs is measured first, on this process. It gets the highest ordinary priority, where
-    /// it may (root), so that it can keep up, and as many open files as it may have. From now on signals that ask to
-    /// end ([`signals::endings`]) do not end this process: they go to the command, or end the recording where there is
-    /// none.
+    /// it may (root), so that it can keep up, and as many open files as it may have. From when all is observed, before a command begins, signals that
+    /// ask to end ([`signals::endings`]) do not end this process: they go to the command, or end the recording where there is none.
     ///
     /// # Panics
     /// When the command or the list of processes is empty.
     pub fn start(scope: &Scope, options: &RecordOptions) -> Result<Self, RecordError> {
+        Self::start_with(scope, options, || Ok(())).map(|(recorder, ())| recorder)
+    }
+
+    /// The same, and what `open` returns, where the faults will go: it is called when all is observed and a command has not begun. Until then a signal
+    /// ends this process.
+    pub(crate) fn start_with<T>(
+        scope: &Scope,
+        options: &RecordOptions,
+        open: impl FnOnce() -> Result<T, RecordError>,
+    ) -> Result<(Self, T), RecordError> {
         if options.frames && !Frames::can_be_seen() {
             return Err(RecordError::Frames);
         }
@@ -224,14 +233,15 @@ impl Recorder {
         let stream = match scope {
             Scope::Command(_) => Stream::attach_to(&observing.target(), &probe)?,
             Scope::Processes(pids) => {
-                let (stream, children) = Stream::attach_while_forking(pids, &probe)?;
-                unread_maps = observing.seed(&children, &mut pairing);
+                let (mut stream, children) = Stream::attach_while_forking(pids, &probe)?;
+                unread_maps = observing.seed(&children, &mut pairing, &mut stream);
                 stream
             }
-            Scope::System => {
-                Stream::attach_to_system(&probe, || unread_maps = observing.seed(&[], &mut pairing))?
-            }
+            Scope::System => Stream::attach_to_system(&probe, |stream| {
+                unread_maps = observing.seed(&[], &mut pairing, stream);
+            })?,
         };
+        let opened = open()?;
         // Until now, with nothing to be saved, they end this process, even where it waits for a look at another's memory.
         let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
         // Not before: a page that was touched meanwhile may count as touched before its fault.
@@ -250,11 +260,12 @@ impl Recorder {
             probe_cost_ns: Some(cost.inside_ns),
             probe_total_ns: Some(cost.total_ns),
             filters: options.filters.texts().to_vec(),
+            ended_early: true,
             ..TraceFacts::default()
         };
         let urgent = Urgent::begin();
         let observing = observing.go(options.prepare.as_ref()).map_err(RecordError::Start)?;
-        Ok(Self {
+        let recorder = Self {
             stream,
             pairing,
             observing,
@@ -270,7 +281,8 @@ impl Recorder {
             round: if options.frames { FRAMES_ROUND } else { ROUND },
             ended: false,
             _urgent: urgent,
-        })
+        };
+        Ok((recorder, opened))
     }
 
     /// Waits for more faults and appends them to `faults`, in the order they ended. False when the recording is over
@@ -356,13 +368,13 @@ impl Recorder {
         facts.survivors = self.pairing.spaces().processes() as u64;
         let (objects, threads, stacks) = self.pairing.into_tables(&mut facts);
         facts.page_cache = self.page_cache.map(|watch| {
+            // Of several, those after the first are links, or files that the kernel does not tell apart here.
             let mut paths: HashMap<_, Vec<&str>> = HashMap::new();
             for object in &objects {
                 object.inode.into_iter().for_each(|inode| paths.entry(inode).or_default().push(&object.path));
             }
-            // Several are links, or files that the kernel does not tell apart here.
-            watch
-                .into_facts(|inode| paths.get(&inode).map(|all| all[..all.len().min(NAMES_MAX)].join(" or ")))
+            let mut named = |inode| paths.remove(&inode).into_iter().flatten().take(NAMES_MAX);
+            watch.into_facts(|inode| named(inode).map(str::to_owned).collect())
         });
         Recorded { facts, how_ended, left_running, objects, threads, stacks, failure, signals }
     }
@@ -375,6 +387,7 @@ impl Recorder {
         others.extend(self.observing.ends());
         let ready = self.stream.wait(&others, Some(timeout)).map_err(RecordError::Wait)?;
         let mut ended = self.observing.ended(&ready[1..]);
+        self.facts.ended_early = !ended;
         while let Some(arrived) = self.signals.next().map_err(RecordError::Wait)? {
             match self.observing.child() {
                 // The terminal's own keys reach the command without us. It can only fail because the child has just

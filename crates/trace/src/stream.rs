@@ -168,11 +168,6 @@ impl Stream {
         self.pending.drain(..ripe)
     }
 
-    /// The events that were read and are not ripe yet, in order.
-    pub fn pending(&self) -> &[Event] {
-        &self.pending
-    }
-
     /// All events there are until now, in order: for the end, when the observed processes are gone or no longer of
     /// interest.
     pub fn finish(&mut self) -> impl Iterator<Item = Event> + '_ {
@@ -209,7 +204,7 @@ impl Stream {
     }
 
     /// Moves all records from the rings to `pending` and sorts it.
-    fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         let Self { rings, decoder, pending, uncounted, own_pid, .. } = self;
         for CpuRing { ring, last, .. } in rings {
             let first = pending.len();

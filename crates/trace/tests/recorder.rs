@@ -127,7 +127,7 @@ fn a_command_killed_and_one_that_leaves_a_child_behind() {
     let Some((_, recorded)) = record(&["sh", "-c", "kill -9 $$"]) else { return };
     assert!(matches!(recorded.how_ended, Some(HowEnded::Killed(9))), "{:?}", recorded.how_ended);
     let Some((_, recorded)) = record(&["sh", "-c", "sleep 20 > /dev/null 2>&1 &"]) else { return };
-    assert_eq!(recorded.facts.survivors, 1);
+    assert_eq!((recorded.facts.survivors, recorded.facts.ended_early), (1, false));
 }
 
 /// A copy of true(1) that takes over its group, so that the kernel ends the observation of who executes it, even of root.

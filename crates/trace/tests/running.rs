@@ -182,14 +182,17 @@ fn nothing_is_lost_while_the_processes_of_a_busy_machine_are_looked_at() {
     if !has(Need::Root) || !has(Need::Tool("python3".into())) {
         return;
     }
-    let python = Command::new("python3").args(["-c", MANY_MAPPINGS]).stdout(Stdio::piped()).spawn();
-    let mut python = Killed(python.expect("started"));
-    python.0.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
-    let _machine = MACHINE.lock().anyway();
-    let started = Recorder::start(&Scope::System, &RecordOptions::default());
-    drop(python);
-    let Some(recorder) = unless_refused(started, FAULTS, is_recording_refused) else { return };
-    assert_eq!(recorder.finish().facts.lost, 0);
+    for page_cache in [false, true] {
+        let python = Command::new("python3").args(["-c", MANY_MAPPINGS]).stdout(Stdio::piped()).spawn();
+        let mut python = Killed(python.expect("started"));
+        python.0.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
+        let _machine = MACHINE.lock().anyway();
+        let started =
+            Recorder::start(&Scope::System, &RecordOptions { page_cache, ..RecordOptions::default() });
+        drop(python);
+        let Some(recorder) = unless_refused(started, FAULTS, is_recording_refused) else { return };
+        assert_eq!(recorder.finish().facts.lost, 0, "{page_cache}");
+    }
 }
 
 /// Set for the copy of this program that may mount: a directory with a file system of its own.
@@ -210,9 +213,17 @@ fn a_file_system_that_does_not_answer_keeps_no_trace_from_being_saved() {
 }
 
 fn record_below(point: &Path) {
-    let program = point.join("sleep");
+    let directory = point.join("directory");
+    fs::create_dir(&directory).expect("made");
+    let program = directory.join("sleep");
     fs::copy("/bin/sleep", &program).expect("copied");
-    let sleeper = Killed(Command::new(&program).arg("60").spawn().expect("started"));
+    // Another file of the same file system.
+    let maps = fs::read_to_string("/proc/self/maps").expect("it runs");
+    let library =
+        maps.lines().find_map(|line| line.split_once('/').filter(|(_, path)| path.contains("/libc.so")));
+    fs::copy(Path::new("/").join(library.expect("mapped").1), point.join("libc.so.6")).expect("copied");
+    let sleeper = Command::new(&program).arg("60").env("LD_LIBRARY_PATH", point).spawn();
+    let sleeper = Killed(sleeper.expect("started"));
     let pid = sleeper.0.id();
     let has_begun = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs").contains("libc");
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -235,12 +246,13 @@ fn record_below(point: &Path) {
         return;
     }
     // Over the one that has the program: its name leads there.
-    let mounted = Hung::mount(point);
+    let mounted = Hung::mount(&directory);
     hangs.send(()).expect("it waits");
     let saved = ended.recv_timeout(Duration::from_secs(20));
     drop(mounted);
     let (facts, objects) = saved.expect("an end");
     assert_eq!(facts.unanswered_files, 1, "{:?}", facts.missing());
+    assert!(objects.iter().any(|object| point.join("libc.so.6").to_str() == Some(&object.path)));
     for object in objects.iter().filter(|object| object.is_file()) {
         assert_eq!(object.size_bytes.is_none(), program.to_str() == Some(&object.path), "{object:?}");
     }

@@ -221,6 +221,13 @@ fn recordings_of_running_programs_for_different_times() {
     write("slow", 60, TraceFacts::default());
     write("fast", 10, TraceFacts::default());
     assert!(diff(&["--threshold", "10", "slow", "fast"]).status.success());
+    // It is, too, where it leaves a server running; not where its recording ends before it.
+    for (ended_early, code) in [(false, 0), (true, 125)] {
+        for (name, seconds) in [("slow", 60), ("fast", 10)] {
+            write(name, seconds, TraceFacts { survivors: 1, ended_early, ..TraceFacts::default() });
+        }
+        assert_eq!(diff(&["--threshold", "10", "slow", "fast"]).status.code(), Some(code));
+    }
 }
 
 #[test]

@@ -431,6 +431,31 @@ fn a_process_whose_agent_sends_no_word_for_long_is_visited_and_late_word_is_judg
     assert!(!told.iter().any(|(path, ..)| *path == of_library[0].path), "{told:?}");
 }
 
+/// It was given the agent, which can send no word, and is stopped by somebody else.
+#[test]
+fn a_process_that_cannot_be_visited_when_word_of_its_agent_is_late_is_expected_no_longer() {
+    let child = Command::new("sleep").arg("100").env("PREPAGE_AGENT", "nobody").spawn().unwrap();
+    let pid = child.id();
+    reaches(pid, b'S');
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    reaches(pid, b'T');
+    let log = Log::create(1 << 20).unwrap();
+    let mut armer = Armer::new(Some(Receiver::bind(&log).unwrap()), Ok(()));
+    armer.executed(pid, 1);
+    armer.go_on(Vec::new());
+    let was_expected = armer.is_expected(pid);
+    armer.expected.insert(pid, Instant::now().checked_sub(AGENT_WAIT));
+    let until = Instant::now() + AGENT_WAIT / 2;
+    while armer.ranges.now().refusals().is_empty() && Instant::now() < until {
+        armer.go_on(Vec::new());
+        std::thread::sleep(PAUSE);
+    }
+    let (refusals, is_expected) = (armer.ranges.now().refusals(), armer.is_expected(pid));
+    ended(child);
+    assert!(was_expected && !is_expected && !armer.is_waiting());
+    assert!(refusals[0].contains(&VisitError::Busy.to_string()), "{refusals:?}");
+}
+
 #[test]
 fn of_a_process_whose_agent_sends_no_word_a_bounded_number_of_mappings_is_kept() {
     let pid = ended(sleeping());

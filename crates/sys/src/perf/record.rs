@@ -209,7 +209,8 @@ fn side_band<'a>(
             body.u64()?;
             RecordKind::Lost { records: body.u64()? }
         }
-        abi::PERF_RECORD_SWITCH => RecordKind::Switch {
+        // Of events that observe the whole machine the second, which has the other thread, too.
+        abi::PERF_RECORD_SWITCH | abi::PERF_RECORD_SWITCH_CPU_WIDE => RecordKind::Switch {
             out: misc & abi::PERF_RECORD_MISC_SWITCH_OUT != 0,
             preempted: misc & abi::PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0,
         },

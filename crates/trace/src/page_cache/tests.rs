@@ -24,7 +24,7 @@ fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
         pairing.feed(&event, &mut Vec::new());
         watch.apply(&event, &pairing);
     }
-    watch.into_facts(|inode| (inode == FILE).then(|| "/f".into()))
+    watch.into_facts(|inode| if inode == FILE { vec!["/f".into(), "/g".into()] } else { Vec::new() })
 }
 
 fn added(page: u64, count: u64) -> EventKind {
@@ -66,6 +66,7 @@ fn pages_are_touched_by_faults_and_reads_and_mapped_by_faults_nearby() {
     ]);
     let file = &facts.files[0];
     assert_eq!((file.path.as_str(), file.pages_read_in, file.pages_by_read), ("/f", 16, 6));
+    assert_eq!(file.name(), "/f or /g");
     assert_eq!((file.pages_mapped_nearby, file.pages_untouched, file.read_waits), (5, 6, 0));
 }
 
@@ -130,7 +131,7 @@ fn a_day_of_reading_is_watched_in_bounded_memory() {
     assert_eq!(watch.pages, watch.files.values().map(|file| file.pages.len()).sum::<usize>());
     assert!(watch.files.len() <= FILES_MAX + 1 && watch.readers.len() <= READERS_MAX);
     assert!(watch.threads.len() <= THREADS_MAX + 1);
-    let facts = watch.into_facts(|_| None);
+    let facts = watch.into_facts(|_| Vec::new());
     let sum = |of: fn(&FilePages) -> u64| facts.files.iter().map(of).sum::<u64>();
     assert_eq!(sum(|file| file.pages_read_in), files * PAGES);
     let untouched = sum(|file| file.pages_untouched);

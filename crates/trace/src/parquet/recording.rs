@@ -77,11 +77,11 @@ pub fn record(
     path: &Path,
     mut tell: impl FnMut(Notice<'_>),
 ) -> Result<Recording, RecordError> {
-    let mut writer = Some(TraceWriter::create(path)?);
-    if let Some(kept) = writer.as_ref().and_then(TraceWriter::rescued) {
+    let (mut recorder, writer) = Recorder::start_with(scope, options, || Ok(TraceWriter::create(path)?))?;
+    if let Some(kept) = writer.rescued() {
         tell(Notice::Rescued(kept));
     }
-    let mut recorder = Recorder::start(scope, options)?;
+    let mut writer = Some(writer);
     let mut summary = Summary::default();
     let mut failure = None;
     let mut faults = Vec::new();

@@ -26,6 +26,7 @@ fn trace(faults: u64) -> Trace {
         rusage: Some((11, 2)),
         execs: 1,
         survivors: 0,
+        ended_early: true,
         unobserved_programs: 2,
         outside_faults: 6,
         system_calls_hidden: true,
@@ -430,4 +431,19 @@ fn a_changed_byte_never_changes_what_is_read() {
             assert_eq!(read, trace, "byte {at}");
         }
     }
+}
+
+/// A signal that came until then left an unfinished file, as one that is killed does.
+#[test]
+fn no_file_is_begun_before_the_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("trace");
+    let partial = dir.path().join("trace.partial");
+    std::fs::write(&partial, "of another").expect("written");
+    let nobody = crate::Scope::Processes(vec![u32::MAX >> 1]);
+    let error = super::record(&nobody, &crate::RecordOptions::default(), &path, |_| ()).expect_err("refused");
+    assert!(matches!(error, crate::RecordError::Perf(_)), "{error}");
+    let names: Vec<_> =
+        dir.path().read_dir().expect("read").map(|entry| entry.expect("read").path()).collect();
+    assert_eq!(names, [partial]);
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use prepage_sys::perf::PerfError;
 use prepage_sys::process_stat::ProcessStat;
@@ -16,6 +17,10 @@ use super::{Prepare, RecordError};
 use crate::event::{Event, EventKind};
 use crate::pairing::Pairing;
 use crate::probe::Target;
+use crate::stream::Stream;
+
+/// How often the rings are read while the processes are looked at that run already: in so long they do not fill ([`ring_bytes`](crate::Probe::ring_bytes)).
+const COLLECT_EVERY: Duration = Duration::from_millis(100);
 
 /// What to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,9 +104,9 @@ impl Observing {
         }
     }
 
-    /// Teaches `pairing` the processes that run already, and the `children` that they have forked since. Returns those whose mappings could
-    /// not be read.
-    pub(super) fn seed(&self, children: &[u32], pairing: &mut Pairing) -> Vec<u32> {
+    /// Teaches `pairing` the processes that run already, and the `children` that they have forked since, while `stream` observes them, whose rings
+    /// are not to overflow meanwhile. Returns those whose mappings could not be read.
+    pub(super) fn seed(&self, children: &[u32], pairing: &mut Pairing, stream: &mut Stream) -> Vec<u32> {
         let pids: Vec<u32> = match &self.who {
             Who::Waiting { .. } | Who::Child { .. } => return Vec::new(),
             Who::Processes { processes } => {
@@ -110,7 +115,12 @@ impl Observing {
             Who::System => processes().filter(|&pid| pid != std::process::id()).collect(),
         };
         let mut unread = Vec::new();
+        let mut collected = Instant::now();
         for pid in pids {
+            if collected.elapsed() >= COLLECT_EVERY {
+                stream.collect();
+                collected = Instant::now();
+            }
             match pairing.seed(pid) {
                 Ok(()) => {}
                 // It has ended, and so needs none.

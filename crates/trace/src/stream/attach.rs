@@ -48,21 +48,24 @@ impl Stream {
     /// As [`Stream::attach`].
     pub fn attach_to(target: &Target, probe: &Probe) -> Result<Self, PerfError> {
         if *target == Target::System {
-            return Self::attach_to_system(probe, || ());
+            return Self::attach_to_system(probe, |_| ());
         }
         let (mut stream, _) = Self::open(target, probe, true)?;
         stream.index_tracepoints()?;
         Ok(stream)
     }
 
-    /// Observes every process of the machine: first their mappings, names, forks and exits alone, which leave room in the rings however long
-    /// `meanwhile` takes, then all else.
+    /// Observes every process of the machine: first their mappings, names, forks and exits alone, then all else. The rings are `meanwhile`'s to
+    /// read ([`Stream::collect`]).
     ///
     /// # Errors
     /// As [`Stream::attach`].
-    pub(crate) fn attach_to_system(probe: &Probe, meanwhile: impl FnOnce()) -> Result<Self, PerfError> {
+    pub(crate) fn attach_to_system(
+        probe: &Probe,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Result<Self, PerfError> {
         let (mut stream, opened) = Self::open(&Target::System, probe, true)?;
-        meanwhile();
+        meanwhile(&mut stream);
         stream.open_others(&opened, Observed::System, false)?;
         stream.index_tracepoints()?;
         Ok(stream)
@@ -87,12 +90,13 @@ impl Stream {
             .map_err(|source| PerfError::Proc { path: "/sys/devices/system/cpu/online".into(), source })?;
         let tracepoints = PageCacheTracepoint::of(probe.page_cache)?;
         let mut sources = sources(probe, &tracepoints);
-        if *target == Target::System && sources[0] != Source::Dummy {
+        let is_of_system = *target == Target::System;
+        if is_of_system && (sources[0] != Source::Dummy || probe.switches) {
             sources.insert(0, Source::Dummy);
         }
         let mut setup = Setup {
             tracking: true,
-            switches: probe.switches,
+            switches: probe.switches && !is_of_system,
             callchain: probe.stacks,
             ..Setup::new(sources[0])
         };
@@ -105,6 +109,7 @@ impl Stream {
         setup.exclude_kernel = must_exclude_kernel(&setup, first, cpus[0]);
         let largest = probe.ring_bytes.min(RINGS_BYTES_MAX / cpus.len().next_power_of_two());
         let rings = open_rings(&mut setup, first, &cpus, largest.max(RING_BYTES_MIN), probe.wakeup_bytes)?;
+        setup.switches = probe.switches;
         let mut stream = Self {
             rings,
             others: Vec::new(),
@@ -113,7 +118,7 @@ impl Stream {
             ripe_before_ns: 0,
             uncounted: Uncounted::default(),
             sees_system_calls: !setup.exclude_kernel,
-            own_pid: (*target == Target::System).then(std::process::id),
+            own_pid: is_of_system.then(std::process::id),
             watched_cpus: WatchedCpus::default(),
         };
         let mut opened = Opened { setup, sources, tids: HashSet::new() };
@@ -198,7 +203,8 @@ impl Stream {
         }
     }
 
-    /// Opens all events for `observed` on each CPU, but for those that own rings.
+    /// Opens all events for `observed` on each CPU, but for those that own rings. Context switches come with the first one; of the machine with
+    /// the first that is opened here.
     fn open_others(
         &mut self,
         Opened { setup, sources, .. }: &Opened,
@@ -210,7 +216,7 @@ impl Stream {
             if first && self.rings[0].observed == observed {
                 continue;
             }
-            let switches = first && setup.switches;
+            let switches = setup.switches && nth == usize::from(observed == Observed::System);
             let setup = Setup { source, tracking: first, switches, ..*setup };
             for ring in &self.rings {
                 let event = match PerfEvent::open(&setup, observed, ring.cpu) {

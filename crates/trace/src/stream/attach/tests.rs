@@ -1,18 +1,19 @@
 //! What the kernel reports twice.
 
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::mapping::WritableMapping;
-use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_testing::{Doctor, Need, has, unless_refused};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::thread::gettid;
 
 use super::*;
-use crate::event::EventKind;
+use crate::event::{Event, EventKind};
 
 /// The rings are read between the two records of some faults.
 #[test]
@@ -60,4 +61,31 @@ fn what_is_seen_twice_is_one_event_whenever_the_rings_are_read() {
         assert!(places.len() as u64 >= PAGES / 2, "{}", places.len());
         assert_eq!(ends, places.len());
     });
+}
+
+/// They would fill the rings, which nobody reads then as often as they happen.
+#[test]
+fn context_switches_of_the_machine_come_when_its_processes_were_looked_at() {
+    if !has(Need::Root) {
+        return;
+    }
+    let switches = |stream: &mut Stream| {
+        assert!(Command::new("sleep").arg("0.02").status().expect("it runs").success());
+        stream.collect();
+        let is_switch = |event: &Event| matches!(event.kind, EventKind::Switch { .. });
+        stream.pending.drain(..).filter(is_switch).count()
+    };
+    for faults in [FaultEvents::None, FaultEvents::Costs] {
+        let probe = Probe { faults, switches: true, ..Probe::default() };
+        let mut meanwhile = None;
+        let attached = Stream::attach_to_system(&probe, |stream| meanwhile = Some(switches(stream)));
+        let is_refused = |error: &PerfError| {
+            matches!(error, PerfError::SwitchedOff { .. } | PerfError::Unavailable { .. })
+        };
+        let Some(mut stream) = unless_refused(attached, Need::Doctor(Doctor::Faults), is_refused) else {
+            return;
+        };
+        let afterwards = switches(&mut stream);
+        assert!(meanwhile == Some(0) && afterwards > 0, "{faults:?}: {meanwhile:?}, {afterwards}");
+    }
 }
