@@ -206,7 +206,7 @@ impl Observer {
             });
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
-        let stalls = if with_stalls { Stalls::attach(vec![pid]).ok() } else { None };
+        let stalls = if with_stalls { stalls_of(vec![pid], &mut unseen) } else { None };
         let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         Ok(Self {
@@ -385,7 +385,7 @@ impl Observer {
                             );
                         }),
                         Ok(_kept) => {
-                            let stalls = Stalls::attach(tables.pids()).ok();
+                            let stalls = stalls_of(tables.pids(), &mut self.unseen);
                             Faults::take_over(tables, sightings, last_touch_ns).map(|faults| {
                                 self.pages = Pages::Faults(Box::new(faults));
                                 self.stalls = stalls;
@@ -504,6 +504,12 @@ fn observation(sightings: &Sightings, rights: Option<&Rights>, root: Option<&Arc
         Some(Err(_)) => Sightings::default().observation(),
         _assumed => sightings.observation(),
     }
+}
+
+/// What sees the waits of `pids` for the device; where the kernel has no room for that, they are among what is not seen.
+fn stalls_of(pids: Vec<u32>, unseen: &mut Vec<String>) -> Option<Stalls> {
+    let tell = |error| unseen.push(format!("names and reads that waited for the device: {error}"));
+    Stalls::attach(pids).map_err(tell).ok()
 }
 
 fn without_perf(error: &PerfError) -> String {

@@ -242,10 +242,7 @@ fn is_of_the_same(before: &TraceFacts, after: &TraceFacts) -> bool {
 
 fn is_of_equal_time(before: &TraceFacts, after: &TraceFacts) -> bool {
     // Of a whole run the length is a result, though it may leave a server running.
-    let is_part = |facts: &TraceFacts| {
-        let of_running = facts.imported.as_ref().is_some_and(|from| from.of_running);
-        facts.ended_early || facts.system_wide || of_running
-    };
+    let is_part = |facts: &TraceFacts| facts.ended_early || facts.is_of_running();
     let (one_ns, other_ns) = (before.duration_ns, after.duration_ns);
     !(is_part(before) || is_part(after)) || one_ns.abs_diff(other_ns) <= one_ns.max(other_ns) / 20
 }

@@ -241,9 +241,9 @@ impl Recorder {
                 unread_maps = observing.seed(&[], &mut pairing, stream);
             })?,
         };
-        let opened = open()?;
         // Until now, with nothing to be saved, they end this process, even where it waits for a look at another's memory.
         let signals = Signals::take_over(&signals::endings()).map_err(RecordError::Start)?;
+        let opened = open()?;
         // Not before: a page that was touched meanwhile may count as touched before its fault.
         let origin_ns = now_ns();
         pairing.origin_ns = origin_ns;

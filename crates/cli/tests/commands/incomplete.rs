@@ -217,6 +217,9 @@ fn recordings_of_running_programs_for_different_times() {
     assert_eq!(json["duration_ms"], serde_json::json!({ "before": 60_000.0, "after": 10_000.0 }));
     let equal = diff(&["--threshold", "10", "long", "as-long"]);
     assert!(equal.status.success() && !text(&equal.stderr).contains("recorded"), "{}", text(&equal.stderr));
+    // Nobody knows how long they had run before.
+    write("late", 10, TraceFacts { pids: vec![7], ..TraceFacts::default() });
+    assert_eq!(diff(&["--threshold", "10", "long", "late"]).status.code(), Some(125));
     // How long a command takes is a result.
     write("slow", 60, TraceFacts::default());
     write("fast", 10, TraceFacts::default());
