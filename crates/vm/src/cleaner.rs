@@ -15,9 +15,11 @@ use prepage_core::PageIndex;
 use crate::object::ObjectCore;
 use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 
-/// A write hangs if no run of pages is done within this long: the kernel pauses who writes faster than the disk for up to 200 ms at a time
+/// A write hangs if no run of the pages that it was given is done within this long, or who flushes the object keeps it waiting: the kernel pauses who writes faster than the disk for up to 200 ms at a time
 /// (balance_dirty_pages), some times in a run.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often is looked whether one was done.
+const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
 /// The most threads whose writes hang. Beyond these no dirty page is tried until one of them is done.
 const MOST_HUNG: u32 = 8;
 
@@ -35,11 +37,13 @@ pub(crate) struct Cleaner {
 
 /// Where one thread gets its work.
 ///
-/// Lock legend: (f) atomic, slept on; `work` and `refused` are held to put one thing there or take it.
+/// Lock legend: (a) atomic; (f) atomic, slept on; `work` and `refused` are held to put one thing there or take it.
 #[derive(Debug, Default)]
 struct Desk {
     /// (f)
     state: AtomicU32,
+    /// (a) Runs of pages that the thread tried. Those of others, who may write for long, do not count.
+    runs: AtomicU32,
     work: Mutex<Option<Work>>,
     refused: Mutex<Vec<PageIndex>>,
 }
@@ -67,15 +71,15 @@ impl Cleaner {
         // Nothing hangs in a model.
         let desk = if cfg!(any(feature = "shuttle", feature = "loom")) { None } else { self.desk() };
         // Where no thread is left this one does it.
-        let Some(desk) = desk else { return object.clean(frames, &pages, is_waited_for) };
+        let Some(desk) = desk else { return object.clean(frames, &pages, is_waited_for, None) };
         *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for });
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
         let mut since = Instant::now();
-        let mut runs = dirty.runs();
+        let mut runs = desk.runs.load(Ordering::SeqCst);
         while desk.state.load(Ordering::SeqCst) == GIVEN && since.elapsed() < PATIENCE {
-            wait_for(&desk.state, GIVEN, PATIENCE);
-            let now = dirty.runs();
+            wait_for(&desk.state, GIVEN, LOOK_PERIOD);
+            let now = desk.runs.load(Ordering::SeqCst);
             if now != runs {
                 (runs, since) = (now, Instant::now());
             }
@@ -126,7 +130,7 @@ impl Desk {
             let Work { object, pages, is_waited_for } =
                 self.work.lock().anyway().take().expect("put there before the state says so");
             let frames = object.frames().expect("an object with dirty pages has frames");
-            let clean = || object.clean(frames, &pages, is_waited_for);
+            let clean = || object.clean(frames, &pages, is_waited_for, Some(&self.runs));
             // What a panic leaves stays dirty.
             *self.refused.lock().anyway() = catch_unwind(AssertUnwindSafe(clean)).unwrap_or_default();
             let done = self.state.compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst);

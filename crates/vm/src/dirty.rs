@@ -39,8 +39,6 @@ pub(crate) struct Dirty {
     of_pool: Arc<AtomicU64>,
     /// (a) Whether a write back hangs that reclaim asked for.
     hangs: AtomicU32,
-    /// (a) Runs of pages that were tried.
-    runs: AtomicU32,
     /// (c)
     pub(crate) home: Box<dyn Home>,
     /// Held by who writes back.
@@ -57,7 +55,6 @@ impl Dirty {
             pages: AtomicU64::new(0),
             of_pool,
             hangs: AtomicU32::new(0),
-            runs: AtomicU32::new(0),
             home,
             written: Mutex::new(Written::default()),
             syncing: Mutex::new(()),
@@ -126,15 +123,6 @@ impl Dirty {
 
     pub(crate) fn set_hangs(&self, hangs: bool) {
         self.hangs.store(hangs.into(), Ordering::SeqCst);
-    }
-
-    /// What changes with every run of pages that was tried, written back or not.
-    pub(crate) fn runs(&self) -> u32 {
-        self.runs.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn end_run(&self) {
-        self.runs.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How many pages directly before `page` are dirty, `most` at most.

@@ -175,7 +175,10 @@ impl FrameCount {
                     let free = limit - (now + got).min(limit);
                     let step = (limit / AHEAD_STEP_PART).clamp(1, AHEAD_STEP);
                     let is_step = (now + got) / step != now / step;
-                    if free < self.low() || is_step && (free < limit / AHEAD_PART || self.is_near()) {
+                    // Tested by itself, since no step may lie between here and where reads ahead stop.
+                    let from = self.look_from.load(Ordering::SeqCst);
+                    let nears = now < from && now + got >= from;
+                    if free < self.low() || is_step && free < limit / AHEAD_PART || nears {
                         self.call();
                     }
                     return Some(got);
@@ -417,7 +420,9 @@ impl FrameCount {
     pub(crate) fn set_limit_for_now(&self, limit: u64, may_rise: bool) {
         let reserved = self.reserved();
         let free = limit.saturating_sub(reserved + self.low_of(limit));
-        self.look_from.store(if may_rise { reserved + free / 2 } else { NEVER }, Ordering::SeqCst);
+        // Rounded up: it is to be crossed.
+        let from = if may_rise { reserved + free.div_ceil(2) } else { NEVER };
+        self.look_from.store(from, Ordering::SeqCst);
         self.set_limit(limit);
     }
 
@@ -635,6 +640,29 @@ mod tests {
     }
 
     /// Frames that are free for the sake of waits long ago hold nothing.
+    #[test]
+    fn memory_is_looked_at_once_when_half_of_what_may_be_taken_is_however_little_that_is() {
+        for few in [1, 2, 64, 200] {
+            let count = FrameCount::new(1 << 20);
+            // No step of `AHEAD_STEP` lies in what follows.
+            assert_eq!(count.reserve(AHEAD_STEP * 200), Reserve::Got);
+            count.set_limit_for_now(count.reserved() + LEAST_LOW + few, true);
+            let before = count.calls();
+            (0..few.div_ceil(2) - 1).for_each(|_| assert_eq!(count.reserve_ahead(1, 1), Some(1)));
+            assert_eq!(count.calls(), before, "{few}");
+            while count.reserve_ahead(1, 1).is_some() {}
+            assert_eq!(count.calls(), before + 1, "{few}");
+        }
+        // Many steps lie in this.
+        let count = FrameCount::new(1 << 20);
+        count.set_limit_for_now(AHEAD_STEP * 200, true);
+        let before = count.calls();
+        while count.reserved() < AHEAD_STEP * 140 {
+            assert_eq!(count.reserve_ahead(16, 16), Some(16));
+        }
+        assert_eq!(count.calls(), before + 1);
+    }
+
     #[test]
     fn what_a_few_waits_raised_is_down_again_before_half_of_all_frames_was_taken() {
         for limit in [1 << 13, 30_000, 1 << 17] {

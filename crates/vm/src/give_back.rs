@@ -4,7 +4,8 @@
 //! ```text
 //!   every second: MemAvailable, limits of control groups ┐           ┌ to spare: the limit, a part of it above what the pool holds
 //!   at once: a trigger of PSI, where there is one        ┴─► Allowance ┼ missing: the limit ─► reclaim
-//!   halfway to the limit, before reclaim: is more to spare? ─►         └ tasks wait: watched frames that are idle ─► the limit
+//!   half of what it may still take is taken, before reclaim:           └ tasks wait: watched frames that are idle ─► the limit
+//!   is more to spare? ─►
 //! ```
 
 use std::path::PathBuf;

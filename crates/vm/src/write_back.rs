@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::reason;
 use crate::request::Priority;
 use crate::statistics::{Account, Tally};
-use crate::sync::Anyway;
+use crate::sync::{Anyway, AtomicU32, Ordering};
 use crate::vm::Vm;
 use crate::writes::runs_of;
 
@@ -294,7 +294,7 @@ impl ObjectCore {
             if batch.is_empty() {
                 break;
             }
-            let came = self.write_batch(frames, dirty, &batch, &mut written, failing);
+            let came = self.write_batch(frames, dirty, &batch, &mut written, failing, None);
             (pages, failing) = (pages + came.written_pages(), came.failing);
             outcome = outcome.and(came.outcome);
         }
@@ -302,8 +302,14 @@ impl ObjectCore {
     }
 
     /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away; gives those that could not be written. They stay; all of them do
-    /// while somebody else writes pages of the object, unless that `is_waited_for`.
-    pub(crate) fn clean(&self, frames: &Frames, pages: &[PageIndex], is_waited_for: bool) -> Vec<PageIndex> {
+    /// while somebody else writes pages of the object, unless that `is_waited_for`. Counts the runs of pages that were tried in `runs`.
+    pub(crate) fn clean(
+        &self,
+        frames: &Frames,
+        pages: &[PageIndex],
+        is_waited_for: bool,
+        runs: Option<&AtomicU32>,
+    ) -> Vec<PageIndex> {
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
         let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return Vec::new() };
         let mut written = match dirty.written.try_lock().anyway() {
@@ -317,10 +323,11 @@ impl ObjectCore {
             return batch;
         }
         // Nobody can be told; the next flush tells.
-        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO).refused
+        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO, runs).refused
     }
 
     /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The writes before it were `failing` for so long.
+    /// Counts the runs of pages that were tried in `runs`, while it is at it.
     fn write_batch(
         &self,
         frames: &Frames,
@@ -328,6 +335,7 @@ impl ObjectCore {
         batch: &[PageIndex],
         written: &mut Written,
         failing: Duration,
+        runs: Option<&AtomicU32>,
     ) -> Came {
         // Who let a write happen before the mark was taken has done so when this returns.
         frames.sections.wait();
@@ -349,7 +357,9 @@ impl ObjectCore {
                 for page in run.iter() {
                     dirty.end(&frames.pages, page, came.refused.binary_search(&page).is_err());
                 }
-                dirty.end_run();
+                if let Some(runs) = runs {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                }
                 all.written.append(&mut came.written);
                 all.refused.append(&mut came.refused);
                 (all.outcome, all.failing) = (all.outcome.and(came.outcome), came.failing);
@@ -484,6 +494,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::cleaner::Cleaner;
     use crate::home::Home;
     use crate::object::Contents;
     use crate::source::LocalFile;
@@ -754,6 +765,43 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_that_goes_on_does_not_keep_who_reclaims() {
+        let (_file, _home, object, map) = failing();
+        map.write_at(3 * PAGE_SIZE, &[9]).unwrap();
+        let frames = object.core.frames().unwrap();
+        let dirty = frames.dirty.as_ref().unwrap();
+        let is_over = AtomicBool::new(false);
+        let took = std::thread::scope(|scope| {
+            let mut written = dirty.written.lock().unwrap();
+            let cleans = scope.spawn(|| {
+                let began = Instant::now();
+                let refused = Cleaner::default().clean(&object.core, vec![PageIndex(3)], true);
+                is_over.store(true, Ordering::SeqCst);
+                assert_eq!(refused, []);
+                began.elapsed()
+            });
+            // One batch after the other, as of a large file.
+            let began = Instant::now();
+            while !is_over.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
+                map.write_at(0, &[7]).unwrap();
+                assert!(dirty.begin(&frames.pages, PageIndex(0)));
+                object.core.write_batch(frames, dirty, &[PageIndex(0)], &mut written, Duration::ZERO, None);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert!(dirty.hangs() && is_over.load(Ordering::SeqCst), "it waits for the flush");
+            drop(written);
+            cleans.join().unwrap()
+        });
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        // What was left to the other thread is done.
+        let began = Instant::now();
+        while (dirty.hangs() || object.dirty_pages() > 0) && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((dirty.hangs(), object.dirty_pages()), (false, 0));
+    }
+
+    #[test]
     fn no_read_fails_while_all_that_could_go_waits_for_a_write_that_hangs() {
         const LIMIT: u64 = 64;
         let (file, home, object, map) =
@@ -779,7 +827,7 @@ mod tests {
             });
             assert!(panics.join().is_err());
         });
-        object.core.clean(frames, &[PageIndex(3)], false);
+        object.core.clean(frames, &[PageIndex(3)], false, None);
         assert_eq!(object.dirty_pages(), 0);
     }
 
