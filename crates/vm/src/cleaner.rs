@@ -15,10 +15,10 @@ use prepage_core::PageIndex;
 use crate::object::ObjectCore;
 use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
 
-/// A write hangs if no run of the pages that it was given is done within this long, or who flushes the object keeps it waiting: the kernel pauses who writes faster than the disk for up to 200 ms at a time
-/// (balance_dirty_pages), some times in a run.
+/// A write hangs if none of its runs of pages is done within this long, even if it only waits for who flushes the object. The kernel pauses who writes
+/// faster than the disk for up to 200 ms at a time (balance_dirty_pages), some times in a run.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often is looked whether one was done.
+/// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
 /// The most threads whose writes hang. Beyond these no dirty page is tried until one of them is done.
 const MOST_HUNG: u32 = 8;
