@@ -70,7 +70,7 @@ macro_rules! counted {
 
 counted! {
     AtomicU32 of u32: swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max;
-    AtomicU64 of u64: swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max;
+    AtomicU64 of u64: swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min;
     AtomicUsize of usize: swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max;
 }
 

@@ -338,7 +338,9 @@ fn faults_outside_the_container_of_perf_are_counted() {
         facts.outside_faults > 1000
             && facts.missing().contains(&Missing::Outside { faults: facts.outside_faults })
     );
-    assert_eq!(faults.len() as u64 + facts.outside_faults, begun);
+    // On a busy machine perf loses some of the one or the other.
+    let all = faults.len() as u64 + facts.outside_faults;
+    assert!(all == begun || facts.lost > 0, "{all} of {begun}: {:?}", facts.missing());
 }
 
 #[test]
