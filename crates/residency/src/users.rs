@@ -212,7 +212,9 @@ time.sleep(60)' \"$0/file\"";
             let mut container = Command::new("unshare");
             container.args(["--mount", "sh", "-ec", &script]).arg(dir.path()).stdout(Stdio::piped());
             let mut container = container.spawn().unwrap();
-            container.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+            // Kept: without a reader what is still to be written would end it.
+            let mut said = container.stdout.take().unwrap();
+            said.read_exact(&mut [0]).unwrap();
             let opened = Spot::file(&path).open().unwrap();
             let mut users = Users::now();
             // As where mappings have another device than stat(2).
