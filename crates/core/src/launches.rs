@@ -230,7 +230,7 @@ impl Launches {
         expected
     }
 
-    /// When the user last launched something; 0 where that was never. Jobs are none of the user's doing.
+    /// When the user last launched something; 0 if never. Jobs do not count, for they run without the user.
     pub fn last_launch_unix_s(&self) -> u64 {
         self.last_launch_unix_s
     }

@@ -38,6 +38,7 @@
 //! | `pool`, `frame_count` | the limit and the number of frames, their objects, reads that wait for a frame |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame is reclaimed next, and the thread that reclaims it          |
+//! | `cleaner`     | the thread that writes dirty pages back before reclaim: a write that hangs holds up no other page |
 //! | `unwire`, `between`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                  |
 //! | `hiding`       | pages that faults take out of a map for the reclaimer                   |
 //! | `prune`       | frees page tables that map nothing                                        |
@@ -67,7 +68,7 @@
 //! ```
 //!
 //! **What runs in signal context.** In inline mode the faulting thread reads local files itself: with pread(2) into the
-//! frames, or, if the bytes are in the page cache, into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
+//! frames, or, if the read is short and the file is read through the page cache, into a buffer and with pwrite(2) into the frames. A custom [`Source`] never runs
 //! there: a thread of the VM calls it, and the faulting thread sleeps on the page's word. (If a source touches another map of
 //! inline mode on a thread of the VM, that map's source is called right there.) A fault allocates no memory and waits for no lock.
 //!

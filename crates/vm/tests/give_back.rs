@@ -5,14 +5,14 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_core::random::SplitMix;
 use prepage_sys::psi::Trigger;
 use prepage_testing::{Need, Swap, has, unless_refused};
-use prepage_vm::{MapOptions, Pool, PoolOptions, Source, SourceError, Vm, VmOptions};
+use prepage_vm::{Map, MapOptions, Pool, PoolOptions, Source, SourceError, Vm, VmOptions};
 use support::{Words, child_command, is_child, touch, word};
 
 const HELD_BYTES: u64 = 48 << 20;
@@ -91,12 +91,7 @@ fn a_limit_that_shrinks_is_followed() {
     group.set_limit(256 << 20).unwrap();
     let mut child =
         group.command("child_holds").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.ends_with("holds all\n") {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
-    }
+    let mut said = wait_until_it_holds_all(&mut child);
     // The kernel takes no limit below what cannot be taken away, or kills: it is lowered as far as the pool lets it. A MiB is less than
     // the pool leaves free.
     let wanted = group.usage() - (4 << 20);
@@ -129,12 +124,7 @@ fn what_the_kernel_has_swapped_out_stays_there_while_memory_is_short() {
     let _swap = Swap::on(256 << 20);
     let mut child =
         group.command("child_is_swapped").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.ends_with("holds all\n") {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
-    }
+    let mut said = wait_until_it_holds_all(&mut child);
     let before = group.came_back();
     // Less than is to stay free is left.
     group.set_limit(group.usage() + (1 << 20)).unwrap();
@@ -147,16 +137,33 @@ fn what_the_kernel_has_swapped_out_stays_there_while_memory_is_short() {
     assert!(given.is_some_and(|given| came_back < given / 2), "{came_back} pages came back: {rest}");
 }
 
-#[test]
-fn child_is_swapped() {
-    if !is_child("child_is_swapped") {
-        return;
+/// What the child says afterwards.
+fn wait_until_it_holds_all(child: &mut Child) -> BufReader<ChildStdout> {
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("holds all\n") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "the child ended");
     }
+    said
+}
+
+/// A map in a pool that gives back, all of it in memory.
+fn holds_all() -> (Vm, Map) {
     let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
     let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
     let object = vm.source("words", Words { len_bytes: HELD_BYTES, ..Words::default() }).unwrap();
     let map = vm.map(&object, &MapOptions::shared()).unwrap();
     map.populate(map.window()).unwrap();
+    (vm, map)
+}
+
+#[test]
+fn child_is_swapped() {
+    if !is_child("child_is_swapped") {
+        return;
+    }
+    let (vm, map) = holds_all();
     // What came first goes first.
     // SAFETY: the kernel writes the pages out; what the map shows stays the same.
     let swapped = unsafe {
@@ -178,11 +185,7 @@ fn child_holds() {
     if !is_child("child_holds") {
         return;
     }
-    let pool = Pool::with(&PoolOptions::default().gives_back(1 << 20)).unwrap();
-    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
-    let object = vm.source("words", Words { len_bytes: HELD_BYTES, ..Words::default() }).unwrap();
-    let map = vm.map(&object, &MapOptions::shared()).unwrap();
-    map.populate(map.window()).unwrap();
+    let (vm, map) = holds_all();
     println!("holds all");
     std::io::stdin().read_exact(&mut [0]).unwrap();
     let given = vm.statistics().counted.pages_reclaimed;

@@ -203,7 +203,7 @@ impl Role<'_> {
             }
             None => {
                 self.text.push_str(program);
-                // A module's name is none of a place.
+                // A module's name has no slash, and is not a path.
                 if program.contains('/') {
                     self.places.push(program.into());
                 }
