@@ -185,6 +185,16 @@ impl Dirty {
         None
     }
 
+    /// The dirty pages of `range`, in order; as [`Self::first`].
+    pub(crate) fn all_in(&self, pages: &Pages, range: PageRange) -> impl Iterator<Item = PageIndex> {
+        let mut from = range.start();
+        std::iter::from_fn(move || {
+            let page = self.first(pages, PageRange::new(from, range.end()))?;
+            from = PageIndex(page.0 + 1);
+            Some(page)
+        })
+    }
+
     fn count(&self, page: PageIndex) {
         self.pages.fetch_add(1, Ordering::SeqCst);
         self.of_pool.fetch_add(1, Ordering::SeqCst);

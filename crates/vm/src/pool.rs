@@ -293,13 +293,16 @@ impl PoolCore {
     /// snapshots, which are nowhere else. A page may be pinned and without a place.
     pub(crate) fn stuck_pages(&self) -> u64 {
         let (mut frozen, mut unplaced) = (0, 0);
+        let is_full = !self.swap.has_room();
         for object in self.alive() {
             frozen += object.frames().filter(|_| object.is_frozen()).map_or(0, |frames| frames.held().0);
-            unplaced += object.dirty().filter(|dirty| dirty.home.is_swap()).map_or(0, Dirty::pages);
+            let memory = object.dirty().filter(|dirty| is_full && dirty.home.is_swap());
+            if let Some((frames, dirty)) = object.frames().zip(memory) {
+                let dirty_pages = dirty.all_in(&frames.pages, object.pages());
+                unplaced += dirty_pages.filter(|&page| !dirty.home.takes(page)).count() as u64;
+            }
             object.let_go();
         }
-        // Of those that have a place some may be dirty.
-        let unplaced = if self.swap.has_room() { 0 } else { unplaced.saturating_sub(self.swap.used_pages()) };
         frozen + self.frames.pinned().max(unplaced)
     }
 
@@ -453,13 +456,18 @@ mod tests {
         }
     }
 
-    /// A pool that gives back by what it is told, and a map of `pages` pages of a file that are all in memory.
-    fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
-        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+    /// A pool that gives back by what it is told, and keeps 64 pages at least.
+    fn told(options: PoolOptions) -> (Pool, Tell) {
+        let core = Pool::made(&options.gives_back(64 * PAGE_SIZE)).unwrap();
         let (look, looks) = sync_channel(0);
         let tell = Tell { left: Arc::default(), look };
         core.give_back(Told(Arc::clone(&tell.left)), Looks(looks), 64 * PAGE_SIZE).unwrap();
-        let pool = Pool { handle: Arc::new(Handle { core }) };
+        (Pool { handle: Arc::new(Handle { core }) }, tell)
+    }
+
+    /// The same with a map of `pages` pages of a file that are all in memory.
+    fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
+        let (pool, tell) = told(PoolOptions::default());
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
@@ -500,6 +508,21 @@ mod tests {
         assert!(pool.figures().limit_pages > PAGES);
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
+    }
+
+    /// Places of pages that are away make room for nobody.
+    #[test]
+    fn the_least_is_kept_beside_memory_that_cannot_go_to_a_full_swap_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (pool, tell) = told(PoolOptions::default().swap(directory.path(), 128 * PAGE_SIZE));
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let memory = vm.memory(512 * PAGE_SIZE).unwrap();
+        let map = vm.map(&memory, &MapOptions::writable()).unwrap();
+        (0..256).for_each(|page| map.write_at(page * PAGE_SIZE, &[1]).unwrap());
+        assert_eq!(pool.reclaim(128), 128);
+        assert_eq!((memory.dirty_pages(), pool.figures().swap_pages), (128, 128));
+        tell.look(-(1 << 30), false);
+        assert_eq!(pool.figures().limit_pages, 128 + 64);
     }
 
     /// As is told of by PSI before memory is short.
