@@ -366,7 +366,6 @@ impl Vm {
                 + table(handled.as_deref())
                 + of_heirs,
             frames: core.pool.core().frames.reserved(),
-            frame_limit: core.pool.core().frames.limit(),
             pool: core.pool.figures(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),
