@@ -80,10 +80,10 @@ pub struct Object {
 #[derive(Debug)]
 pub(crate) struct ObjectCore {
     pub(crate) vm: Arc<VmCore>,
-    /// (c) Unique in its VM; counted from 0.
-    pub(crate) id: u32,
-    /// (c) Unique in its pool.
-    pub(crate) pool_key: u32,
+    /// (c) Unique in its pool; counted from 0.
+    pub(crate) id: u64,
+    /// (a) How many [`Handle`]s there are.
+    handles: AtomicU64,
     /// (a) How many maps of code it lies in: where there is one, its frames go last.
     pub(crate) is_code: AtomicU32,
     /// (c)
@@ -230,14 +230,8 @@ impl Object {
 }
 
 impl ObjectCore {
-    pub(crate) fn new(
-        vm: Arc<VmCore>,
-        id: u32,
-        name: String,
-        len_bytes: u64,
-        contents: Contents,
-    ) -> Arc<Self> {
-        let pool_key = vm.pool.core().next_key();
+    pub(crate) fn new(vm: Arc<VmCore>, name: String, len_bytes: u64, contents: Contents) -> Arc<Self> {
+        let id = vm.pool.core().next_id();
         // A source may panic, and then there is no object.
         let grain_bytes = match &contents {
             Contents::Frames(frames) => frames.bytes.grain_bytes(),
@@ -247,7 +241,7 @@ impl ObjectCore {
         Arc::new(Self {
             vm,
             id,
-            pool_key,
+            handles: AtomicU64::new(0),
             is_code: AtomicU32::new(0),
             name,
             len_bytes,

@@ -142,9 +142,9 @@ pub(crate) struct PoolCore {
     arrivals: Option<ArrayQueue<Arrival>>,
     /// (a) Whether some did not fit.
     pub(crate) lost: AtomicU32,
-    objects: Mutex<BTreeMap<u32, Weak<ObjectCore>>>,
+    objects: Mutex<BTreeMap<u64, Weak<ObjectCore>>>,
     /// (a)
-    next_object: AtomicU32,
+    next_object: AtomicU64,
     /// (a) The lengths of all objects, in pages.
     reserved_pages: AtomicU64,
     pub(crate) reclaim: Mutex<Reclaim>,
@@ -168,7 +168,7 @@ pub(crate) struct PoolCore {
 /// Pages that came into memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) object: u32,
+    pub(crate) object: u64,
     pub(crate) range: PageRange,
 }
 
@@ -206,7 +206,7 @@ impl Pool {
             arrivals: is_limited.then(|| ArrayQueue::new(arrivals)),
             lost: AtomicU32::new(0),
             objects: Mutex::new(BTreeMap::new()),
-            next_object: AtomicU32::new(0),
+            next_object: AtomicU64::new(0),
             reserved_pages: AtomicU64::new(0),
             reclaim: Mutex::new(Reclaim::new(options.replacement)),
             hiding: Hiding::new(),
@@ -329,24 +329,24 @@ impl PoolCore {
     }
 
     /// A number for an object that is being made.
-    pub(crate) fn next_key(&self) -> u32 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.next_object.fetch_add(1, Ordering::Relaxed)
     }
 
     /// `object` may hold frames from now on.
     pub(crate) fn enter(&self, object: &Arc<ObjectCore>) {
         self.reserved_pages.fetch_add(object.pages().len(), Ordering::SeqCst);
-        self.objects.lock().anyway().insert(object.pool_key, Arc::downgrade(object));
+        self.objects.lock().anyway().insert(object.id, Arc::downgrade(object));
     }
 
     /// An object has gone, with its frames.
     pub(crate) fn leave(&self, object: &ObjectCore) {
-        self.objects.lock().anyway().remove(&object.pool_key);
+        self.objects.lock().anyway().remove(&object.id);
         self.reserved_pages.fetch_sub(object.pages().len(), Ordering::SeqCst);
     }
 
-    pub(crate) fn object(&self, key: u32) -> Option<Arc<ObjectCore>> {
-        self.objects.lock().anyway().get(&key).and_then(Weak::upgrade)
+    pub(crate) fn object(&self, id: u64) -> Option<Arc<ObjectCore>> {
+        self.objects.lock().anyway().get(&id).and_then(Weak::upgrade)
     }
 
     /// The objects that exist. Whoever drops one last takes the lock: it is free again while these live.
@@ -355,7 +355,7 @@ impl PoolCore {
     }
 
     /// Pages of an object are about to be published, or are not pinned any more. From any context.
-    pub(crate) fn arrived(&self, object: u32, range: PageRange) {
+    pub(crate) fn arrived(&self, object: u64, range: PageRange) {
         let Some(arrivals) = &self.arrivals else { return };
         if arrivals.push(Arrival { object, range }).is_err() {
             self.lost.store(1, Ordering::SeqCst);
@@ -668,6 +668,22 @@ mod tests {
         assert!(pool.figures().resident_pages <= PAGES * 7 / 8, "{:?}", pool.figures());
         let again = vm.statistics().counted.pages_read - PAGES;
         assert!(again < 128, "{again} pages were read again, {:?}", pool.figures());
+    }
+
+    /// Else an old object would have the number of a new one, and would be lost with it.
+    #[test]
+    fn numbers_of_objects_do_not_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let old = vm.file_writable(file.path()).unwrap();
+        let map = vm.map(&old, &MapOptions::writable()).unwrap();
+        map.write_at(0, &[7]).unwrap();
+        vm.core.pool.core().next_object.store(u32::MAX.into(), Ordering::SeqCst);
+        (0..3).for_each(|_| drop(vm.memory(PAGE_SIZE).unwrap()));
+        vm.flush().unwrap();
+        assert_eq!((old.dirty_pages(), std::fs::read(file.path()).unwrap()[0]), (0, 7));
+        assert_eq!(vm.core.pool.objects().len(), 1);
     }
 
     #[test]
