@@ -14,6 +14,7 @@ use prepage_core::policy::Policy;
 use prepage_core::random::SplitMix;
 use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
+use prepage_sys::guarded::Guarded;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::processor_time::of_this_process;
@@ -123,14 +124,20 @@ pub fn enter(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())
 }
 
-/// Sets the limit of the group in `group`, of version 1 or 2.
+/// Limits the group in `group`, of version 1 or 2, until what is returned is dropped, or this process ends in whatever way. To be called while the
+/// process has one thread.
 ///
 /// # Errors
-/// Those of writing there.
-pub fn limit(group: &Path, bytes: u64) -> io::Result<()> {
+/// Those of reading and writing there; ResourceBusy where others are in the group, or in one below it, whom the limit would harm.
+pub fn limit(group: &Path, bytes: u64) -> io::Result<Guarded> {
+    let has_groups = std::fs::read_dir(group)?.flatten().any(|entry| entry.path().is_dir());
+    if has_groups || !std::fs::read_to_string(group.join("cgroup.procs"))?.trim().is_empty() {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes or groups are in it"));
+    }
     let one = group.join("memory.limit_in_bytes");
     let file = if one.exists() { one } else { group.join("memory.max") };
-    std::fs::write(file, bytes.to_string())
+    let file = File::options().read(true).write(true).open(file)?;
+    Guarded::set(&[file], &bytes.to_string(), None, || ())
 }
 
 /// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed. Of `threads` each

@@ -21,8 +21,8 @@ use crate::table::table;
 /// Options of `prepage bench pool`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
-    /// `make bench-pool` makes one and removes it
+    /// A memory control group of version 1 or 2 without processes and groups in it: workers enter it, and its limit is half of
+    /// --size meanwhile. `make bench-pool` makes one and removes it
     #[arg(short, long, value_name = "DIR")]
     group: PathBuf,
     /// Size of the file
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(args.read_ahead)
         .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
-    limit(&args.group, limit_bytes).or_try(|| {
+    let limited = limit(&args.group, limit_bytes).or_try(|| {
         let what = format!("the limit of {} cannot be set", args.group.display());
         Remedied::new(what, "as root, or: make bench-pool")
     })?;
@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    drop(read_ahead);
+    drop((limited, read_ahead));
     print(args, &runs)
 }
 
