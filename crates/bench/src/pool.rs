@@ -141,7 +141,7 @@ pub fn limit(group: &Path, bytes: u64) -> io::Result<Guarded> {
 }
 
 /// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed. Of `threads` each
-/// does every so many-th touch.
+/// does every so many-th pair of touches.
 ///
 /// # Errors
 /// When the file cannot be mapped, or no VM can be made.
@@ -192,10 +192,15 @@ pub fn serve(
     })
 }
 
+/// What the thread `number` of `threads` touches: pairs, so that each does both halves of [`Order::Scan`].
+fn share(pages: &[u64], number: usize, threads: usize) -> impl Iterator<Item = u64> {
+    pages.chunks(2).skip(number).step_by(threads).flatten().copied()
+}
+
 /// Touches pages by so many threads.
 fn touch_all(pages: &[u64], threads: usize, touch: impl Fn(u64) -> u64 + Sync) {
     let touch_some = |number| {
-        let sum: u64 = pages.iter().skip(number).step_by(threads).map(|&page| touch(page)).sum();
+        let sum: u64 = share(pages, number, threads).map(&touch).sum();
         std::hint::black_box(sum);
     };
     std::thread::scope(|scope| {
@@ -260,6 +265,10 @@ mod tests {
             assert_eq!((pages.len(), pages.iter().max()), (512, Some(&511)), "{}", order.name());
             assert_eq!(order.name().parse::<Order>().unwrap(), order);
         }
+        let scan = Order::Scan.touches(512, 16_000);
+        let shares: Vec<Vec<u64>> = (0..8).map(|number| share(&scan, number, 8).collect()).collect();
+        let hot = |share: &Vec<u64>| share.iter().filter(|&&page| page < 512 / 8).count();
+        assert!(shares.iter().all(|share| (hot(share), share.len()) == (1000, 2000)), "every other touch");
         let mut counts = vec![0_u64; 512];
         Order::Zipf.touches(512, 200_000).iter().for_each(|&page| counts[page as usize] += 1);
         counts.sort_unstable();

@@ -43,7 +43,7 @@ pub struct Args {
         default_value = "kernel-random,kernel,vm,vm-clusters,vm-default,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
-    /// Threads that touch, each every so many-th page; each number has a table of its own
+    /// Threads that touch, each every so many-th pair of pages; each number has a table of its own
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
     /// Runs of each way, in turns
@@ -87,7 +87,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     let pages = std::fs::metadata(&args.file)?.len() / PAGE_SIZE;
     let (mut touches, mut before) = touches(args.order, pages, args.touches);
     if args.way == Way::VmUnlimited {
-        // Half of the file, each page once, in the order of the others.
+        // A quarter of the file, each page once, in the order of the others.
         let mut seen = std::collections::HashSet::new();
         touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
         before = 0;
