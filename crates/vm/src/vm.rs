@@ -25,7 +25,7 @@ use crate::jobs::Jobs;
 use crate::keeper::Keeper;
 use crate::map::Map;
 use crate::names::Names;
-use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Frames, Handle, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
 use crate::piece::Piece;
 use crate::pool::Pool;
@@ -279,7 +279,7 @@ impl Vm {
         if core.frames().is_some() {
             self.core.pool.core().enter(&core);
         }
-        Ok(Object { core, hold: None })
+        Ok(Object { core: Handle::new(core), hold: None })
     }
 
     /// Maps `object`.

@@ -137,7 +137,7 @@ impl Object {
 impl Vm {
     /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made: for a program that ends. If one
     /// cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are gone was written back when they
-    /// went, and is not made durable by this. An object whose last handle goes at the same moment is missed: it may still be writing back afterwards.
+    /// went, and is not made durable by this.
     ///
     /// # Errors
     /// As [`Object::flush`]. Objects that take no writes, and [`Vm::memory`], have nothing to flush.
@@ -466,10 +466,11 @@ impl ObjectCore {
         Ok(())
     }
 
-    /// The object goes: what was written to it is written back, or lost with a message.
-    pub(crate) fn write_back_last(&self, frames: &Frames) {
+    /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back.
+    pub(crate) fn write_back_last(&self) {
         let is_to_go = |dirty: &&Dirty| dirty.pages() > 0 && !dirty.home.is_swap();
-        let Some(dirty) = frames.dirty.as_ref().filter(is_to_go) else { return };
+        let Some((frames, dirty)) = self.frames().zip(self.dirty().filter(is_to_go)) else { return };
+        let _masked = Masked::asynchronous();
         if self.vm.check_process().is_ok()
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain

@@ -87,6 +87,52 @@ fn failing_with(options: VmOptions, pages: u64) -> (tempfile::NamedTempFile, Arc
     (file, home, object, map)
 }
 
+/// Whoever opens the file next reads it as it was written.
+#[test]
+fn what_was_written_is_in_the_file_once_the_last_handle_is_gone_though_a_thread_has_the_object() {
+    for map_goes_last in [false, true] {
+        let (file, _home, object, map) = failing();
+        let held = Arc::clone(&object.core);
+        let other = object.clone();
+        map.write_at(3 * PAGE_SIZE, &[7]).unwrap();
+        let first = || std::fs::read(file.path()).unwrap()[3 * PAGE_SIZE as usize];
+        drop(object);
+        if map_goes_last {
+            drop(other);
+            assert_eq!(first(), 0);
+            drop(map);
+        } else {
+            drop(map);
+            assert_eq!(first(), 0);
+            drop(other);
+        }
+        assert_eq!((first(), held.dirty().unwrap().pages()), (7, 0));
+    }
+}
+
+#[test]
+fn the_last_handle_waits_for_who_writes_back() {
+    let (file, home, object, map) = failing();
+    map.write_at(0, &[7]).unwrap();
+    let core = Arc::clone(&object.core);
+    let (frames, dirty) = (core.frames().unwrap(), core.dirty().unwrap());
+    let held = home.writes.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| core.write_back(frames, dirty, core.pages()).unwrap());
+        while dirty.first(&frames.pages, core.pages()).is_some() {
+            std::thread::yield_now();
+        }
+        let drops = scope.spawn(|| {
+            drop((map, object));
+            std::fs::read(file.path()).unwrap()[0]
+        });
+        // It would be done by then.
+        std::thread::sleep(Duration::from_millis(50));
+        drop(held);
+        assert_eq!(drops.join().unwrap(), 7);
+    });
+}
+
 #[test]
 fn what_cannot_be_written_stays_and_is_written_later() {
     let (file, home, object, map) = failing();
