@@ -477,7 +477,9 @@ impl Reclaim {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                        refused = self.cleaner.clean(object, pages, forced);
+                        // Nobody can be told of an error; the next flush tells.
+                        let came = self.cleaner.clean(object, pages, forced);
+                        refused = came.map_or(refused, |came| came.refused);
                     }
                     let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));
                     let out = if passes_by { swapped_out(frames, pages) } else { Vec::new() };
