@@ -19,8 +19,8 @@ use crate::table::table;
 /// Options of `prepage bench patterns`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
-    /// `make bench-patterns` makes one and removes it. Without one the VM's pool alone has a limit
+    /// A memory control group of version 1 or 2 without processes and groups in it: workers enter it, and its limit is half of
+    /// --size meanwhile. `make bench-patterns` makes one and removes it. Without one the VM's pool alone has a limit
     #[arg(short, long, value_name = "DIR")]
     group: Option<PathBuf>,
     /// Size of the large file
@@ -68,12 +68,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if pool_bytes < 4 << 20 {
         bail!("--size is too small: 36M at least, so that half of it holds a process and frames");
     }
-    if let Some(group) = &args.group {
+    let limited = |group: &PathBuf| {
         limit(group, args.size / 2).or_try(|| {
             let what = format!("the limit of {} cannot be set", group.display());
             Remedied::new(what, "as root, or: make bench-patterns")
-        })?;
-    }
+        })
+    };
+    let _limited = args.group.as_ref().map(limited).transpose()?;
     let mut runs: [Vec<Vec<Phase>>; 3] = Default::default();
     for round in 0..args.rounds {
         let mut turns = [0, 1, 2];

@@ -21,8 +21,8 @@ use crate::table::table;
 /// Options of `prepage bench pool`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
-    /// `make bench-pool` makes one and removes it
+    /// A memory control group of version 1 or 2 without processes and groups in it: workers enter it, and its limit is half of
+    /// --size meanwhile. `make bench-pool` makes one and removes it
     #[arg(short, long, value_name = "DIR")]
     group: PathBuf,
     /// Size of the file
@@ -43,7 +43,7 @@ pub struct Args {
         default_value = "kernel-random,kernel,vm,vm-clusters,vm-default,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
-    /// Threads that touch, each every so many-th page; each number has a table of its own
+    /// Threads that touch, each every so many-th pair of pages; each number has a table of its own
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
     /// Runs of each way, in turns
@@ -87,7 +87,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     let pages = std::fs::metadata(&args.file)?.len() / PAGE_SIZE;
     let (mut touches, mut before) = touches(args.order, pages, args.touches);
     if args.way == Way::VmUnlimited {
-        // Half of the file, each page once, in the order of the others.
+        // A quarter of the file, each page once, in the order of the others.
         let mut seen = std::collections::HashSet::new();
         touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
         before = 0;
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(args.read_ahead)
         .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
-    limit(&args.group, limit_bytes).or_try(|| {
+    let limited = limit(&args.group, limit_bytes).or_try(|| {
         let what = format!("the limit of {} cannot be set", args.group.display());
         Remedied::new(what, "as root, or: make bench-pool")
     })?;
@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    drop(read_ahead);
+    drop((limited, read_ahead));
     print(args, &runs)
 }
 
