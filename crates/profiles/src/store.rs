@@ -310,10 +310,8 @@ impl Stores {
         let after = for_readers.map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
         let name = key.file_name();
         if Some(&after) == unchanged.as_ref() {
-            // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other.
-            if layer == Layer::User {
-                mark(directory.as_fd(), name.as_ref());
-            }
+            // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other, and it is used.
+            mark(directory.as_fd(), name.as_ref());
             return Ok(Vec::new());
         }
         let bytes = file::encode(&after);
@@ -329,6 +327,13 @@ impl Stores {
         }
         let lock = || self.lock(directory.as_fd(), layer).ok();
         Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max, lock))
+    }
+
+    /// Marks the profile of `key` in `layer` as used where it is there, once a day: [`Self::read`] does so of a user's own alone, and whoever has
+    /// read all of a layer goes on using what is in memory. Where it cannot be marked, as on a read-only store, nothing is removed either.
+    pub fn mark_as_used(&self, key: &ProgramKey, layer: Layer) {
+        let opened = self.directory(layer).ok().and_then(|path| trust::open_directory(path, self.uid).ok()?);
+        opened.map(|directory| mark_as_used(directory.as_fd(), Path::new(&key.file_name())));
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.

@@ -227,6 +227,23 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
     assert_eq!(gone(), first);
 }
 
+/// It is observed now and then, and shows nothing new.
+#[test]
+fn what_is_learned_from_without_news_outlives_what_was_written_later() {
+    let (_dir, stores) = place();
+    for layer in [Layer::User, Layer::Machine] {
+        let keys: Vec<ProgramKey> = (0..PROFILES_OF_A_NAME_MAX).map(|at| key(&format!("x --{at}"))).collect();
+        for key in &keys {
+            write(&stores, key, layer);
+            set_age(&stores.path_of(key, layer).unwrap(), if *key == keys[0] { 1000 } else { 500 });
+        }
+        stores.update(&keys[0], layer, |before| before).unwrap();
+        write(&stores, &key("x --new"), layer);
+        let is_there = |key: &ProgramKey| stores.path_of(key, layer).unwrap().exists();
+        assert!(is_there(&keys[0]) && !keys.iter().all(is_there), "{layer:?}");
+    }
+}
+
 /// What does not compete for the room is not looked at: it may be thousands of files, and others wait for the lock meanwhile.
 #[test]
 fn too_many_profiles_of_one_name_have_no_others_read() {
