@@ -418,7 +418,7 @@ impl Stores {
     /// Every profile of a layer, sorted by name.
     ///
     /// # Errors
-    /// When its directory cannot be read.
+    /// When one of its directories cannot be followed.
     pub fn list(&self, layer: Layer) -> Result<Vec<Listed>, StoreError> {
         let mut listed = Vec::new();
         self.each(layer, ReadMax::ALL, &mut |one| {
@@ -429,35 +429,58 @@ impl Stores {
         Ok(listed)
     }
 
-    /// The files of a layer, sorted by name, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
+    /// Hands the files of a layer to `see`, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
     /// read: that of thousands takes no time that anybody notices.
     ///
     /// # Errors
-    /// When its directory cannot be read.
-    pub fn keys(&self, layer: Layer) -> Result<Vec<(PathBuf, Option<ProgramKey>)>, StoreError> {
-        let mut keys = Vec::new();
-        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
-            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+    /// As [`Self::each`].
+    pub fn keys(
+        &self,
+        layer: Layer,
+        mut see: impl FnMut(PathBuf, Option<ProgramKey>),
+    ) -> Result<(), StoreError> {
+        let in_directory = |directory: &Path, opened: BorrowedFd<'_>| {
             for StoreFile { path, .. } in files_of(directory, FILES_MAX) {
                 let name = Path::new(path.file_name().unwrap_or_default());
-                let key = trust::open_below(opened.as_fd(), name, self.uid).ok().flatten().and_then(|file| {
+                let key = trust::open_below(opened, name, self.uid).ok().flatten().and_then(|file| {
                     let mut bytes = vec![0; file::WHOSE_BYTES];
                     let count = Bytes::read_at(&file, 0, &mut bytes).ok()?;
                     let (program, role) = file::whose(&bytes[..count]).ok()?;
                     Some(ProgramKey { program: program.into(), role: role.into() })
                 });
-                keys.push((path, key));
+                see(path, key);
+            }
+            true
+        };
+        self.in_directories(layer, in_directory).map(drop)
+    }
+
+    /// Hands each directory of a layer to `see`, until that returns false: one that cannot be followed hides none behind it. Returns whether it has
+    /// seen all.
+    ///
+    /// # Errors
+    /// Why the first of those that cannot be followed is not, once the others are seen.
+    fn in_directories(
+        &self,
+        layer: Layer,
+        mut see: impl FnMut(&Path, BorrowedFd<'_>) -> bool,
+    ) -> Result<bool, StoreError> {
+        let mut all = Ok(true);
+        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
+            match trust::open_directory(directory, self.uid) {
+                Ok(Some(opened)) if !see(directory, opened.as_fd()) => return Ok(false),
+                Ok(_) => {}
+                Err(refused) => all = all.and(Err(refused.into())),
             }
         }
-        keys.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(keys)
+        all
     }
 
     /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false or `max` is reached:
     /// what is damaged counts as well. Files for which there is no room left are passed over. Returns whether it has seen all.
     ///
     /// # Errors
-    /// When its directory cannot be read.
+    /// When one of its directories cannot be followed; what is in the others was handed over all the same.
     pub fn each(
         &self,
         layer: Layer,
@@ -465,8 +488,7 @@ impl Stores {
         see: &mut dyn FnMut(Listed) -> bool,
     ) -> Result<bool, StoreError> {
         let (mut left_bytes, mut is_all) = (max.bytes, true);
-        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
-            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+        let in_directory = |directory: &Path, opened: BorrowedFd<'_>| {
             let files = files_of(directory, max.files);
             is_all &= files.len() < max.files;
             for StoreFile { path, bytes, .. } in files {
@@ -475,15 +497,16 @@ impl Stores {
                     continue;
                 }
                 left_bytes -= bytes;
-                let read = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
+                let read = self.read_file(opened, Layer::Vendor, &path).transpose();
                 let Some(read) = read else { continue };
                 let profile = read.and_then(|stored| stored.decode_within(max.bytes));
                 if !see((path, profile)) {
-                    return Ok(false);
+                    return false;
                 }
             }
-        }
-        Ok(is_all)
+            true
+        };
+        Ok(self.in_directories(layer, in_directory)? && is_all)
     }
 
     /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of

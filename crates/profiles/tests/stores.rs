@@ -300,6 +300,35 @@ fn too_many_profiles_of_one_name_have_no_others_read() {
     assert!(read < OTHERS_BYTES, "{read} bytes");
 }
 
+/// As of /usr/local, which others than root may write to on some machines.
+#[test]
+fn a_directory_that_is_not_followed_hides_none_behind_it() {
+    let (dir, stores) = place();
+    let [open, vendor] = ["open", "vendor"].map(|name| dir.path().join(name));
+    write(&stores, &key("x"), Layer::Vendor);
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let paths = StartContextPaths {
+        store: Some(dir.path().join("user")),
+        layers: Some(vec![dir.path().join("machine"), open.clone(), vendor]),
+        ..StartContextPaths::default()
+    };
+    let stores = Stores::for_uid(stores.uid(), &paths).unwrap();
+    let (mut roles, mut keys) = (Vec::new(), Vec::new());
+    let each = stores.each(Layer::Vendor, ReadMax::ALL, &mut |(_, profile)| {
+        roles.push(profile.unwrap().role);
+        true
+    });
+    let listed = stores.keys(Layer::Vendor, |_, key| keys.extend(key.map(|key| key.role)));
+    assert_eq!((&*roles, &*keys), (&["x".to_owned()][..], &["x".to_owned()][..]));
+    for refused in [each.map(drop), listed] {
+        let Err(StoreError::Refused(Refused::Untrusted { path, .. })) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(path, open);
+    }
+}
+
 /// A machine that keeps no time has dates of its first day after each boot.
 #[test]
 fn where_there_is_room_dates_stay_as_they_are() {
@@ -411,8 +440,7 @@ fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {
         // A cap that one does not fit under: it is not written to be removed, and nothing goes for it.
         let before = taken_in(stores.directory(layer).unwrap());
         let none = stores.clone().keeping(size / 2);
-        let large =
-            Profile { sources: (0..500).map(|at| u64::MAX - at).collect(), ..profile(&key("least")) };
+        let large = Profile { sources: (0..500).map(|at| u64::MAX - at).collect(), ..profile(&key("least")) };
         let refused = none.update(&key("least"), layer, |_| Some(large.clone()));
         assert!(matches!(refused, Err(StoreError::Capped { .. })), "{refused:?}");
         assert_eq!(taken_in(stores.directory(layer).unwrap()), before);
