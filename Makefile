@@ -25,7 +25,7 @@ SCHEDULED := cargo test --locked -p prepage-vm --lib --config profile.dev.packag
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
+.PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep
 
 all: build
 
@@ -154,12 +154,6 @@ bench-modes: build setup-bench
 bench-sweep: build setup-bench
 	bench/sweep
 
-## bench-backends: ways to bring the same pages into memory
-bench-backends: build setup-bench
-	cargo build --locked --release -p prepage-sys --example read_backends
-	cargo build --locked --release -p prepage-prefetch --example print_plan
-	bench/backends
-
 ## bench-observe: what observing a start sees and costs, beside the slow exact way (root); ROUNDS settable
 bench-observe: build setup-bench
 	cargo build --locked --release -p prepage-bench --example observation
@@ -182,14 +176,6 @@ bench-memory: build
 	@bench/packages chromium gdb emacs-nox
 	bench/memory
 .PHONY: bench-memory
-
-## bench-read-pieces: how fast the disk is read into memory in one piece and in many (root)
-bench-read-pieces:
-	@bench/packages python3
-	bench/read-pieces
-	bench/read-pieces 8192
-
-.PHONY: bench-read-pieces
 
 ## bench-linux: Linux's policies as simulated against this machine's kernel (root)
 bench-linux: build setup-bench
