@@ -283,7 +283,7 @@ try-deb: deb
 	@bench/packages mmdebstrap
 	packaging/deb/try
 
-BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/prepaged.8 completions/fish libprepage-early-fault.so libprepage-agent.so)
+BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/prepaged.8 completions/fish libprepage-agent.so)
 
 # Where zsh looks; distributions have a directory of their own for packages.
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
@@ -306,7 +306,7 @@ install:
 	install -D -m 644 build/completions/bash $(call below,share/bash-completion/completions/prepage)
 	install -D -m 644 build/completions/zsh $(zsh_completion)
 	install -D -m 644 build/completions/fish $(call below,share/fish/vendor_completions.d/prepage.fish)
-	install -D -t $(call below,lib/prepage) build/libprepage-early-fault.so build/libprepage-agent.so
+	install -D -t $(call below,lib/prepage) build/libprepage-agent.so
 	install -D -m 644 -t $(call below,share/doc/prepage) docs/*.md
 	install -D -m 644 -t $(call below,share/doc/prepage/adr) docs/adr/*.md
 	install -D -m 644 -t $(call below,share/doc/prepage/images) docs/images/*.png
@@ -319,7 +319,7 @@ uninstall:
 	rm -f $(call below,share/man)/man1/prepage.1 $(call below,share/man)/man1/prepage-*.1 $(call below,share/man)/man8/prepaged.8
 	rm -f $(call below,share/bash-completion/completions/prepage) $(zsh_completion)
 	rm -f $(call below,share/fish/vendor_completions.d/prepage.fish)
-	rm -f $(call below,lib/prepage/libprepage-early-fault.so) $(call below,lib/prepage/libprepage-agent.so)
+	rm -f $(call below,lib/prepage/libprepage-agent.so)
 	rm -rf $(call below,share/doc/prepage)
 	@rmdir $(call below,lib/prepage) 2>/dev/null || true
 	@echo "what was learned stays: docs/troubleshooting.md, \"Removing everything\""

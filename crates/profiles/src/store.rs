@@ -1,12 +1,8 @@
 //! The stores of profiles: layers of directories, one small file a program and role.
 //!
-//! | layer | directory | who writes it | who reads it |
-//! |---|---|---|---|
-//! | user | `$PREPAGE_STORE`, else `$XDG_STATE_HOME/prepage` (`~/.local/state/prepage`; root's: `/var/lib/prepage/root`) | its user, by each observed start | its user |
-//! | machine | `/var/lib/prepage` | root: `sudo prepage learn`, package scripts | all |
-//! | vendor | `/usr/local/share/prepage`, `/usr/share/prepage` | packages | all |
-//!
-//! The first layer that has a profile of a call decides; `PREPAGE_LAYERS` names other directories than the machine's and
+//! The user's own is written by each observed start and read by its user, the machine's by root (`sudo prepage learn`, the service, package scripts)
+//! and read by all, the vendors' by packages and read by all. docs/environment.md says where each lies. The first layer that has a profile of a call
+//! decides; `PREPAGE_LAYERS` names other directories than the machine's and
 //! the vendors'. What lies in them is followed by one rule ([`crate::trust`]) and holds nothing private
 //! ([`crate::public`]). Sidecars ([`crate::sidecar`]) lie below the same directories.
 //!
@@ -345,7 +341,8 @@ impl Stores {
     /// Marks the profile of `key` in `layer` as used where it is there, once a day: [`Self::read`] does so of a user's own alone, and whoever has
     /// read all of a layer goes on using what is in memory. Where it cannot be marked, as on a read-only store, nothing is removed either.
     pub fn mark_as_used(&self, key: &ProgramKey, layer: Layer) {
-        let opened = self.directory(layer).ok().and_then(|path| trust::open_directory(path, self.uid).ok()?);
+        let opened =
+            self.directory(layer).ok().and_then(|path| trust::open_directory(path, self.uid).ok()?);
         opened.map(|directory| mark_as_used(directory.as_fd(), Path::new(&key.file_name())));
     }
 
