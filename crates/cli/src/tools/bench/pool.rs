@@ -12,7 +12,7 @@ use prepage_prefetch::statistics::{known_median, median};
 use prepage_sys::readahead::ReadAhead;
 use serde_json::json;
 
-use super::{hand_over, result_of, worker};
+use super::{Setting, hand_over, result_of, worker};
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
 use crate::size::size;
@@ -46,18 +46,11 @@ pub struct Args {
     /// Threads that touch, each every so many-th pair of pages; each number has a table of its own
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Runs of each way, in turns
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
     /// The kernel's read-ahead meanwhile, in KiB: by default what Linux has where nobody set it
     #[arg(long, value_name = "KIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(4..=65_536))]
     read_ahead: u64,
-    /// Directory for the file, on the disk to be measured
-    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
-    directory: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    setting: Setting,
 }
 
 /// One run, as [`run`] starts it.
@@ -110,10 +103,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let what = format!("the limit of {} cannot be set", args.group.display());
         Remedied::new(what, "as root, or: make bench-pool")
     })?;
-    let file = Subject::create(&args.directory, args.size)?;
+    let file = Subject::create(&args.setting.directory, args.size)?;
     let cases = cases(args);
     let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; cases.len()];
-    for round in 0..args.rounds {
+    for round in 0..args.setting.rounds {
         for (&(order, threads), runs) in cases.iter().zip(&mut runs) {
             // In turns, and every other round backwards, so that what drifts meets all alike.
             let mut turns: Vec<usize> = (0..args.way.len()).collect();
@@ -164,7 +157,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
     for ((order, threads), runs) in cases(args).into_iter().zip(runs) {
         let (touches, before) = touches(order, pages, args.touches);
         let simulated = simulated(&touches, before, frames);
-        if args.json {
+        if args.setting.json {
             let rows: Vec<_> = args
                 .way
                 .iter()
@@ -212,7 +205,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             )?;
         }
     }
-    if args.json {
+    if args.setting.json {
         let report = json!({
             "schema_version": 1,
             "file_bytes": args.size,
@@ -229,7 +222,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             args.size >> 20,
             args.size >> 21,
             (frames * PAGE_SIZE) >> 20,
-            args.rounds
+            args.setting.rounds
         )?;
     }
     Ok(ExitCode::SUCCESS)
