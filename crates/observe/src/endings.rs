@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Event, Record, TouchedRun};
 use prepage_trace::now_ns;
 
 use crate::elsewhere::numbers;
-use crate::sightings::{PAGES_MAX, Sightings};
+use crate::sightings::Sightings;
 
 /// The ends of page tables in a process tree: a process ends, or executes another program in its own place.
 #[derive(Debug, Default)]
@@ -69,13 +68,9 @@ impl Endings {
                     let place = path.and_then(|path| sightings.place(path, Some((device, inode))));
                     let Some(place) = place else { continue };
                     for &TouchedRun { pages, is_armed } in runs {
-                        let end = pages.end().0.min(pages.start().0 + PAGES_MAX as u64);
-                        let pages = PageRange::new(pages.start(), PageIndex(end));
                         // What was there when its mapping was armed was noted then, with neighbours.
                         let is_new = match is_armed {
-                            true => pages.iter().fold(false, |is_new, page| {
-                                sightings.touch_unless_near(time_ns, place, page) | is_new
-                            }),
+                            true => sightings.touch_all_unless_near(time_ns, place, pages),
                             false => sightings.window(time_ns, place, pages),
                         };
                         self.has_windows |= !is_armed;
