@@ -78,6 +78,10 @@ impl Endings {
                     }
                 }
                 Event::Told => *self.told.entry(record.pid).or_default() += 1,
+                Event::GoesOn => {
+                    let told = self.told.entry(record.pid).or_default();
+                    *told = told.saturating_sub(1);
+                }
                 _ => {}
             }
         }
@@ -121,6 +125,22 @@ mod tests {
             pid = first();
         }
         (child, pid.expect("it starts one"))
+    }
+
+    #[test]
+    fn who_goes_on_after_an_exec_that_failed_has_not_told_all() {
+        let pid = 7;
+        let told = |events: &[Event]| {
+            let record = |event: &Event| Record { time_ns: 1, pid, event: event.clone() };
+            let records: Vec<Record> = events.iter().map(record).collect();
+            let mut endings = Endings::default();
+            endings.take_in(&records, &mut Sightings::default());
+            endings.unseen(pid);
+            !endings.has_missed()
+        };
+        assert!(told(&[Event::Told]));
+        assert!(!told(&[Event::Told, Event::GoesOn]));
+        assert!(told(&[Event::Told, Event::GoesOn, Event::Told]));
     }
 
     #[test]

@@ -24,6 +24,7 @@ enum kind {
     MAPPED,   /* the file of what the process tells next */
     TOUCHED,  /* device, inode, runs of pages */
     TOLD,     /* all that was touched, by a process that ends or executes another program */
+    GOES_ON,  /* that could not be executed: the process touches more */
 };
 
 /* Whether the agent goes along with an exec. record.rs knows the order. */
@@ -68,6 +69,8 @@ struct touched {
 enum { TOUCHED_PAGES_MAX = (1 << 23) - 1 };
 HIDDEN void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], size_t count);
 HIDDEN void log_told(void);
+/* For who has told all and could not execute a program then. */
+HIDDEN void log_goes_on(void);
 HIDDEN void log_missed(void);
 /* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */
 HIDDEN void log_leave(void);

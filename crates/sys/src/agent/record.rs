@@ -93,6 +93,8 @@ pub enum Event {
     },
     /// All that the process has touched is told: it ends next, or executes another program in its own place.
     Told,
+    /// That program could not be executed: the process goes on, and what it touches from here on is not told.
+    GoesOn,
 }
 
 /// Pages side by side in [`Event::Touched`].
@@ -234,6 +236,8 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
         Event::Touched { device, inode, runs: runs(slots)? }
     } else if kind == 11 {
         Event::Told
+    } else if kind == 12 {
+        Event::GoesOn
     } else {
         let (path, detail) = (path(slots, half(16).into())?, half(18));
         let name = |lookup| Some(Event::Name { path: path.clone(), lookup });
