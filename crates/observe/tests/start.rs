@@ -1014,8 +1014,11 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
 
 /// Loads the library that it is given, touches three pages of a table in it, and unloads it or ends, as it is told to.
 const LOAD_TOUCH_AND_END: &str = r#"
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 int main(int count, char **arguments)
 {
@@ -1024,6 +1027,14 @@ int main(int count, char **arguments)
     if (!table)
         return 1;
     (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    void *first = (void *)(((uintptr_t)table + 4095) & -4096ul);
+    const long bytes = 255 * 4096;
+    if (!strcmp(arguments[2], "drop"))
+        _exit(madvise(first, bytes, MADV_DONTNEED));
+    if (!strcmp(arguments[2], "shrink"))
+        _exit(mremap(first, bytes, 4096, 0) != first);
+    if (!strcmp(arguments[2], "map over"))
+        _exit(mmap(first, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != first);
     if (!strcmp(arguments[2], "unload"))
         return dlclose(library);
     if (!strcmp(arguments[2], "execute"))
@@ -1042,7 +1053,7 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     }
     let (_dir, library, program) = library_and_program(LOAD_TOUCH_AND_END);
     let [_, _, options, _] = ways(program.to_str().unwrap());
-    for then in ["unload", "execute", "leave", "return"] {
+    for then in ["unload", "execute", "leave", "return", "drop", "shrink", "map over"] {
         let command = [program.to_str().unwrap(), library.to_str().unwrap(), then];
         let observation = observe_late(&command, &options);
         let used = &file(&observation, &library).pages;

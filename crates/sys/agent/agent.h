@@ -61,7 +61,7 @@ HIDDEN enum last log_last(void);
 /* Whether process 1 of a namespace is to wait in any case: the observer ends with it. */
 HIDDEN int log_ends_with_first(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
-HIDDEN void log_read(const uint64_t read[4]);
+HIDDEN void log_read(const struct raw_stat *stat, uint64_t offset, uint64_t bytes);
 /* Pages of a file side by side, and whether their mapping is armed. record.rs knows how they lie in a word. */
 struct touched {
     uint64_t page : 40, pages : 23, is_armed : 1;
@@ -167,8 +167,11 @@ HIDDEN void again_execute(char *const argv[], char *const environment[]);
 /* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
 
 HIDDEN void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table);
+/* `bytes` from `offset` (-1: where the descriptor stands) on are read. */
 HIDDEN void reads_at(int fd, int64_t offset, uint64_t bytes);
-HIDDEN void reads_stream(const char *file);
+/* Tells what was read of a stream until now. It seeks next, as fseek(3) numbers the ways to, or is closed. */
+enum { STREAM_SET, STREAM_CURRENT, STREAM_END, STREAM_CLOSES };
+HIDDEN void reads_stream(const void *file, int64_t offset, int whence);
 HIDDEN void reads_all_streams(const struct link_map *libc);
 /* `library` is the agent's own path, by which children load it. */
 HIDDEN int target_prepare(const struct link_map *program, const char *library);

@@ -204,7 +204,7 @@ static const char *search(const char *file, enum process by, char found[PLACE_MA
         append(to, file);
         struct raw_stat stat;
         if (!RAW3(__NR_faccessat, RAW_AT_FDCWD, found, 1 /* X_OK */) &&
-            !raw_stat_of(RAW_AT_FDCWD, found, 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
+            !raw_stat_of(RAW_AT_FDCWD, found, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
             return found;
         log_path(LOOKED_UP, 0, NULL, found);
         if (!places[len])

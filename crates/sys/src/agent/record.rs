@@ -15,22 +15,6 @@ const MORE_TEXT_AT: usize = 4;
 const FIRST_RUNS_AT: usize = 32;
 const MORE_RUNS_AT: usize = 8;
 
-/// Files that libc uses by itself, and directories below which it does, for setlocale, getpwuid, localtime and the like: no
-/// agent sees their names. Which of them a program uses depends on LANG and TZ as well.
-pub const NAMES_OF_LIBC: [&str; 11] = [
-    "/etc/group",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.preload",
-    "/etc/locale.alias",
-    "/etc/localtime",
-    "/etc/nsswitch.conf",
-    "/etc/passwd",
-    "/usr/lib/locale",
-    "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache",
-    "/usr/share/locale/locale.alias",
-    "/usr/share/zoneinfo",
-];
-
 /// What an agent saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -137,10 +121,10 @@ pub enum Arming {
 pub enum Carrying {
     /// It does.
     Carried,
-    /// There is no such file, or it cannot be read.
+    /// There is no such file, or it cannot be executed.
     NotFound,
     /// The file has rights of its own: set-user-id, set-group-id or capabilities. Or the process has, whose effective ids are
-    /// not its real ones. ld.so ignores LD_AUDIT for it.
+    /// not its real ones. ld.so ignores LD_AUDIT for it. Or the file may be executed and not read.
     Rights,
     /// A static program, or no program.
     NotDynamic,
