@@ -217,6 +217,8 @@ mod tests {
         assert!(me.is_of_a_file_system(fd));
         let (pipe, _other_end) = std::io::pipe().unwrap();
         assert!(!me.is_of_a_file_system(pipe.as_raw_fd()));
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert!(!me.is_of_a_file_system(event.as_raw_fd()));
     }
 
     /// It may be a file's that nobody answers for: who reads it waits for ever.
