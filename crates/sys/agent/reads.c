@@ -22,12 +22,12 @@ static int64_t position_of(int fd)
     return RAW3(__NR_lseek, fd, 0, 1 /* SEEK_CUR */);
 }
 
-/* What passes the page cache by (O_DIRECT) is of no use there. */
+/* `bytes` from `offset` (-1: where the descriptor stands) on. What passes the page cache by (O_DIRECT), whole blocks only, is of no use there. */
 static void tell(int fd, int64_t offset, uint64_t bytes)
 {
     struct raw_stat stat;
     if (raw_stat_of(fd, "", &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG || stat.size <= 0 ||
-        RAW2(__NR_fcntl, fd, 3 /* F_GETFL */) & RAW_O_DIRECT)
+        (!(bytes % 512) && RAW2(__NR_fcntl, fd, 3 /* F_GETFL */) & RAW_O_DIRECT))
         return;
     if (offset < 0)
         offset = position_of(fd);
