@@ -16,7 +16,7 @@ enum kind {
     STARTED = 1, /* the program; detail: enum arming */
     LOOKED_UP,   /* stat, access, readlink, chdir … */
     OPENED,
-    STREAMED, /* fopen: what is read of it is told at fclose and exit */
+    STREAMED, /* fopen: what is read of it is told when it seeks, at fclose and exit */
     LISTED,   /* opendir */
     SOUGHT,   /* a place where ld.so looks for a library */
     EXECUTED, /* detail: enum carrying */

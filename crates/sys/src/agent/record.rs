@@ -97,7 +97,7 @@ pub enum Lookup {
     Metadata,
     /// To be opened. What is read of it comes as [`Event::Read`].
     Open,
-    /// fopen. What is read of it comes as one [`Event::Read`] when the stream is closed or the program ends in order.
+    /// fopen. What is read of it comes as [`Event::Read`] when the stream seeks, is closed, or the program ends in order.
     Stream,
     /// To list a directory.
     List,
