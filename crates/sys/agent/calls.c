@@ -20,7 +20,7 @@ enum act {
     REOPENS,   /* a name, mode, a stream */
     SEEKS,     /* a stream, offset, whence */
     REWINDS,   /* a stream */
-    RETURNS,   /* a stream, a position of its */
+    RETURNS,   /* a stream, one of its positions */
     USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
@@ -336,9 +336,8 @@ static void uses(int set)
                 return;
     for (unsigned i = 0; i < sizeof files[set] / sizeof *files[set] && files[set][i][0]; i++) {
         log_path(OPENED, 0, NULL, files[set][i]);
-        if (!raw_stat_of(RAW_AT_FDCWD, files[set][i], &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG && stat.size > 0) {
+        if (!raw_stat_of(RAW_AT_FDCWD, files[set][i], &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG && stat.size > 0)
             log_read(&stat, 0, (uint64_t)stat.size);
-        }
     }
 }
 
