@@ -13,6 +13,7 @@ use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
 use prepage_sys::rights::Rights;
+use prepage_sys::processes::living_thread;
 use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -163,7 +164,7 @@ impl Prefetches {
 /// What nobody needs any more. To drop it may take for ever: it closes files, and roots of containers.
 #[derive(Default)]
 struct Over {
-    ended: Vec<(Engine, Holding, Option<Arc<Root>>)>,
+    ended: Vec<(Engine, Holding)>,
     /// Work of prefetches that came too late.
     late: Vec<fair_crew::Work>,
 }
@@ -180,8 +181,9 @@ struct UnderWay {
     engine: Engine,
     holding: Holding,
     known: Arc<Known>,
-    /// The root below which, and on whose account.
-    root: Option<Arc<Root>>,
+    /// The root below which, by device and inode, and on whose account. The root itself is held by the readers alone: as long as anybody
+    /// holds it the mount of a container that has ended stays in use, and another one cannot be made of its directories.
+    root: Option<(u64, u64)>,
     owner: u32,
     /// What is fetched of it.
     planned: Arc<Profile>,
@@ -278,6 +280,8 @@ impl Fetches {
             pids.contains(&one.pid)
                 && one.priority == Priority::Start
                 && !one.is_cut_short
+                // Below another root the same names are other directories'.
+                && one.root == start.root.map(|root| root.id())
                 && !one.engine.outcome().memory_was_short
         };
         prefetches.under_way.iter().filter(is_on_its_way).map(|one| one.planned.clone()).collect()
@@ -370,7 +374,7 @@ impl Fetches {
             engine: engine.clone(),
             holding,
             known: known.clone(),
-            root: root.cloned(),
+            root: root.map(|root| root.id()),
             owner,
             planned,
             account: account.clone(),
@@ -520,6 +524,8 @@ impl Fetches {
     }
 
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users on whose
+            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well.
+            let is_over = one.root.is_some() && living_thread(one.pid).is_none();
     /// account files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
         self.look_at(Instant::now())
@@ -536,7 +542,7 @@ impl Fetches {
                 return true;
             }
             let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
-            if is_too_long {
+            if is_too_long || is_over {
                 one.engine.cancel();
                 one.is_cut_short = true;
             }
@@ -555,13 +561,13 @@ impl Fetches {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &planned, &engine);
             if engine.is_at_work() {
-                match &root {
-                    Some(root) => self.roots.leave_out(root.id()),
+                match root {
+                    Some(root) => self.roots.leave_out(root),
                     None => known.leave_alone(LEFT_ALONE),
                 }
                 self.counters.hung.count();
             }
-            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding, root));
+            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding));
         }
         (is_quiet, self.over.lock().anyway().keys().copied().collect())
     }

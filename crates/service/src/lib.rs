@@ -12,7 +12,7 @@
 //!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
 //! ```
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
-//! it is told of execs and answers none, holds no file or mount in use, and whatever hangs in it hangs alone.
+//! it is told of execs and answers none, holds no file or mount in use for longer than it reads there, and whatever hangs in it hangs alone.
 //!
 //! Containers need no watch of their own. The kernel tells of an exec in an overlay on the file system below, by the handle of the file below,
 //! in whatever mount namespace it is done; all containers of an image have that file in common, and so a profile (`place`). What the profile
