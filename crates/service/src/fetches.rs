@@ -1,7 +1,8 @@
 //! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -590,15 +591,17 @@ impl Fetches {
 /// holds up this thread, and no other.
 fn ask_for(known: &Known) -> Result<(), Unanswered> {
     let askers = Askers::of_machine();
-    if askers.are_all_local() {
-        return Ok(());
-    }
-    let mut asked: HashSet<PathBuf> = HashSet::new();
-    let files = known.planned.files.iter().map(|file| (&file.path, true));
-    for (path, is_file) in files.chain(known.planned.lookups.iter().map(|name| (&name.path, false))) {
-        let path = Path::new(path);
-        let points = askers.on_the_way(path);
-        if points.iter().all(|point| asked.contains(point)) {
+    let names = || {
+        let files = known.planned.files.iter().map(|file| (file.path.as_str(), true));
+        files.chain(known.planned.lookups.iter().map(|name| (name.path.as_str(), false)))
+    };
+    let mut asked: Vec<&Path> = Vec::new();
+    // Mounts are few and names are many. Most names are told from a mount's by their bytes.
+    for point in askers.points().iter() {
+        let is_below = |path: &str| {
+            path.as_bytes().starts_with(point.as_os_str().as_bytes()) && Path::new(path).starts_with(point)
+        };
+        if asked.iter().any(|path| path.starts_with(point)) {
             continue;
         }
         let _asking = askers.ask(path)?;
