@@ -535,7 +535,6 @@ impl Fetches {
     fn look_at(&self, now: Instant) -> (bool, Vec<u32>) {
         let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
         for (uid, work) in readers.iter().flat_map(|crew| crew.take_late(now)) {
-            self.counters.crowded.count();
             self.over.lock().anyway().entry(uid).or_default().late.push(work);
         }
         let has_ended = |one: &mut UnderWay| {

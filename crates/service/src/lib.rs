@@ -31,6 +31,7 @@
 //! | `moment`      | when an exec was told                                                    |
 //! | `awaited`     | execs whose new program is not there yet                                 |
 //! | `files`       | what is known of an executed file without a look at its process          |
+//! | `spent`       | the processor time of the looks at each user's starts                    |
 //! | `streaks`     | programs that need nothing again and again, however they are called      |
 //! | `process`     | a process that has executed a program                                    |
 //! | `place`       | where it looks names up: here, or below the root of a container          |
@@ -138,6 +139,7 @@ mod searches;
 pub mod service;
 mod shelf;
 pub mod socket;
+mod spent;
 mod start_names;
 mod start_opens;
 mod status;

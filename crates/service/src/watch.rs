@@ -166,6 +166,11 @@ impl Watch {
         Ok((watch, is_whole))
     }
 
+    /// How many threads hang that ask file systems.
+    pub fn hanging(&self) -> usize {
+        self.crew.threads().1
+    }
+
     /// One of them is readable when something was executed.
     pub fn execs(&self) -> [BorrowedFd<'_>; 2] {
         self.execs.fds()

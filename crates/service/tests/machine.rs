@@ -968,7 +968,7 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
-    service.wait_until("it is unknown", || {
+    service.wait_until("it is unknown, and not looked at again", || {
         let _running = Running::start(&program);
         service.count("unknown") > 1
     });
