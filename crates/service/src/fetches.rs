@@ -13,8 +13,8 @@ use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
-use prepage_sys::rights::Rights;
 use prepage_sys::processes::living_thread;
+use prepage_sys::rights::Rights;
 use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -280,9 +280,9 @@ impl Fetches {
         let is_on_its_way = |one: &&UnderWay| {
             pids.contains(&one.pid)
                 && one.priority == Priority::Start
-                && !one.is_cut_short
                 // Below another root the same names are other directories'.
                 && one.root == start.root.map(|root| root.id())
+                && !one.is_cut_short
                 && !one.engine.outcome().memory_was_short
         };
         prefetches.under_way.iter().filter(is_on_its_way).map(|one| one.planned.clone()).collect()
@@ -344,17 +344,9 @@ impl Fetches {
             mark_if_changed(known, &planned, &engine);
         }
         match (looked, turn) {
-            (Ok(Residency::All), _) => {
-                if priority == Priority::Start {
-                    self.counters.warm.count();
-                }
-                return Done::Warm;
-            }
+            (Ok(Residency::All), _) => return Done::Warm,
             (Ok(_), Turn::Off) => return Done::LeftAlone,
-            (Ok(Residency::Little), Turn::HoldOut) => {
-                self.counters.held_out.count();
-                return Done::HeldOut;
-            }
+            (Ok(Residency::Little), Turn::HoldOut) => return Done::HeldOut,
             // Where half of it is in memory, to hold it out would show nothing.
             (Ok(_), _) => {}
             (Err(since), _) => {
@@ -419,10 +411,6 @@ impl Fetches {
             is_whole &= is_lent;
             is_lent
         });
-        // A guess is counted by who makes it.
-        if priority == Priority::Start {
-            self.counters.fetched.count();
-        }
         let mut prefetches = self.prefetches.lock().anyway();
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
         own.into_iter().for_each(|own| {
@@ -494,10 +482,7 @@ impl Fetches {
             guess.program = program.to_owned();
             let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
             match self.fetch_now(&known, Priority::Guess, start, Turn::Prefetch) {
-                Done::Fetched => {
-                    self.counters.guessed.count();
-                    Done::Guessed
-                }
+                Done::Fetched => Done::Guessed,
                 done => done,
             }
         };
@@ -525,8 +510,6 @@ impl Fetches {
     }
 
     /// Counts the prefetches that have ended, and stops those that take too long. Returns whether no prefetch is left, and the users on whose
-            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well.
-            let is_over = one.root.is_some() && living_thread(one.pid).is_none();
     /// account files are to be [closed](Self::close).
     pub fn look(&self) -> (bool, Vec<u32>) {
         self.look_at(Instant::now())
@@ -541,6 +524,8 @@ impl Fetches {
             if one.has_begun && !one.engine.is_at_work() {
                 return true;
             }
+            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well.
+            let is_over = one.root.is_some() && living_thread(one.pid).is_none();
             let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
             if is_too_long || is_over {
                 one.engine.cancel();
@@ -603,13 +588,15 @@ fn ask_for(known: &Known) -> Result<(), Unanswered> {
         if asked.iter().any(|path| path.starts_with(point)) {
             continue;
         }
+        let Some((path, is_file)) = names().find(|(path, _)| is_below(path)) else { continue };
+        let path = Path::new(path);
         let _asking = askers.ask(path)?;
         // For an open file servers are asked anew, whatever is remembered of its name.
         match is_file {
             true => drop(open_to_read(path)),
             false => drop(statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE)),
         }
-        asked.extend(points);
+        asked.push(path);
     }
     Ok(())
 }

@@ -225,6 +225,13 @@ impl Service {
         if part_of.is_none() && predicts && is_of_user && found.is_some() {
             self.idle.iter().for_each(|idle| idle.launched(&process));
         }
+        match done {
+            Done::Fetched => self.counters.fetched.count(),
+            Done::HeldOut => self.counters.held_out.count(),
+            Done::Guessed => self.counters.guessed.count(),
+            Done::Warm if found.is_some() => self.counters.warm.count(),
+            Done::Warm | Done::Recent | Done::LeftAlone | Done::Unknown => {}
+        }
         let account = self.fetches.account_of(pid, key);
         self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
         if let Some(file) = &file
