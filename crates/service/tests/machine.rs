@@ -515,7 +515,6 @@ fn what_a_user_has_typed_is_learned_for_that_user_and_for_all_once_another_types
     assert_eq!(learned_of(USERS[1]), Layer::Machine);
 }
 
-/// The unit says that a service that ends so is not to be started again.
 /// Everybody may ask a service that root starts from a shell of its own.
 #[test]
 fn the_directory_of_the_socket_is_open_to_all_whatever_the_umask_takes_away() {
@@ -536,6 +535,7 @@ fn the_directory_of_the_socket_is_open_to_all_whatever_the_umask_takes_away() {
     assert_eq!(fs::metadata(place.path("run")).unwrap().permissions().mode() & 0o777, 0o755);
 }
 
+/// The unit says that a service that ends so is not to be started again.
 #[test]
 fn a_service_that_cannot_run_says_so_by_an_exit_code_of_its_own() {
     const CODE: Option<i32> = Some(69);
