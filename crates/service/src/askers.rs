@@ -16,8 +16,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(2);
 /// File systems that a server, another machine or a program answers for; those of programs also begin with `fuse.`.
 const REMOTE: [&str; 24] = [
-    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre", "nfs",
-    "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
+    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre",
+    "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "vboxsf", "virtiofs", "vmhgfs",
+    "wekafs",
 ];
 const OF_PROGRAMS: &str = "fuse.";
 /// The kernel's own directories. systemd has an automount below the first on nearly every machine, and no profile names anything in either.

@@ -144,7 +144,8 @@ impl FairCrew {
             }
             return is_lent;
         }
-        let waits = may_wait && user.waiting() < self.waiting_max_of(uid) && !user.is_slow(self.max_of(uid), now);
+        let waits =
+            may_wait && user.waiting() < self.waiting_max_of(uid) && !user.is_slow(self.max_of(uid), now);
         if waits {
             user.waiting[priority as usize].push_back(work);
             state.waiting += 1;

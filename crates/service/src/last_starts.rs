@@ -71,8 +71,7 @@ impl LastStarts {
         };
         if let Some(same) = starts.iter_mut().rfind(is_same) {
             // Either may be noted first.
-            let other =
-                if start.is_early && !same.is_early { start } else { std::mem::replace(same, start) };
+            let other = if start.is_early && !same.is_early { start } else { std::mem::replace(same, start) };
             if other.key == same.key {
                 same.account = same.account.take().or(other.account);
             }
@@ -149,6 +148,10 @@ mod tests {
         assert_eq!((of(7).len(), starts.of(0).iter().filter(|one| one.key == contained).count()), (3, 1));
         (0..2 * STARTS_MAX as u32)
             .for_each(|pid| starts.note(LastStart::new(7, pid, then, &shell, Done::Warm, None)));
-        assert_eq!((starts.of(0).len(), of(8).len()), (STARTS_MAX, 1), "whoever starts most has no others forgotten");
+        assert_eq!(
+            (starts.of(0).len(), of(8).len()),
+            (STARTS_MAX, 1),
+            "whoever starts most has no others forgotten"
+        );
     }
 }

@@ -325,8 +325,12 @@ fn path_in_proc(file: &impl AsFd) -> PathBuf {
 fn why(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         // As statfs(2) has it (`fanotify_test_fsid` of fs/notify/fanotify/fanotify_user.c).
-        Some(Errno::NODEV) => "it has no number of its own, as most file systems of networks and of FUSE".into(),
-        Some(Errno::OPNOTSUPP) => "its files have no lasting numbers, as in overlays without nfs_export=on".into(),
+        Some(Errno::NODEV) => {
+            "it has no number of its own, as most file systems of networks and of FUSE".into()
+        }
+        Some(Errno::OPNOTSUPP) => {
+            "its files have no lasting numbers, as in overlays without nfs_export=on".into()
+        }
         _ => error.to_string(),
     }
 }

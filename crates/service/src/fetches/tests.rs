@@ -112,11 +112,15 @@ fn a_prefetch_that_has_ended_is_put_away_by_somebody_who_may_wait() {
 
 /// The directories of a container that has ended can be mounted for the next one once nobody holds its root.
 #[test]
-fn the_root_of_a_container_is_let_go_of_when_the_last_reader_has_ended_and_its_prefetch_ends_with_its_process() {
+fn the_root_of_a_container_is_let_go_of_when_the_last_reader_has_ended_and_its_prefetch_ends_with_its_process()
+ {
     let Some(directory) = on_a_disk() else { return };
     let path = directory.path().canonicalize().unwrap().join("file");
     if mount_of(&path).is_none_or(|mount| mount.point != std::path::Path::new("/")) {
-        return skip(Need::Path("/".into()), "no mount is crossed below a root, and this directory is on another");
+        return skip(
+            Need::Path("/".into()),
+            "no mount is crossed below a root, and this directory is on another",
+        );
     }
     let known = Arc::new(Known::new(&profile_of(&path), own_rights()));
     let root = Arc::new(Root::of_process(std::process::id()).unwrap());
