@@ -14,10 +14,15 @@ use prepage_sys::sync::Anyway;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// They look for it this often.
 const LOOK: Duration = Duration::from_millis(2);
-/// File systems that a server or a program answers for; those of programs also begin with `fuse.`.
-const REMOTE: [&str; 12] =
-    ["9p", "afs", "autofs", "ceph", "cifs", "coda", "fuse", "fuseblk", "nfs", "nfs4", "smb3", "virtiofs"];
+/// File systems that a server, another machine or a program answers for; those of programs also begin with `fuse.`.
+const REMOTE: [&str; 24] = [
+    "9p", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "fuse", "fuseblk", "gfs2", "gpfs", "lustre",
+    "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "vboxsf", "virtiofs", "vmhgfs",
+    "wekafs",
+];
 const OF_PROGRAMS: &str = "fuse.";
+/// The kernel's own directories. systemd has an automount below the first on nearly every machine, and no profile names anything in either.
+const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// The most such mounts that are kept: each lookup of a file searches all of them.
 const POINTS_MAX: usize = 1024;
 
@@ -60,14 +65,16 @@ impl Askers {
 
     /// These are all mounts now.
     pub fn know(&self, mounts: &[Mount]) {
-        let is_remote = |mount: &&Mount| is_remote(&mount.kind);
-        let points = mounts.iter().filter(is_remote).take(POINTS_MAX).map(|mount| mount.point.clone());
+        let may_not_answer = |mount: &&Mount| {
+            is_remote(&mount.kind) && !OF_KERNEL.iter().any(|place| mount.point.starts_with(place))
+        };
+        let points = mounts.iter().filter(may_not_answer).take(POINTS_MAX).map(|mount| mount.point.clone());
         *self.points.lock().anyway() = points.collect();
     }
 
-    /// Whether all file systems are asked by as many threads as there are.
-    pub fn are_all_local(&self) -> bool {
-        self.points.lock().anyway().is_empty()
+    /// The mounts that may not answer.
+    pub fn points(&self) -> Arc<[PathBuf]> {
+        self.points.lock().anyway().clone()
     }
 
     /// Whether one of the mounts on the way to `path` may not answer.
@@ -76,9 +83,8 @@ impl Askers {
     }
 
     /// The mounts on the way to `path` that may not answer.
-    pub fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
-        let points = self.points.lock().anyway().clone();
-        points.iter().filter(|point| path.starts_with(point)).cloned().collect()
+    fn on_the_way(&self, path: &Path) -> Vec<PathBuf> {
+        self.points().iter().filter(|point| path.starts_with(point)).cloned().collect()
     }
 
     /// Asks for the file at `path` from now on, once nobody else waits for a file system on the way.
@@ -224,6 +230,14 @@ pub(crate) mod tests {
             assert!(threads.into_iter().all(|thread| thread.join().is_ok()));
         });
         assert!(askers.all.lock().anyway().len() <= 1);
+    }
+
+    #[test]
+    fn only_what_may_keep_somebody_waiting_who_fetches_is_asked_by_one_thread() {
+        let points = |mounts: &[(&str, &str)]| of(mounts).points().to_vec();
+        assert!(points(&[("ext4", "/"), ("autofs", "/proc/sys/fs/binfmt_misc")]).is_empty());
+        let remote = [("lustre", "/scratch"), ("vboxsf", "/shared"), ("fuse.sshfs", "/processes")];
+        assert_eq!(points(&remote), remote.map(|(_, point)| Path::new(point)));
     }
 
     #[test]

@@ -34,7 +34,7 @@ counters! {
     guessed,
     /// Starts with a profile whose pages were in memory already.
     warm,
-    /// Starts that were seen and not looked at: the program was seen to a moment before, or is part of another start.
+    /// Starts that were seen and not looked at: the program was seen to a moment before, is part of another start, or is unknown while nothing can be learned.
     passed,
     /// Starts without a profile.
     unknown,
@@ -50,9 +50,9 @@ counters! {
     elsewhere_hidden,
     /// Of them, those in containers whose exec was missed.
     elsewhere_missed,
-    /// Starts passed over because too many came at once, or because prefetches hold too many files open.
+    /// Starts passed over because too many came at once, because looks at their user's take too much of the processor, or because prefetches hold too many files open.
     crowded,
-    /// Bytes asked for.
+    /// Bytes asked for, guesses included.
     fetched_bytes,
     /// Starts observed.
     observed,

@@ -11,6 +11,9 @@ use crate::crew::{Crew, Priority};
 
 /// Pieces of work that wait, of all users.
 const WAITING_MAX: usize = 512;
+/// Those of one user, for each piece that may be under way, and at most: the rest of the room is others'.
+const WAITING_FOR_ONE: usize = 64;
+const WAITING_OF_A_USER_MAX: usize = WAITING_MAX / 2;
 /// Those of one user that are under way at once, where nothing else is said.
 const OF_A_USER_MAX: usize = 2;
 /// Of root's, one for so many threads: all that a boot starts is root's.
@@ -61,6 +64,10 @@ impl User {
         slow.count() >= all
     }
 
+    fn waiting(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
     /// Whether no thread is, or will be, at any piece.
     fn is_idle(&self) -> bool {
         self.under_way == 0 && self.aside == 0
@@ -109,13 +116,17 @@ impl FairCrew {
         if uid == ROOT { self.of_root_max } else { self.of_a_user_max }
     }
 
+    fn waiting_max_of(&self, uid: u32) -> usize {
+        WAITING_OF_A_USER_MAX.min(WAITING_FOR_ONE * self.max_of(uid))
+    }
+
     /// The threads, for work that is of no user.
     pub fn of_nobody(&self) -> &Crew {
         &self.crew
     }
 
     /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way; what a start needs comes before this user's
-    /// guesses. Returns whether it will be: it is dropped where what is under way takes too long, or too much waits.
+    /// guesses. Returns whether it will be: it is dropped where what is under way takes too long, or too much waits, of this user or of all.
     pub fn lend(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
         self.lend_at(uid, priority, work, Instant::now())
     }
@@ -133,7 +144,8 @@ impl FairCrew {
             }
             return is_lent;
         }
-        let waits = may_wait && !user.is_slow(self.max_of(uid), now);
+        let waits =
+            may_wait && user.waiting() < self.waiting_max_of(uid) && !user.is_slow(self.max_of(uid), now);
         if waits {
             user.waiting[priority as usize].push_back(work);
             state.waiting += 1;
@@ -371,15 +383,18 @@ mod tests {
     fn so_many_wait_and_no_more() {
         let crew = Arc::new(FairCrew::new("test", 8));
         let (began, _begun) = channel();
-        let gates: Vec<_> = (0..OF_A_USER_MAX + WAITING_MAX)
-            .map(|_| {
-                let (gate, work) = gated(&began, 0);
-                assert!(crew.lend(7, Priority::Start, work));
-                gate
-            })
-            .collect();
-        assert!(!crew.lend(7, Priority::Start, gated(&began, 0).1));
-        assert!(crew.lend(8, Priority::Start, gated(&began, 0).1));
+        let mut gates = Vec::new();
+        let mut is_taken = |uid| {
+            let (gate, work) = gated(&began, 0);
+            gates.push(gate);
+            crew.lend(uid, Priority::Start, work)
+        };
+        // Each of them has all that one may have: the others' starts still have room.
+        for uid in [7, 8, 9, 10] {
+            assert!((0..OF_A_USER_MAX * (1 + WAITING_FOR_ONE)).all(|_| is_taken(uid)));
+            assert!(!is_taken(uid));
+        }
+        assert!((0..OF_A_USER_MAX).all(|_| is_taken(11)) && !is_taken(11), "that is all that wait");
         drop(gates);
     }
 }

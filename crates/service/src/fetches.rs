@@ -1,7 +1,8 @@
 //! The prefetches under way: which profile was fetched when, on whose threads, and which of them hang.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use prepage_prefetch::memory::Budget;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::identity::{Skipped, open_to_read};
 use prepage_sys::cgroup::Memberships;
+use prepage_sys::processes::living_thread;
 use prepage_sys::rights::Rights;
 use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
@@ -163,7 +165,7 @@ impl Prefetches {
 /// What nobody needs any more. To drop it may take for ever: it closes files, and roots of containers.
 #[derive(Default)]
 struct Over {
-    ended: Vec<(Engine, Holding, Option<Arc<Root>>)>,
+    ended: Vec<(Engine, Holding)>,
     /// Work of prefetches that came too late.
     late: Vec<fair_crew::Work>,
 }
@@ -180,8 +182,9 @@ struct UnderWay {
     engine: Engine,
     holding: Holding,
     known: Arc<Known>,
-    /// The root below which, and on whose account.
-    root: Option<Arc<Root>>,
+    /// The root below which, by device and inode, and on whose account. The root itself is held by the readers alone: as long as anybody
+    /// holds it the mount of a container that has ended stays in use, and another one cannot be made of its directories.
+    root: Option<(u64, u64)>,
     owner: u32,
     /// What is fetched of it.
     planned: Arc<Profile>,
@@ -277,6 +280,8 @@ impl Fetches {
         let is_on_its_way = |one: &&UnderWay| {
             pids.contains(&one.pid)
                 && one.priority == Priority::Start
+                // Below another root the same names are other directories'.
+                && one.root == start.root.map(|root| root.id())
                 && !one.is_cut_short
                 && !one.engine.outcome().memory_was_short
         };
@@ -339,17 +344,9 @@ impl Fetches {
             mark_if_changed(known, &planned, &engine);
         }
         match (looked, turn) {
-            (Ok(Residency::All), _) => {
-                if priority == Priority::Start {
-                    self.counters.warm.count();
-                }
-                return Done::Warm;
-            }
+            (Ok(Residency::All), _) => return Done::Warm,
             (Ok(_), Turn::Off) => return Done::LeftAlone,
-            (Ok(Residency::Little), Turn::HoldOut) => {
-                self.counters.held_out.count();
-                return Done::HeldOut;
-            }
+            (Ok(Residency::Little), Turn::HoldOut) => return Done::HeldOut,
             // Where half of it is in memory, to hold it out would show nothing.
             (Ok(_), _) => {}
             (Err(since), _) => {
@@ -370,7 +367,7 @@ impl Fetches {
             engine: engine.clone(),
             holding,
             known: known.clone(),
-            root: root.cloned(),
+            root: root.map(|root| root.id()),
             owner,
             planned,
             account: account.clone(),
@@ -414,10 +411,6 @@ impl Fetches {
             is_whole &= is_lent;
             is_lent
         });
-        // A guess is counted by who makes it.
-        if priority == Priority::Start {
-            self.counters.fetched.count();
-        }
         let mut prefetches = self.prefetches.lock().anyway();
         let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
         own.into_iter().for_each(|own| {
@@ -489,10 +482,7 @@ impl Fetches {
             guess.program = program.to_owned();
             let known = Arc::new(Known::new(&guess, Rights::of_everybody()));
             match self.fetch_now(&known, Priority::Guess, start, Turn::Prefetch) {
-                Done::Fetched => {
-                    self.counters.guessed.count();
-                    Done::Guessed
-                }
+                Done::Fetched => Done::Guessed,
                 done => done,
             }
         };
@@ -528,15 +518,16 @@ impl Fetches {
     fn look_at(&self, now: Instant) -> (bool, Vec<u32>) {
         let readers: Vec<_> = self.readers.lock().anyway().values().cloned().collect();
         for (uid, work) in readers.iter().flat_map(|crew| crew.take_late(now)) {
-            self.counters.crowded.count();
             self.over.lock().anyway().entry(uid).or_default().late.push(work);
         }
         let has_ended = |one: &mut UnderWay| {
             if one.has_begun && !one.engine.is_at_work() {
                 return true;
             }
+            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well.
+            let is_over = one.root.is_some() && living_thread(one.pid).is_none();
             let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
-            if is_too_long {
+            if is_too_long || is_over {
                 one.engine.cancel();
                 one.is_cut_short = true;
             }
@@ -555,13 +546,13 @@ impl Fetches {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
             mark_if_changed(&known, &planned, &engine);
             if engine.is_at_work() {
-                match &root {
-                    Some(root) => self.roots.leave_out(root.id()),
+                match root {
+                    Some(root) => self.roots.leave_out(root),
                     None => known.leave_alone(LEFT_ALONE),
                 }
                 self.counters.hung.count();
             }
-            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding, root));
+            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding));
         }
         (is_quiet, self.over.lock().anyway().keys().copied().collect())
     }
@@ -584,24 +575,28 @@ impl Fetches {
 /// holds up this thread, and no other.
 fn ask_for(known: &Known) -> Result<(), Unanswered> {
     let askers = Askers::of_machine();
-    if askers.are_all_local() {
-        return Ok(());
-    }
-    let mut asked: HashSet<PathBuf> = HashSet::new();
-    let files = known.planned.files.iter().map(|file| (&file.path, true));
-    for (path, is_file) in files.chain(known.planned.lookups.iter().map(|name| (&name.path, false))) {
-        let path = Path::new(path);
-        let points = askers.on_the_way(path);
-        if points.iter().all(|point| asked.contains(point)) {
+    let names = || {
+        let files = known.planned.files.iter().map(|file| (file.path.as_str(), true));
+        files.chain(known.planned.lookups.iter().map(|name| (name.path.as_str(), false)))
+    };
+    let mut asked: Vec<&Path> = Vec::new();
+    // Mounts are few and names are many. Most names are told from a mount's by their bytes.
+    for point in askers.points().iter() {
+        let is_below = |path: &str| {
+            path.as_bytes().starts_with(point.as_os_str().as_bytes()) && Path::new(path).starts_with(point)
+        };
+        if asked.iter().any(|path| path.starts_with(point)) {
             continue;
         }
+        let Some((path, is_file)) = names().find(|(path, _)| is_below(path)) else { continue };
+        let path = Path::new(path);
         let _asking = askers.ask(path)?;
         // For an open file servers are asked anew, whatever is remembered of its name.
         match is_file {
             true => drop(open_to_read(path)),
             false => drop(statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE)),
         }
-        asked.extend(points);
+        asked.push(path);
     }
     Ok(())
 }

@@ -178,6 +178,7 @@ mod tests {
 
     use super::*;
 
+    /// A name for each way in which somebody else may decide what lies there.
     #[test]
     fn what_root_decides_is_told_as_path_by_path() {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -198,6 +198,11 @@ impl Idle {
         }
     }
 
+    /// How many threads hang.
+    pub fn hanging(&self) -> usize {
+        self.rounds.lock().anyway().all_hanging()
+    }
+
     /// Something is started: whatever is read now for guesses gives way.
     pub fn give_way(&self) {
         self.current.stop();

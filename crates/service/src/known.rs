@@ -106,14 +106,21 @@ impl Known {
         self.used_ns.load(Ordering::Relaxed)
     }
 
-    /// It takes the place of the one `before`: it was used, marked and drawn when that was, and is left alone as long.
+    /// It takes the place of the one `before`: it was used, marked and drawn when that was, and is left alone as long. Where nothing was learned since, it
+    /// has changed as that has.
     pub fn continues(&self, before: &Self) {
         self.used_ns.fetch_max(before.used_ns(), Ordering::Relaxed);
         self.marked_ns.fetch_max(before.marked_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         self.drawn_unix_s.store(before.drawn_unix_s.load(Ordering::Relaxed), Ordering::Relaxed);
         let until = *before.left_alone_until.lock().anyway();
-        let mut own = self.left_alone_until.lock().anyway();
-        *own = until.max(*own);
+        {
+            let mut own = self.left_alone_until.lock().anyway();
+            *own = until.max(*own);
+        }
+        if self.past.history == before.past.history && before.has_changed() {
+            self.mark_as_changed(before.changes());
+            self.tries.store(before.tries.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// What is done for its next cold start, after those of its own and the `seen` ones: gains belong to a user and a device, and the profile

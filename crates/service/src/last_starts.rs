@@ -60,23 +60,29 @@ impl LastStart {
 }
 
 impl LastStarts {
-    /// Notes a start. One whose arguments are known takes the place of what was noted of it early.
+    /// Notes a start. One whose arguments are known takes the place of what was noted of it early: the program may be called in another way than the
+    /// one that was known.
     pub fn note(&self, start: LastStart) {
         let mut starts = self.0.lock().anyway();
         let is_same = |one: &&mut LastStart| {
-            // Either may be noted first.
             (one.is_early || start.is_early)
-                && (one.pid, one.executed_at, one.uid, &one.key)
-                    == (start.pid, start.executed_at, start.uid, &start.key)
+                && (one.pid, one.executed_at, one.uid, &one.key.program)
+                    == (start.pid, start.executed_at, start.uid, &start.key.program)
         };
         if let Some(same) = starts.iter_mut().rfind(is_same) {
-            let account = start.account.or(same.account.take());
-            let is_early = same.is_early && start.is_early;
-            *same = LastStart { account, is_early, ..start };
+            // Either may be noted first.
+            let other = if start.is_early && !same.is_early { start } else { std::mem::replace(same, start) };
+            if other.key == same.key {
+                same.account = same.account.take().or(other.account);
+            }
             return;
         }
         if starts.len() >= STARTS_MAX {
-            starts.pop_front();
+            // The oldest of whoever has most: nobody pushes out all of another user's.
+            let of = |uid| starts.iter().filter(|one| one.uid == uid).count();
+            let most = starts.iter().map(|one| one.uid).max_by_key(|uid| of(*uid));
+            let oldest = starts.iter().position(|one| Some(one.uid) == most);
+            oldest.map(|at| starts.remove(at));
         }
         starts.push_back(start);
     }
@@ -108,7 +114,7 @@ mod tests {
     fn a_start_that_is_noted_before_its_arguments_are_known_is_one_start() {
         let starts = LastStarts::default();
         let [shell, program] =
-            ["sh", "x"].map(|role| ProgramKey { program: "/bin/x".into(), role: role.into() });
+            ["sh", "x"].map(|name| ProgramKey { program: format!("/bin/{name}"), role: name.into() });
         let then = Instant::now();
         let again = then + Duration::from_millis(1);
         let account = || Some(Arc::new(Account::begin(then, Arc::default())));
@@ -128,11 +134,24 @@ mod tests {
         starts.note(LastStart::new(7, 1, again, &shell, Done::Recent, None));
         let both = [(Done::Fetched, true), (Done::Recent, false), (Done::Recent, false)];
         assert_eq!(of(7), both, "a program that executes itself again has started twice");
+        let other = ProgramKey { role: "sh --other".into(), ..shell.clone() };
+        for is_early_first in [true, false] {
+            let early = LastStart::new(9, 3, then, &shell, Done::HeldOut, account()).early();
+            let certain = LastStart::new(9, 3, then, &other, Done::Unknown, None);
+            let both = if is_early_first { [early, certain] } else { [certain, early] };
+            both.into_iter().for_each(|start| starts.note(start));
+            assert_eq!(of(9), [(Done::Unknown, false)], "it was called in another way");
+            starts.forget(9);
+        }
         let contained = ProgramKey { program: "container:1-1-00/bin/x".into(), ..shell.clone() };
         starts.note(LastStart::new(7, 9, then, &contained, Done::Warm, None));
         assert_eq!((of(7).len(), starts.of(0).iter().filter(|one| one.key == contained).count()), (3, 1));
         (0..2 * STARTS_MAX as u32)
             .for_each(|pid| starts.note(LastStart::new(7, pid, then, &shell, Done::Warm, None)));
-        assert_eq!(starts.of(0).len(), STARTS_MAX);
+        assert_eq!(
+            (starts.of(0).len(), of(8).len()),
+            (STARTS_MAX, 1),
+            "whoever starts most has no others forgotten"
+        );
     }
 }

@@ -557,7 +557,6 @@ mod tests {
         assert!(learner.unfinished().len() <= UNFINISHED_MAX);
     }
 
-    /// A name for each way in which somebody else may decide what lies there.
     /// Everybody may read the machine's profiles.
     #[test]
     fn words_that_a_user_gives_a_program_stay_with_the_user_until_another_gives_them_too() {

@@ -12,7 +12,7 @@
 //!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
 //! ```
 //! The four steps are those of `prepage run` ([`prepage_prefetch`]); only who calls them differs. Nothing waits for the service:
-//! it is told of execs and answers none, holds no file or mount in use, and whatever hangs in it hangs alone.
+//! it is told of execs and answers none, holds no file or mount in use for longer than it reads there, and whatever hangs in it hangs alone.
 //!
 //! Containers need no watch of their own. The kernel tells of an exec in an overlay on the file system below, by the handle of the file below,
 //! in whatever mount namespace it is done; all containers of an image have that file in common, and so a profile (`place`). What the profile
@@ -31,6 +31,7 @@
 //! | `moment`      | when an exec was told                                                    |
 //! | `awaited`     | execs whose new program is not there yet                                 |
 //! | `files`       | what is known of an executed file without a look at its process          |
+//! | `spent`       | the processor time of the looks at each user's starts                    |
 //! | `streaks`     | programs that need nothing again and again, however they are called      |
 //! | `process`     | a process that has executed a program                                    |
 //! | `place`       | where it looks names up: here, or below the root of a container          |
@@ -138,6 +139,7 @@ mod searches;
 pub mod service;
 mod shelf;
 pub mod socket;
+mod spent;
 mod start_names;
 mod start_opens;
 mod status;

@@ -208,19 +208,18 @@ impl Library {
         has_changed
     }
 
-    /// Has `write` change the machine's profile of `key` in the store, and reads that one again.
+    /// Has `write` change the machine's profile of `key` in the store, and reads that one again: the next start has it at once. The next
+    /// [`refresh`](Self::refresh) reads the others as well, for somebody else may have changed some meanwhile.
     pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
         let stores = self.machine_stores();
-        let before = version(&stores, &OF_ALL);
         write(&stores)?;
         let path = stores.path_of(key, Layer::Machine);
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
             return Ok(());
         };
         let known = learned(&profile, Rights::of_everybody());
-        let after = version(&stores, &OF_ALL);
         let mut state = self.lock();
-        state.machine = Arc::new(state.machine.with(known, BYTES_MAX).changed(&before, after));
+        state.machine = Arc::new(state.machine.with(known, BYTES_MAX));
         Ok(())
     }
 
@@ -231,17 +230,14 @@ impl Library {
         write: impl FnOnce(&Stores) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let stores = self.lock().container_stores().ok_or(StoreError::Nowhere)?;
-        let before = version(&stores, &OF_USER);
         write(&stores)?;
         let path = stores.path_of(key, Layer::User);
         let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::User, &path)) else {
             return Ok(());
         };
         let known = learned(&profile, Rights::of_everybody());
-        let after = version(&stores, &OF_USER);
         let mut state = self.lock();
-        let shelf = state.containers.with(known, OF_CONTAINERS_BYTES_MAX).changed(&before, after);
-        state.containers = Arc::new(shelf);
+        state.containers = Arc::new(state.containers.with(known, OF_CONTAINERS_BYTES_MAX));
         Ok(())
     }
 
@@ -294,11 +290,13 @@ impl Library {
         let after = version(&stores, &OF_USER);
         drop(assumed);
         let known = written.ok().flatten().map(|profile| learned(&profile, rights.clone()));
-        // That one alone is new: others need not be read again.
+        // That one alone is new, mostly: a start would wait while others are read again. What else has changed in these milliseconds is read with the
+        // next change.
         let mut state = self.lock();
         if let Some(shelf) = state.users.get(&rights.uid) {
+            let version = if shelf.version == before { after } else { shelf.version.clone() };
             let shelf = match known {
-                Some(known) => shelf.with(known, OF_A_USER_BYTES_MAX).changed(&before, after),
+                Some(known) => Shelf { version, ..shelf.with(known, OF_A_USER_BYTES_MAX) },
                 None => Shelf { looked: None, ..(**shelf).clone() },
             };
             state.users.insert(rights.uid, Arc::new(shelf));

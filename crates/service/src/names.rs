@@ -39,7 +39,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(10);
 
 /// The names of known programs.
 ///
-/// Lock order: `rounds`, `last`, then the library's or the crew's.
+/// Lock order: `last`, then one of `rounds`, the library's and the crew's.
 #[derive(Debug)]
 pub struct Names {
     library: Arc<Library>,
@@ -105,6 +105,11 @@ impl Names {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// How many threads hang.
+    pub fn hanging(&self) -> usize {
+        self.rounds.lock().anyway().all_hanging()
+    }
+
     /// Has all looked up again.
     pub fn want(&self) {
         self.is_wanted.store(true, Ordering::Relaxed);
@@ -120,8 +125,9 @@ impl Names {
         look: impl FnOnce(&mut Sampler) -> Option<Reading>,
         forgotten: impl FnOnce() -> Option<u64>,
     ) {
-        let mut rounds = self.rounds.lock().anyway();
-        let Next::Begin { round, hangs } = rounds.next(Instant::now()) else { return };
+        // Not held for long: the status asks how many hang. Whoever else is told to begin waits as long as `round` is there.
+        let next = self.rounds.lock().anyway().next(Instant::now());
+        let Next::Begin { round, hangs } = next else { return };
         if hangs {
             self.counters.hung.count();
             self.want();
@@ -153,7 +159,9 @@ impl Names {
         let mut all = library.all();
         // Users' own are bounded; what names the machine's profiles hold, root has said.
         let everybody = Rights::of_everybody().uid;
+        let rounds = self.rounds.lock().anyway();
         all.retain(|known| known.rights.uid == everybody || !rounds.is_too_much_of(known.rights.uid));
+        drop(rounds);
         self.crew.lend(
             Priority::Guess,
             Box::new(move || {

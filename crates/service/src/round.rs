@@ -124,13 +124,18 @@ impl Rounds {
             }
             self.hangs.push(Hang { below: place_of(&path), uid, since: now, round: Arc::downgrade(&round) });
         }
-        if self.hanging(|_| true) >= HANGING_MAX {
+        if self.all_hanging() >= HANGING_MAX {
             return Next::Wait;
         }
         let left_out = self.hangs.iter().map(|hang| hang.below.clone()).collect();
         let round = Arc::new(Round { left_out, ..Round::default() });
         self.now = Arc::downgrade(&round);
         Next::Begin { round, hangs }
+    }
+
+    /// How many hang.
+    pub fn all_hanging(&self) -> usize {
+        self.hanging(|_| true)
     }
 
     /// Whether as many rounds hang as may at what user `uid` expects.

@@ -39,6 +39,7 @@ use crate::pace::Pace;
 use crate::pages::remove_all;
 use crate::process::{boot_ticks, started_since, starter_of};
 use crate::socket::Socket;
+use crate::spent::Spent;
 use crate::streaks::Streaks;
 use crate::tree::Tree;
 use crate::watch::Watch;
@@ -102,6 +103,7 @@ pub struct Service {
     pub(crate) last_starts: LastStarts,
     files: Files,
     streaks: Streaks,
+    spent: Spent,
     /// For [`Hot`], which is the watching thread's.
     to_forget: ToForget,
 }
@@ -182,6 +184,7 @@ impl Service {
             last_starts: LastStarts::default(),
             files: Files::default(),
             streaks: Streaks::default(),
+            spent: Spent::default(),
             to_forget: ToForget::default(),
         });
         let open = |(path, owner): (&PathBuf, _)| {
@@ -316,8 +319,8 @@ impl Service {
             let service = self.clone();
             self.looks.lend(uid, Priority::Start, Box::new(move |_look| service.fetches.close(uid)));
         }
-        // They hold nothing that takes long to drop.
-        self.counters.crowded.add(self.looks.take_late(Instant::now()).len() as u64);
+        // Starts among them count as crowded. They hold nothing that takes long to drop.
+        drop(self.looks.take_late(Instant::now()));
         self.do_what_is_due();
         // Where the last look still waits, another would only take the place of starts.
         if self.is_looking.swap(true, Ordering::Relaxed) {
@@ -405,12 +408,14 @@ impl Service {
         }
     }
 
-    /// Threads that launch and that read, and how many of all of them hang.
+    /// Threads that launch and that read, and how many of these and of all others hang.
     pub(crate) fn threads(&self) -> (usize, usize, usize) {
         let (launching, hanging) = self.looks.threads();
         // A start may be observed for longer than anything else takes.
         let hanging = hanging.saturating_sub(self.learner.long(HANGS_AFTER));
         let (reading, hang) = self.fetches.threads();
-        (launching, reading, hanging + hang)
+        let idle = self.idle.as_ref().map_or(0, |idle| idle.hanging());
+        let others = self.watch.hanging() + self.names.hanging() + idle + self.upkeep.threads().1;
+        (launching, reading, hanging + hang + others)
     }
 }

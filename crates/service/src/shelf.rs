@@ -136,13 +136,6 @@ impl Shelf {
         shelf
     }
 
-    /// The same after a change of the directories from version `before` to `after` that is in it. What others changed meanwhile is still to be
-    /// read.
-    pub(crate) fn changed(self, before: &Version, after: Version) -> Self {
-        let version = if self.version == *before { after } else { self.version };
-        Self { version, ..self }
-    }
-
     pub(crate) fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
         self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
     }
@@ -167,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_takes_its_place_and_what_others_have_written_is_still_to_be_read() {
+    fn what_is_written_takes_its_place_and_that_used_longest_ago_makes_room() {
         let known = |role: &str, name_bytes: usize| {
             let lookup = prepage_core::profile::Lookup {
                 path: "x".repeat(name_bytes),
@@ -183,13 +176,11 @@ mod tests {
             Arc::new(Known::new(&profile, Rights::of_everybody()))
         };
         let key = |role: &str| ProgramKey { program: role.into(), role: role.into() };
-        let [before, after, other] = [1, 2, 3].map(|version| vec![Some((0, 0, version, 0))]);
-        let shelf = Shelf { version: before.clone(), ..Shelf::default() };
-        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, after.clone());
-        assert!(shelf.version == after && shelf.find(&key("a")).is_some() && !shelf.is_cut);
+        let shelf = Shelf::default().with(known("a", 10), 10_000);
+        assert!(shelf.find(&key("a")).is_some() && !shelf.is_cut);
         let bytes = shelf.bytes;
-        let shelf = shelf.with(known("a", 10), 10_000).changed(&before, other);
-        assert_eq!((shelf.bytes, &shelf.version), (bytes, &after), "somebody else wrote between");
+        let shelf = shelf.with(known("a", 10), 10_000);
+        assert_eq!(shelf.bytes, bytes);
         let shelf = shelf.with(known("b", 10), 10_000).with(known("a", 10_000), 10_000);
         assert!(shelf.is_cut && shelf.find(&key("a")).is_none() && shelf.find(&key("b")).is_some());
         assert!(shelf.by_program.keys().eq(["b"]), "a program without profiles takes no room");

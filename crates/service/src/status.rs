@@ -70,7 +70,7 @@ pub struct Status {
     pub last_starts: Vec<Start>,
 }
 
-/// A file system on a device or a network.
+/// A file system that is looked at, to be watched.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileSystem {
     /// Where it is mounted.

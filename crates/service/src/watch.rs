@@ -1,4 +1,4 @@
-//! The file systems whose execs are seen: all that lie on a device or a network, as they come and go.
+//! The file systems whose execs are seen: all that lie on a device, as they come and go, and those of networks that have the numbers for it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -13,6 +13,7 @@ use prepage_sys::file_handle::FileHandle;
 use prepage_sys::mounts::{Mount, mounts};
 use prepage_sys::sync::Anyway;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::askers::{Askers, is_remote};
 use crate::crew::{Crew, Priority};
@@ -166,6 +167,11 @@ impl Watch {
         Ok((watch, is_whole))
     }
 
+    /// How many threads hang that ask file systems.
+    pub fn hanging(&self) -> usize {
+        self.crew.threads().1
+    }
+
     /// One of them is readable when something was executed.
     pub fn execs(&self) -> [BorrowedFd<'_>; 2] {
         self.execs.fds()
@@ -315,6 +321,20 @@ fn path_in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 
+/// Why a file system is not watched, for people.
+fn why(error: &io::Error) -> String {
+    match Errno::from_io_error(error) {
+        // As statfs(2) has it (`fanotify_test_fsid` of fs/notify/fanotify/fanotify_user.c).
+        Some(Errno::NODEV) => {
+            "it has no number of its own, as most file systems of networks and of FUSE".into()
+        }
+        Some(Errno::OPNOTSUPP) => {
+            "its files have no lasting numbers, as in overlays without nfs_export=on".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// A file system that is to be watched and has not answered yet.
 struct Question {
     askers: &'static Askers,
@@ -345,7 +365,7 @@ impl Question {
         };
         let (state, number) = match self.execs.add(&self.point) {
             Ok(()) => (State::Watched, rustix::fs::statvfs(&self.point).ok().map(|statvfs| statvfs.f_fsid)),
-            Err(error) => (State::Refused(error.to_string()), None),
+            Err(error) => (State::Refused(why(&error)), None),
         };
         if let Some(watched) =
             self.all.lock().anyway().get_mut(&self.device).filter(|watched| watched.id == self.id)
@@ -364,6 +384,13 @@ mod tests {
     use prepage_testing::{Hung, Need, has, unless_refused};
 
     use super::*;
+
+    #[test]
+    fn why_a_file_system_is_not_watched_is_said_in_words() {
+        let why = |errno: Errno| why(&errno.into());
+        assert!(why(Errno::NODEV).contains("no number") && why(Errno::OPNOTSUPP).contains("nfs_export"));
+        assert!(why(Errno::NOSPC).contains("os error 28"), "others are the kernel's");
+    }
 
     #[test]
     fn a_file_system_that_somebody_waits_for_is_watched_once_it_answers() {

@@ -515,7 +515,6 @@ fn what_a_user_has_typed_is_learned_for_that_user_and_for_all_once_another_types
     assert_eq!(learned_of(USERS[1]), Layer::Machine);
 }
 
-/// The unit says that a service that ends so is not to be started again.
 /// Everybody may ask a service that root starts from a shell of its own.
 #[test]
 fn the_directory_of_the_socket_is_open_to_all_whatever_the_umask_takes_away() {
@@ -536,6 +535,7 @@ fn the_directory_of_the_socket_is_open_to_all_whatever_the_umask_takes_away() {
     assert_eq!(fs::metadata(place.path("run")).unwrap().permissions().mode() & 0o777, 0o755);
 }
 
+/// The unit says that a service that ends so is not to be started again.
 #[test]
 fn a_service_that_cannot_run_says_so_by_an_exit_code_of_its_own() {
     const CODE: Option<i32> = Some(69);
@@ -968,10 +968,18 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
-    service.wait_until("it is unknown", || {
-        let _running = Running::start(&program);
-        service.count("unknown") > 1
+    // They go on: what is gone by the time that it is looked at is not said to be unknown.
+    let mut running = Vec::new();
+    service.wait_until("it is unknown, and not looked at again", || {
+        running.push(Running::start(&program));
+        std::thread::sleep(Duration::from_millis(20));
+        service.count("passed") > 0
     });
+    drop(running);
+    assert!(
+        service.count("unknown") <= service.count("starts"),
+        "what is not looked at is no start that was"
+    );
     let file = place.cold_file("file", 0o644);
     place.profile_in(&place.path("own-store"), &program, &[&file]);
     service.wait_until("it is fetched", || {
@@ -979,6 +987,34 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
         std::thread::sleep(Duration::from_millis(100));
         service.count("fetched_bytes") > 0
     });
+}
+
+/// Of git one role is known, and somebody calls it in another.
+#[test]
+fn a_start_in_another_way_than_the_only_one_that_is_known_is_not_told_as_a_start_of_that_one() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("known");
+    let file = place.cold_file("file", 0o644);
+    place.profile(&program, &[&file]);
+    let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
+    service.wait_until("its file is known", || service.count("name_rounds") > 0);
+    let roles = |status: &serde_json::Value| {
+        let starts = status["last_starts"].as_array().unwrap().iter();
+        starts.map(|start| start["role"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // Once it is known what the user wants. What has not come early comes as a guess.
+    service.wait_until("it is fetched early", || {
+        let before = ["unknown", "guessed", "fetched_bytes"].map(|name| service.count(name));
+        chill(&file);
+        let _called = Running(Command::new(&program).arg0("called").arg("60").spawn().unwrap());
+        service.wait_until("it is looked at", || service.count("unknown") > before[0]);
+        // Bytes are counted each second.
+        std::thread::sleep(Duration::from_millis(2100));
+        service.count("guessed") == before[1] && service.count("fetched_bytes") > before[2]
+    });
+    let status = service.status();
+    assert_eq!(status["counts"]["fetched"], 0);
+    assert!(roles(&status).iter().all(|role| role == "called"), "{status}");
 }
 
 /// A build calls the shell with another text for each file, and none of them ever again.

@@ -256,7 +256,7 @@ fn a_file_system_that_does_not_answer_holds_up_nothing_else_that_is_expected_and
     service.wait_until("the one behind them is brought in", || service.count("predicted") > 0);
     service.wait_until("names are looked up", || service.count("name_rounds") > 0);
     // By whoever came first of the two: the other has passed it over.
-    assert_eq!(service.count("hung"), 1);
+    assert_eq!((service.count("hung"), &service.status()["hanging_threads"]), (1, &1.into()));
     service.signal(Signal::TERM);
     assert!(service.child.wait().unwrap().success());
 }

@@ -71,6 +71,30 @@ fn start_of(uid: u32, place: &Path, device: u64) -> Process {
     }
 }
 
+/// Only another change would have the service look for it.
+#[test]
+fn what_others_write_while_a_program_is_learned_is_read_and_what_is_known_of_changes_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = directory.path().join("machine");
+    let library = in_a_place(directory.path());
+    // The clock of file systems ticks every 10 ms at most.
+    std::thread::sleep(Duration::from_millis(20));
+    let update = |own: &str, other: &str| {
+        let learn = |_: &Stores| -> Result<(), StoreError> {
+            [own, other].iter().for_each(|name| write(&machine, &profile_of(&key(name), 1)));
+            Ok(())
+        };
+        library.update(&key(own), learn).unwrap();
+    };
+    let find = |name: &str| library.lock().machine.find(&key(name));
+    update("a", "b");
+    assert!(find("a").is_some(), "the next start has it");
+    find("a").unwrap().mark_as_changed(Vec::new());
+    assert!(library.refresh() && find("b").is_some());
+    assert!(find("a").unwrap().has_changed() && !find("b").unwrap().has_changed());
+    assert!(!library.refresh());
+}
+
 #[test]
 fn of_more_users_than_fit_each_is_served_as_the_user_wants_and_stores_are_not_read_for_each_start() {
     if !has(Need::Root) {

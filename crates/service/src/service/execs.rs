@@ -56,7 +56,7 @@ impl Service {
         }
         let is_stranger = !is_known && self.files.is_stranger(file);
         if is_stranger && !self.may_observe() {
-            self.counters.unknown.count();
+            self.counters.passed.count();
             return Some(Needless::Always);
         }
         // Another caller's starts of the same file may need something: the kernel is not to pass over it.
@@ -104,9 +104,10 @@ impl Service {
                     && self.library.may_have_one_role(file)
                     && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
             {
-                if let Some(uid) = *starter {
+                if let Some(uid) = starter.filter(|uid| self.spent.may_look(*uid, moment.at)) {
                     let (service, file) = (self.clone(), file.clone());
-                    let start = move |_look| service.start_early(pid, uid, &file, moment);
+                    let start =
+                        move |_look| service.spent.of(uid, || service.start_early(pid, uid, &file, moment));
                     self.looks.lend(uid, Priority::Start, Box::new(start));
                 }
             }

@@ -46,17 +46,35 @@ enum Next {
     Done(Need),
 }
 
+/// A start that is to be looked at. Dropped before it is, it counts as crowded.
+struct Unseen(Option<Arc<Service>>);
+
+impl Unseen {
+    /// It is looked at now.
+    fn seen(mut self) -> Arc<Service> {
+        self.0.take().expect("it is seen once")
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|service| service.counters.crowded.count());
+    }
+}
+
 impl Service {
-    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed.
+    /// Process `pid`, on the account of user `uid`, runs a program: that in `file`, where that is said, and when it was told to be executed. Where it is
+    /// not looked at, it counts as crowded.
     pub(super) fn launch(self: &Arc<Self>, pid: u32, uid: u32, file: Option<(FileHandle, Moment)>) {
         self.idle.iter().for_each(|idle| idle.give_way());
-        let service = self.clone();
+        let unseen = Unseen(Some(self.clone()));
         // A process that is over by the time that it is looked at has needed nothing either.
         let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
         let start = move |look| {
+            let service = unseen.seen();
             let place = Cell::new(Some(Err(look)));
             let gives_way = || place.set(place.take().map(|kept| kept.or_else(AtWork::step_aside)));
-            let next = service.fetch_for(pid, file, &gives_way);
+            let next = service.spent.of(uid, || service.fetch_for(pid, file, &gives_way));
             drop(place);
             if !matches!(next, Next::Observe(..)) {
                 drop(service.learner.take_expected(pid));
@@ -73,8 +91,8 @@ impl Service {
                 Next::Done(_) => {}
             }
         };
-        if !self.looks.lend(uid, Priority::Start, Box::new(start)) {
-            self.counters.crowded.count();
+        if self.spent.may_look(uid, Instant::now()) {
+            self.looks.lend(uid, Priority::Start, Box::new(start));
         }
     }
 
@@ -206,6 +224,13 @@ impl Service {
         // Of what nobody has learned nothing can be brought in, and a build's programs would leave no room for others.
         if part_of.is_none() && predicts && is_of_user && found.is_some() {
             self.idle.iter().for_each(|idle| idle.launched(&process));
+        }
+        match done {
+            Done::Fetched => self.counters.fetched.count(),
+            Done::HeldOut => self.counters.held_out.count(),
+            Done::Guessed => self.counters.guessed.count(),
+            Done::Warm if found.is_some() => self.counters.warm.count(),
+            Done::Warm | Done::Recent | Done::LeftAlone | Done::Unknown => {}
         }
         let account = self.fetches.account_of(pid, key);
         self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
