@@ -32,6 +32,8 @@ fn trace(faults: u64) -> Trace {
         system_calls_hidden: true,
         unsaved: 0,
         unrecorded: 9,
+        borrowed_times: 14,
+        unseen_children: 15,
         pids: vec![7],
         unread_maps: vec![7],
         probe_total_ns: Some(300),
@@ -144,7 +146,9 @@ fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
     let (mut most, mut rounds) = (0, 0);
     for time_ns in 0..45_000u64 {
         let pid = 1000 + time_ns as u32;
-        let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid: pid, kind }, &mut faults);
+        let mut feed = |kind| {
+            pairing.feed(&Event { time_ns, pid, tid: pid, kind, is_time_borrowed: false }, &mut faults)
+        };
         feed(EventKind::Fork { parent_pid: 1, parent_tid: 1 });
         feed(EventKind::Map(Box::new(Mapped {
             start: 0x1000,
