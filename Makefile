@@ -25,7 +25,7 @@ SCHEDULED := cargo test --locked -p prepage-vm --lib --config profile.dev.packag
 
 export PREPAGE := $(CURDIR)/build/prepage
 
-.PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep bench-backends
+.PHONY: all build demo test check lint install uninstall clean setup-build setup-demo setup-bench bench-start bench-record bench-file bench-vm stress-vm bench-report bench-disk-cost bench-tight bench-preload bench-modes bench-sweep
 
 all: build
 
@@ -154,12 +154,6 @@ bench-modes: build setup-bench
 bench-sweep: build setup-bench
 	bench/sweep
 
-## bench-backends: ways to bring the same pages into memory
-bench-backends: build setup-bench
-	cargo build --locked --release -p prepage-sys --example read_backends
-	cargo build --locked --release -p prepage-prefetch --example print_plan
-	bench/backends
-
 ## bench-observe: what observing a start sees and costs, beside the slow exact way (root); ROUNDS settable
 bench-observe: build setup-bench
 	cargo build --locked --release -p prepage-bench --example observation
@@ -182,14 +176,6 @@ bench-memory: build
 	@bench/packages chromium gdb emacs-nox
 	bench/memory
 .PHONY: bench-memory
-
-## bench-read-pieces: how fast the disk is read into memory in one piece and in many (root)
-bench-read-pieces:
-	@bench/packages python3
-	bench/read-pieces
-	bench/read-pieces 8192
-
-.PHONY: bench-read-pieces
 
 ## bench-linux: Linux's policies as simulated against this machine's kernel (root)
 bench-linux: build setup-bench
@@ -297,7 +283,7 @@ try-deb: deb
 	@bench/packages mmdebstrap
 	packaging/deb/try
 
-BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/prepaged.8 completions/fish libprepage-early-fault.so libprepage-agent.so)
+BUILT := $(addprefix build/,prepage prepage-tools prepaged man/prepage.1 man/prepaged.8 completions/fish libprepage-agent.so)
 
 # Where zsh looks; distributions have a directory of their own for packages.
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
@@ -320,7 +306,7 @@ install:
 	install -D -m 644 build/completions/bash $(call below,share/bash-completion/completions/prepage)
 	install -D -m 644 build/completions/zsh $(zsh_completion)
 	install -D -m 644 build/completions/fish $(call below,share/fish/vendor_completions.d/prepage.fish)
-	install -D -t $(call below,lib/prepage) build/libprepage-early-fault.so build/libprepage-agent.so
+	install -D -t $(call below,lib/prepage) build/libprepage-agent.so
 	install -D -m 644 -t $(call below,share/doc/prepage) docs/*.md
 	install -D -m 644 -t $(call below,share/doc/prepage/adr) docs/adr/*.md
 	install -D -m 644 -t $(call below,share/doc/prepage/images) docs/images/*.png
@@ -333,7 +319,7 @@ uninstall:
 	rm -f $(call below,share/man)/man1/prepage.1 $(call below,share/man)/man1/prepage-*.1 $(call below,share/man)/man8/prepaged.8
 	rm -f $(call below,share/bash-completion/completions/prepage) $(zsh_completion)
 	rm -f $(call below,share/fish/vendor_completions.d/prepage.fish)
-	rm -f $(call below,lib/prepage/libprepage-early-fault.so) $(call below,lib/prepage/libprepage-agent.so)
+	rm -f $(call below,lib/prepage/libprepage-agent.so)
 	rm -rf $(call below,share/doc/prepage)
 	@rmdir $(call below,lib/prepage) 2>/dev/null || true
 	@echo "what was learned stays: docs/troubleshooting.md, \"Removing everything\""

@@ -12,7 +12,7 @@ use prepage_core::profile::Profile;
 
 use crate::error::{BenchError, failed};
 
-/// The library's name, beside the binary (a build) or in ../lib/prepage (an installation).
+/// The library's name. It lies beside the binary of a build, and is installed nowhere.
 const LIBRARY: &str = "libprepage-early-fault.so";
 
 /// The library, with a list of pages for it and a place for what it reports.
@@ -38,11 +38,9 @@ pub struct MappedAhead {
     pub calls: u64,
 }
 
-/// Where the library is looked for beside the binary `program`; the first place that has it.
+/// The library beside the binary `program`, where it is there.
 pub fn library_beside(program: &Path) -> Option<PathBuf> {
-    let directory = program.parent()?;
-    let places = [directory.join(LIBRARY), directory.join("../lib/prepage").join(LIBRARY)];
-    places.into_iter().find(|place| place.exists())
+    Some(program.parent()?.join(LIBRARY)).filter(|library| library.exists())
 }
 
 /// The environment variables of a program whose files the kernel is to read nothing ahead of, by the library

@@ -14,6 +14,7 @@ use prepage_core::policy::Policy;
 use prepage_core::random::SplitMix;
 use prepage_core::{FaultClass, PAGE_SIZE, PageRange};
 use prepage_simulate::replacement;
+use prepage_sys::guarded::Guarded;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::processor_time::of_this_process;
@@ -123,18 +124,24 @@ pub fn enter(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())
 }
 
-/// Sets the limit of the group in `group`, of version 1 or 2.
+/// Limits the group in `group`, of version 1 or 2, until what is returned is dropped, or this process ends in whatever way. To be called while the
+/// process has one thread.
 ///
 /// # Errors
-/// Those of writing there.
-pub fn limit(group: &Path, bytes: u64) -> io::Result<()> {
+/// Those of reading and writing there; ResourceBusy where others are in the group, or in one below it, whom the limit would harm.
+pub fn limit(group: &Path, bytes: u64) -> io::Result<Guarded> {
+    let has_groups = std::fs::read_dir(group)?.flatten().any(|entry| entry.path().is_dir());
+    if has_groups || !std::fs::read_to_string(group.join("cgroup.procs"))?.trim().is_empty() {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes or groups are in it"));
+    }
     let one = group.join("memory.limit_in_bytes");
     let file = if one.exists() { one } else { group.join("memory.max") };
-    std::fs::write(file, bytes.to_string())
+    let file = File::options().read(true).write(true).open(file)?;
+    Guarded::set(&[file], &bytes.to_string(), None, || ())
 }
 
 /// Touches the file at `path` in this process: `before` touches until memory is full, and then all that are timed. Of `threads` each
-/// does every so many-th touch.
+/// does every so many-th pair of touches.
 ///
 /// # Errors
 /// When the file cannot be mapped, or no VM can be made.
@@ -185,10 +192,15 @@ pub fn serve(
     })
 }
 
+/// What the thread `number` of `threads` touches: pairs, so that each does both halves of [`Order::Scan`].
+fn share(pages: &[u64], number: usize, threads: usize) -> impl Iterator<Item = u64> {
+    pages.chunks(2).skip(number).step_by(threads).flatten().copied()
+}
+
 /// Touches pages by so many threads.
 fn touch_all(pages: &[u64], threads: usize, touch: impl Fn(u64) -> u64 + Sync) {
     let touch_some = |number| {
-        let sum: u64 = pages.iter().skip(number).step_by(threads).map(|&page| touch(page)).sum();
+        let sum: u64 = share(pages, number, threads).map(&touch).sum();
         std::hint::black_box(sum);
     };
     std::thread::scope(|scope| {
@@ -253,6 +265,10 @@ mod tests {
             assert_eq!((pages.len(), pages.iter().max()), (512, Some(&511)), "{}", order.name());
             assert_eq!(order.name().parse::<Order>().unwrap(), order);
         }
+        let scan = Order::Scan.touches(512, 16_000);
+        let shares: Vec<Vec<u64>> = (0..8).map(|number| share(&scan, number, 8).collect()).collect();
+        let hot = |share: &Vec<u64>| share.iter().filter(|&&page| page < 512 / 8).count();
+        assert!(shares.iter().all(|share| (hot(share), share.len()) == (1000, 2000)), "every other touch");
         let mut counts = vec![0_u64; 512];
         Order::Zipf.touches(512, 200_000).iter().for_each(|&page| counts[page as usize] += 1);
         counts.sort_unstable();

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::process_stat::ProcessStat;
-use prepage_vm::{Map, MapOptions, Pool, PoolOptions, Replacement, Vm, VmOptions};
+use prepage_vm::{Counted, Map, MapOptions, Pool, PoolOptions, Replacement, Vm, VmOptions};
 
 use crate::error::BenchError;
 use crate::pool::Order;
@@ -126,7 +126,7 @@ pub struct Took {
     pub system_s: f64,
     /// Pages that were written to swap files.
     pub swaps: u64,
-    /// Uses of headers and sources that found their page in memory, as a share.
+    /// Uses of headers and sources that found their page in memory, as a share. One that waited for another's read did not.
     pub hit_ratio: f64,
 }
 
@@ -276,15 +276,19 @@ pub fn build(
     let real_s = began.elapsed().as_secs_f64();
     let after = ProcessStat::of(std::process::id())?;
     let ticks = rustix::param::clock_ticks_per_second() as f64;
-    let read = buffers.statistics().counted.hard;
     let uses = jobs * STEPS * USES + shared.sources.window().len();
     Ok(Took {
         real_s,
         user_s: (after.user_ticks - before.user_ticks) as f64 / ticks,
         system_s: (after.system_ticks - before.system_ticks) as f64 / ticks,
         swaps: rest.statistics().counted.pages_swapped,
-        hit_ratio: 1.0 - read as f64 / uses as f64,
+        hit_ratio: hit_ratio(&buffers.statistics().counted, uses),
     })
+}
+
+/// How many of so many uses found their page in memory.
+fn hit_ratio(counted: &Counted, uses: u64) -> f64 {
+    1.0 - (counted.hard + counted.waits) as f64 / uses as f64
 }
 
 impl Shared<'_> {
@@ -382,6 +386,13 @@ mod tests {
         }
         let share: Share = "5/8".parse().unwrap();
         assert_eq!((share.of_bytes(64 << 20), share.of_bytes(PAGE_SIZE)), (40 << 20, 0));
+    }
+
+    #[test]
+    fn who_waits_for_another_ones_read_did_not_find_the_page() {
+        let mut counted = Counted::default();
+        (counted.hard, counted.soft, counted.waits) = (1, 3, 1);
+        assert_eq!(hit_ratio(&counted, 4), 0.5);
     }
 
     #[test]

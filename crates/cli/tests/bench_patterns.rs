@@ -50,3 +50,38 @@ fn what_cannot_be_measured_says_why() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("the limit of /nowhere cannot be set"));
 }
+
+/// A group in plain files, with these processes and a limit that has as many digits as half of 36M.
+fn group(processes: &str) -> tempfile::TempDir {
+    let group = tempfile::tempdir().unwrap();
+    std::fs::write(group.path().join("memory.max"), "99999999").unwrap();
+    std::fs::write(group.path().join("cgroup.procs"), processes).unwrap();
+    group
+}
+
+fn fails_in(group: &tempfile::TempDir) -> String {
+    let there = group.path().to_str().unwrap();
+    let output = patterns(&["--group", there, "--rounds", "1", "--size", "36M", "--directory", "/nowhere"]);
+    assert!(!output.status.success());
+    assert_eq!(std::fs::read_to_string(group.path().join("memory.max")).unwrap(), "99999999");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn the_limit_of_a_group_is_put_back_though_a_worker_fails() {
+    let group = group("");
+    let said = fails_in(&group);
+    let entered = std::fs::read_to_string(group.path().join("cgroup.procs")).unwrap();
+    assert!(entered.parse::<u32>().is_ok(), "a worker was in it: {entered}, {said}");
+}
+
+#[test]
+fn a_group_that_others_use_is_left_alone() {
+    let used = group("1\n");
+    let above = group("");
+    std::fs::create_dir(above.path().join("slice")).unwrap();
+    for group in [used, above] {
+        let said = fails_in(&group);
+        assert!(said.contains("processes or groups are in it"), "{said}");
+    }
+}

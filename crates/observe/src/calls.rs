@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::PAGE_SIZE;
 use prepage_sys::pagemap::{PageEntry, PageMap};
 use prepage_sys::syscalls as nr;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use crate::sightings::Inode;
 
@@ -119,6 +120,16 @@ impl Peek {
         (bytes.starts_with(b"/") && !bytes.ends_with(b" (deleted)")).then_some(path)
     }
 
+    /// Whether a regular file or a directory is open as `fd`. No server is asked.
+    pub fn is_of_a_file_system(self, fd: i32) -> bool {
+        let (path, flags) = (format!("/proc/{}/fd/{fd}", self.tid), AtFlags::STATX_DONT_SYNC);
+        let found = statx(CWD, path, flags, StatxFlags::TYPE);
+        found.is_ok_and(|found| {
+            let kind = FileType::from_raw_mode(found.stx_mode.into());
+            matches!(kind, FileType::RegularFile | FileType::Directory)
+        })
+    }
+
     /// Device and inode of what is open as `fd`, wherever its name leads.
     pub fn inode(self, fd: i32) -> Option<Inode> {
         let metadata = fs::metadata(format!("/proc/{}/fd/{fd}", self.tid)).ok()?;
@@ -203,6 +214,11 @@ mod tests {
         let fd = file.as_raw_fd();
         assert!(me.file(fd).unwrap().ends_with("Cargo.toml"));
         assert_eq!(me.position(fd), Some(0));
+        assert!(me.is_of_a_file_system(fd));
+        let (pipe, _other_end) = std::io::pipe().unwrap();
+        assert!(!me.is_of_a_file_system(pipe.as_raw_fd()));
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert!(!me.is_of_a_file_system(event.as_raw_fd()));
     }
 
     /// It may be a file's that nobody answers for: who reads it waits for ever.

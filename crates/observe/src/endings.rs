@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use prepage_core::{PageIndex, PageRange};
 use prepage_sys::agent::{Event, Record, TouchedRun};
 use prepage_trace::now_ns;
 
 use crate::elsewhere::numbers;
-use crate::sightings::{PAGES_MAX, Sightings};
+use crate::sightings::Sightings;
 
 /// The ends of page tables in a process tree: a process ends, or executes another program in its own place.
 #[derive(Debug, Default)]
@@ -69,13 +68,9 @@ impl Endings {
                     let place = path.and_then(|path| sightings.place(path, Some((device, inode))));
                     let Some(place) = place else { continue };
                     for &TouchedRun { pages, is_armed } in runs {
-                        let end = pages.end().0.min(pages.start().0 + PAGES_MAX as u64);
-                        let pages = PageRange::new(pages.start(), PageIndex(end));
                         // What was there when its mapping was armed was noted then, with neighbours.
                         let is_new = match is_armed {
-                            true => pages.iter().fold(false, |is_new, page| {
-                                sightings.touch_unless_near(time_ns, place, page) | is_new
-                            }),
+                            true => sightings.touch_all_unless_near(time_ns, place, pages),
                             false => sightings.window(time_ns, place, pages),
                         };
                         self.has_windows |= !is_armed;
@@ -83,6 +78,10 @@ impl Endings {
                     }
                 }
                 Event::Told => *self.told.entry(record.pid).or_default() += 1,
+                Event::GoesOn => {
+                    let told = self.told.entry(record.pid).or_default();
+                    *told = told.saturating_sub(1);
+                }
                 _ => {}
             }
         }
@@ -126,6 +125,22 @@ mod tests {
             pid = first();
         }
         (child, pid.expect("it starts one"))
+    }
+
+    #[test]
+    fn who_goes_on_after_an_exec_that_failed_has_not_told_all() {
+        let pid = 7;
+        let told = |events: &[Event]| {
+            let record = |event: &Event| Record { time_ns: 1, pid, event: event.clone() };
+            let records: Vec<Record> = events.iter().map(record).collect();
+            let mut endings = Endings::default();
+            endings.take_in(&records, &mut Sightings::default());
+            endings.unseen(pid);
+            !endings.has_missed()
+        };
+        assert!(told(&[Event::Told]));
+        assert!(!told(&[Event::Told, Event::GoesOn]));
+        assert!(told(&[Event::Told, Event::GoesOn, Event::Told]));
     }
 
     #[test]

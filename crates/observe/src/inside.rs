@@ -111,7 +111,7 @@ impl Inside {
     pub fn read(&mut self, last: bool) -> Vec<Record> {
         let records = if last { self.log.read_last() } else { self.log.read() };
         let (touched, others) = records.unwrap_or_default().into_iter().partition(|record| {
-            matches!(record.event, Event::Mapped { .. } | Event::Touched { .. } | Event::Told)
+            matches!(record.event, Event::Mapped { .. } | Event::Touched { .. } | Event::Told | Event::GoesOn)
         });
         self.records.extend::<Vec<Record>>(others);
         touched
@@ -165,7 +165,7 @@ impl Inside {
                 self.approximate += u32::from(*arming != Arming::Armed);
                 sightings.started(time_ns, Path::new(path));
             }
-            Event::Mapped { .. } | Event::Touched { .. } | Event::Told => {}
+            Event::Mapped { .. } | Event::Touched { .. } | Event::Told | Event::GoesOn => {}
         }
         None
     }

@@ -36,6 +36,9 @@ pub type Inode = (u64, u64);
 pub const PAGES_MAX: usize = 1 << 19;
 /// Names noted at most.
 pub const NAMES_MAX: usize = 1 << 16;
+/// How often pages are looked up at most, each some nanoseconds: a build of ten thousand programs that use as many pages each. Programs may tell of
+/// all their pages in each record of the agents' log, and have them looked up for hours.
+const LOOKUPS_MAX: u64 = 1 << 28;
 /// What a page takes that is noted, when all are put in order: some 50 bytes until then, and 75 to 110 while that is done. And what a name takes, twice as
 /// one that was opened.
 const PAGE_NOTE_BYTES: u64 = 128;
@@ -98,6 +101,7 @@ pub struct Sightings {
     /// Bytes of paths that may still be noted.
     paths_bytes_left: usize,
     is_full: bool,
+    lookups_left: u64,
     /// How many pages and names are noted at most.
     pages_max: usize,
     names_max: usize,
@@ -124,6 +128,7 @@ impl Default for Sightings {
             agent: None,
             paths_bytes_left: PATHS_BYTES_MAX,
             is_full: false,
+            lookups_left: LOOKUPS_MAX,
             pages_max: PAGES_MAX,
             names_max: NAMES_MAX,
         }
@@ -185,12 +190,17 @@ impl Sightings {
         !is_near && self.touch(time_ns, place, page)
     }
 
+    /// [`Self::touch_unless_near`] for each of `pages` while there is room. Returns whether one of these is news.
+    pub fn touch_all_unless_near(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {
+        self.each(pages, |sightings, page| sightings.touch_unless_near(time_ns, place, page))
+    }
+
     /// Notes that at `time_ns` some of `pages` may have been touched, for a fault maps them together.
     /// Returns whether one of these is new.
     pub fn window(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {
         self.files[place.0].has_windows = true;
         let used = Use { time_ns, by_read: false, is_sure: false };
-        pages.iter().fold(false, |is_new, page| self.note(place, page.0, used) | is_new)
+        self.each(pages, |sightings, page| sightings.note(place, page.0, used))
     }
 
     /// Notes that at `time_ns` a read() used `pages` of the file called `path` with this `inode`.
@@ -239,8 +249,21 @@ impl Sightings {
 
     fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
         let used = Use { time_ns, by_read: true, is_sure: true };
-        // No more than can be kept, whatever length a program asked for.
-        pages.iter().take(self.pages_max).fold(false, |is_new, page| self.note(at, page.0, used) | is_new)
+        self.each(pages, |sightings, page| sightings.note(at, page.0, used))
+    }
+
+    /// Notes each of `pages` while there is room, whatever length a program asked for. Returns whether one of these is news.
+    fn each(&mut self, pages: PageRange, note: impl Fn(&mut Self, PageIndex) -> bool) -> bool {
+        let mut is_new = false;
+        for page in pages.iter() {
+            self.is_full |= self.lookups_left == 0;
+            if self.is_full {
+                break;
+            }
+            self.lookups_left -= 1;
+            is_new |= note(self, page);
+        }
+        is_new
     }
 
     /// Notes that at `time_ns` the kernel was asked for `path`, or for the entries of the directory `path`.
@@ -272,7 +295,8 @@ impl Sightings {
         self.pages as u64 * PAGE_NOTE_BYTES
     }
 
-    /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`]; paths have 16 MiB at most, too.
+    /// Whether no more could be noted than was: see [`PAGES_MAX`] and [`NAMES_MAX`]; paths have 16 MiB at most, too, and pages come some
+    /// 270 million times at most.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
@@ -596,6 +620,30 @@ mod tests {
         }
         let noted = (sightings.names.len(), sightings.files.len(), sightings.opened.len());
         assert_eq!(noted, (1, 1, 1));
+    }
+
+    /// A program may write into the log whatever it likes, and as often.
+    #[test]
+    fn what_is_told_is_looked_up_so_often_and_no_more() {
+        let lengthy = |first| PageRange::new(PageIndex(first), PageIndex(first + PAGES_MAX as u64));
+        let inode = (1, 7);
+        let mut sightings = Sightings { pages_max: 10, ..Sightings::default() };
+        assert!(sightings.read_inode(1, inode, lengthy(0)));
+        assert_eq!((sightings.pages(), LOOKUPS_MAX - sightings.lookups_left), (10, 11));
+        let place = sightings.place(Path::new("/file"), Some(inode)).unwrap();
+        assert!(sightings.is_full() && !sightings.window(2, place, lengthy(0)));
+        assert!(!sightings.touch_all_unless_near(2, place, lengthy(0)));
+        assert_eq!(LOOKUPS_MAX - sightings.lookups_left, 11);
+        // Of pages that are known already, which take no room.
+        let mut sightings = Sightings { lookups_left: 25, ..Sightings::default() };
+        let place = sightings.place(Path::new("/file"), Some(inode)).unwrap();
+        let ten = PageRange::new(PageIndex(0), PageIndex(10));
+        assert!(sightings.window(1, place, ten));
+        for _ in 0..2 {
+            assert!(!sightings.is_full());
+            assert!(!sightings.touch_all_unless_near(2, place, ten));
+        }
+        assert!(sightings.is_full() && sightings.lookups_left == 0);
     }
 
     #[test]

@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use prepage_sys::process_stat::{ProcessStat, RUNS, WAITS};
+use prepage_sys::process_stat::{ProcessStat, RUNS, SLEEPS, STOPPED, WAITS};
 use prepage_trace::now_ns;
 
+use crate::calls::{Peek, Wants, wants};
 use crate::page_tables::tree::{Tree, threads};
 
 /// From this length of a silence on it is known how far each thread was at its beginning. Most silences are shorter.
@@ -37,7 +38,7 @@ impl Silence {
     }
 
     /// Whether nothing was heard since `since_ns`, on the clock of [`now_ns`], for longer than `length`, while no thread waits for a device
-    /// (proc_pid_stat(5), state `D`) or has run for less and would run on.
+    /// (proc_pid_stat(5), state `D`) or a file server, is stopped, or has run for less and would run on.
     pub fn has_lasted(&mut self, since_ns: u64, length: Duration) -> bool {
         let (now, length_ns) = (now_ns(), length.as_nanos() as u64);
         let silent_ns = now.saturating_sub(since_ns);
@@ -55,7 +56,8 @@ impl Silence {
         // What ran before it was noted is not known.
         let enough_ns = length_ns.saturating_sub(2 * NOTED_NS);
         let goes_on = |(thread, stat): (u32, ProcessStat)| match stat.state {
-            WAITS => true,
+            WAITS | STOPPED => true,
+            SLEEPS => waits_for_a_server(thread),
             RUNS => ran_ns(thread, &stat) < enough_ns,
             _ => false,
         };
@@ -66,6 +68,17 @@ impl Silence {
         let pids: Vec<u32> = Tree::of(self.pid).look().iter().map(|&(pid, _)| pid).collect();
         let all = pids.into_iter().flat_map(|pid| threads(pid).map(move |thread| (pid, thread)));
         all.filter_map(|(pid, thread)| Some((thread, ProcessStat::of_thread(pid, thread).ok()?)))
+    }
+}
+
+/// Whether `thread` sleeps in a call that no disk keeps waiting so, but a file system in user space does (FUSE): it looks up a name, or lists or
+/// reads a file.
+fn waits_for_a_server(thread: u32) -> bool {
+    let peek = Peek::at(thread);
+    match peek.sleeping_in().and_then(|(number, args)| wants(number, &args)) {
+        Some(Wants::Name { .. }) => true,
+        Some(Wants::Read { fd, .. } | Wants::List { fd }) => peek.is_of_a_file_system(fd),
+        None => false,
     }
 }
 

@@ -853,8 +853,10 @@ const TOUCH_LATE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 int main(int count, char **arguments)
@@ -867,6 +869,21 @@ int main(int count, char **arguments)
             usleep(1800000);
             _exit(0);
         }
+    } else if (!strcmp(arguments[2], "stops")) {
+        if (!fork()) {
+            usleep(1800000);
+            return kill(getppid(), SIGCONT);
+        }
+        raise(SIGSTOP);
+    } else if (!strcmp(arguments[2], "is not answered")) {
+        /* As an open that a server of files does not answer. */
+        if (chdir(arguments[3]) || mkfifo("pipe", 0600))
+            return 9;
+        if (!fork()) {
+            usleep(1800000);
+            return open("pipe", O_WRONLY) < 0;
+        }
+        open("pipe", O_RDONLY);
     } else {
         struct sched_param param = {0};
         sched_setscheduler(0, SCHED_IDLE, &param);
@@ -874,16 +891,16 @@ int main(int count, char **arguments)
         }
     }
     (void)data[50 * 4096];
-    return count - 3;
+    return count - 4;
 }
 "#;
 
 #[test]
-fn a_program_that_waits_for_a_device_or_a_processor_has_not_started_yet() {
+fn a_program_that_waits_for_a_device_or_a_processor_or_is_stopped_has_not_started_yet() {
     let (dir, data) = data(64);
     let program = compile(dir.path(), "program", TOUCH_LATE, &[]);
     let [options, ..] = ways(program.to_str().unwrap());
-    for how in ["waits", "starves"] {
+    for how in ["waits", "stops", "is not answered", "starves"] {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let (observation, code) = std::thread::scope(|scope| {
             if how == "starves" {
@@ -897,7 +914,8 @@ fn a_program_that_waits_for_a_device_or_a_processor_has_not_started_yet() {
                     });
                 }
             }
-            let seen = observe(&[program.to_str().unwrap(), data.to_str().unwrap(), how], &options);
+            let paths = [&*program, &*data, dir.path()].map(|path| path.to_str().unwrap());
+            let seen = observe(&[paths[0], paths[1], how, paths[2]], &options);
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             seen
         });
@@ -996,8 +1014,11 @@ fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
 
 /// Loads the library that it is given, touches three pages of a table in it, and unloads it or ends, as it is told to.
 const LOAD_TOUCH_AND_END: &str = r#"
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 int main(int count, char **arguments)
 {
@@ -1006,6 +1027,14 @@ int main(int count, char **arguments)
     if (!table)
         return 1;
     (void)(table[20 * 4096] + table[100 * 4096] + table[230 * 4096]);
+    void *first = (void *)(((uintptr_t)table + 4095) & -4096ul);
+    const long bytes = 255 * 4096;
+    if (!strcmp(arguments[2], "drop"))
+        _exit(madvise(first, bytes, MADV_DONTNEED));
+    if (!strcmp(arguments[2], "shrink"))
+        _exit(mremap(first, bytes, 4096, 0) != first);
+    if (!strcmp(arguments[2], "map over"))
+        _exit(mmap(first, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != first);
     if (!strcmp(arguments[2], "unload"))
         return dlclose(library);
     if (!strcmp(arguments[2], "execute"))
@@ -1024,7 +1053,7 @@ fn what_a_process_has_touched_it_tells_itself_before_its_page_table_goes() {
     }
     let (_dir, library, program) = library_and_program(LOAD_TOUCH_AND_END);
     let [_, _, options, _] = ways(program.to_str().unwrap());
-    for then in ["unload", "execute", "leave", "return"] {
+    for then in ["unload", "execute", "leave", "return", "drop", "shrink", "map over"] {
         let command = [program.to_str().unwrap(), library.to_str().unwrap(), then];
         let observation = observe_late(&command, &options);
         let used = &file(&observation, &library).pages;

@@ -176,7 +176,7 @@ mod tests {
             files: vec![file],
             ..Profile::default()
         };
-        stores.update(&key("tool -x"), Layer::User, |_| Some(other)).unwrap();
+        stores.update(&key("tool -x"), Layer::User, |_| Some(other.clone())).unwrap();
         assert_eq!(made(), (Some(3), true));
     }
 }

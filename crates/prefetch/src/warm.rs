@@ -142,11 +142,11 @@ mod tests {
         }
 
         /// The user's layer and the machine's, with `profile` in one of them since an hour.
-        fn known_in(&self, layer: Layer, profile: Profile) -> Stores {
+        fn known_in(&self, layer: Layer, profile: &Profile) -> Stores {
             let [own, of_machine] = ["own", "machine"].map(|name| self.directory.path().join(name));
             let at = Stores::at(if layer == Layer::User { own.clone() } else { of_machine.clone() });
             let key = &self.found.context.key;
-            at.update(key, Layer::User, |_| Some(profile)).unwrap();
+            at.update(key, Layer::User, |_| Some(profile.clone())).unwrap();
             let written = File::options().write(true).open(at.path_of(key, Layer::User).unwrap()).unwrap();
             written.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
             let paths = StartContextPaths {
@@ -173,7 +173,7 @@ mod tests {
         let start =
             |observed, took_us| ColdStart { observed, took_us, prefetched_pages: 16, ..ColdStart::default() };
         tool.profile.starts = [[start(true, 1020); 3], [start(false, 1000); 3]].concat();
-        let stores = tool.known_in(Layer::User, tool.profile.clone());
+        let stores = tool.known_in(Layer::User, &tool.profile);
         assert!(tool.is_left_alone(&stores));
         let is_served = |random: &u64| {
             tool.found.random = *random;
@@ -187,7 +187,7 @@ mod tests {
     fn what_the_machines_profile_owes_is_not_owed_by_starts_of_a_user() {
         let Some(mut tool) = Tool::new() else { return };
         (tool.profile.history.due, tool.profile.history.rest) = (3, 5);
-        assert!(tool.is_left_alone(&tool.known_in(Layer::Machine, tool.profile.clone())));
-        assert!(!tool.is_left_alone(&tool.known_in(Layer::User, tool.profile.clone())));
+        assert!(tool.is_left_alone(&tool.known_in(Layer::Machine, &tool.profile)));
+        assert!(!tool.is_left_alone(&tool.known_in(Layer::User, &tool.profile)));
     }
 }

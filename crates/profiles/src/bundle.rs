@@ -32,7 +32,9 @@ pub enum BundleError {
     #[error("the file is empty")]
     Empty,
     /// There is more in it than is read.
-    #[error("more than {PROFILES_MAX} profiles, or more than 256 MiB of them")]
+    #[error(
+        "more than {PROFILES_MAX} profiles, or more than 256 MiB of them, or more than 512 MiB in memory"
+    )]
     TooLarge,
 }
 
@@ -40,14 +42,18 @@ pub enum BundleError {
 ///
 /// # Errors
 /// When any of them cannot be read: half of what somebody meant to hand over is worse than none.
-pub fn read(mut bytes: &[u8]) -> Result<Vec<Profile>, BundleError> {
+pub fn read(bytes: &[u8]) -> Result<Vec<Profile>, BundleError> {
+    read_in(bytes, Room::of(DECODED_BYTES_MAX))
+}
+
+fn read_in(mut bytes: &[u8], mut room: Room) -> Result<Vec<Profile>, BundleError> {
     if bytes.is_empty() {
         return Err(BundleError::Empty);
     }
     if bytes.len() as u64 > BUNDLE_BYTES_MAX {
         return Err(BundleError::TooLarge);
     }
-    let (mut profiles, mut room) = (Vec::new(), Room::of(DECODED_BYTES_MAX));
+    let mut profiles = Vec::new();
     while !bytes.is_empty() {
         if profiles.len() == PROFILES_MAX {
             return Err(BundleError::TooLarge);
@@ -56,23 +62,39 @@ pub fn read(mut bytes: &[u8]) -> Result<Vec<Profile>, BundleError> {
         let wrong = |source| BundleError::Profile { number, source };
         let length = encoded_bytes(bytes).map_err(wrong)?.min(bytes.len() as u64);
         let (one, rest) = bytes.split_at(length as usize);
-        profiles.push(file::decode_in(one, &mut room).map_err(wrong)?);
+        profiles.push(decode(one, number, &mut room)?);
         bytes = rest;
     }
     Ok(profiles)
 }
 
+/// Profile `number` of a bundle, which all of them share the `room` of.
+fn decode(bytes: &[u8], number: usize, room: &mut Room) -> Result<Profile, BundleError> {
+    file::decode_in(bytes, room).map_err(|source| match file::decode(bytes) {
+        // Nothing is wrong with that one.
+        Ok(_) => BundleError::TooLarge,
+        Err(_) => BundleError::Profile { number, source },
+    })
+}
+
 /// `profiles` as a bundle.
 ///
 /// # Errors
-/// [`BundleError::TooLarge`] where it would not be read.
+/// Where it would not be read.
 pub fn write(profiles: &[Profile]) -> Result<Vec<u8>, BundleError> {
+    write_in(profiles, Room::of(DECODED_BYTES_MAX))
+}
+
+fn write_in(profiles: &[Profile], mut room: Room) -> Result<Vec<u8>, BundleError> {
     if profiles.len() > PROFILES_MAX {
         return Err(BundleError::TooLarge);
     }
     let mut bytes = Vec::new();
-    for profile in profiles {
-        bytes.extend(file::encode(profile));
+    for (number, profile) in (1..).zip(profiles) {
+        let one = file::encode(profile);
+        // What it takes in memory is known to readers alone.
+        decode(&one, number, &mut room)?;
+        bytes.extend(one);
         if bytes.len() as u64 > BUNDLE_BYTES_MAX {
             return Err(BundleError::TooLarge);
         }
@@ -115,6 +137,18 @@ mod tests {
         assert_eq!(read(&write(&all).unwrap()).unwrap().len(), PROFILES_MAX);
         all.push(profile("/bin/a", 0));
         assert!(matches!(write(&all), Err(BundleError::TooLarge)));
+    }
+
+    /// Decoded they are about three times as large.
+    #[test]
+    fn what_takes_more_memory_than_readers_have_is_not_written_and_none_of_it_is_called_damaged() {
+        let sources = (0..100).collect();
+        let all = vec![Profile { sources, ..profile("/bin/a", 0) }; 5];
+        let bytes = write(&all).unwrap();
+        let room = |count: usize| Room::of(count * (size_of::<u64>() * 100 + "/bin/a".len()));
+        assert_eq!(read_in(&write_in(&all, room(5)).unwrap(), room(5)).unwrap(), all);
+        assert!(matches!(write_in(&all, room(4)), Err(BundleError::TooLarge)));
+        assert!(matches!(read_in(&bytes, room(4)), Err(BundleError::TooLarge)));
     }
 
     #[test]

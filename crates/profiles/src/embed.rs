@@ -250,10 +250,11 @@ pub fn write_beside(directory: &Path, path: &Path, profiles: &[Profile]) -> Resu
     (made.file.path, made.file.identity) = (file.path.to_string_lossy().into_owned(), identity);
     let sidecar = directory.join(name_of(&content));
     let parent = sidecar.parent().unwrap_or(directory);
-    trust::create_directory(parent, 0o755).map_err(io(parent))?;
-    // What nobody would follow is not worth writing.
+    trust::create_directory(directory, 0o755).map_err(io(directory))?;
+    // What nobody would follow is not worth writing, nor are directories for it.
     let uid = rustix::process::geteuid().as_raw();
     trust::open_directory(directory, uid)?;
+    trust::create_directory(parent, 0o755).map_err(io(parent))?;
     let opened = trust::open_directory(parent, uid)?.ok_or(EmbedError::Unknown)?;
     let present = read_sidecar(&sidecar).ok().and_then(|bytes| carried::decode(&bytes, &content).ok());
     let unchanged = present.is_some_and(|present| made.is_said_by(&present));

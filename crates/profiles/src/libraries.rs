@@ -18,6 +18,10 @@ const DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 const MAGIC: &[u8; 20] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
+/// Older ones write it behind the format before it, at a multiple of 8.
+const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
+const OLD_HEADER_BYTES: usize = 16;
+const OLD_ENTRY_BYTES: usize = 12;
 
 /// The loader's cache: the files that may be meant by each name, the loader's first choice first. It is searched as it is: of some thousand
 /// names, a program asks for a few.
@@ -34,7 +38,13 @@ impl Cache {
         Self::parse(if small { fs::read(CACHE).unwrap_or_default() } else { Vec::new() })
     }
 
-    fn parse(bytes: Vec<u8>) -> Self {
+    fn parse(mut bytes: Vec<u8>) -> Self {
+        if bytes.starts_with(OLD_MAGIC) {
+            let entries = word(&bytes, OLD_HEADER_BYTES - 4).unwrap_or_default() as usize;
+            let old_bytes = (OLD_HEADER_BYTES + entries * OLD_ENTRY_BYTES).next_multiple_of(8);
+            // What the new format says of places in it counts from its own beginning.
+            bytes.drain(..old_bytes.min(bytes.len()));
+        }
         let count = if bytes.starts_with(MAGIC) { word(&bytes, 20).unwrap_or_default() as usize } else { 0 };
         Self { count: count.min(bytes.len() / ENTRY_BYTES), bytes }
     }
@@ -121,12 +131,33 @@ mod tests {
         assert_eq!(found[2], [Path::new("/opt/b/libb.so")]);
     }
 
+    /// As ldconfig writes it on Ubuntu 20.04.
+    #[test]
+    fn a_cache_in_both_formats_is_read_in_the_new_one() {
+        let new = {
+            let mut new = [&MAGIC[..], &1u32.to_le_bytes(), &[0; HEADER_BYTES - 24]].concat();
+            let names = (HEADER_BYTES + ENTRY_BYTES) as u32;
+            for word in [1, names, names + 8, 0, 0, 0] {
+                new.extend(u32::to_le_bytes(word));
+            }
+            new.extend(b"liba.so\0/opt/a/liba.so\0");
+            new
+        };
+        // Of one entry, so that a gap is left between the two.
+        let old = [OLD_MAGIC, &[0], &1u32.to_le_bytes(), &[0; OLD_ENTRY_BYTES], &[0; 4]].concat();
+        for cache in [new.clone(), [old, new].concat()] {
+            assert_eq!(Cache::parse(cache).paths("liba.so"), [Path::new("/opt/a/liba.so")]);
+        }
+    }
+
     #[test]
     fn a_cache_that_lies_is_no_trouble() {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&u32::MAX.to_le_bytes());
         bytes.extend_from_slice(&[0xff; 100]);
-        let cache = Cache::parse(bytes);
-        assert_eq!(cache.paths("libc.so.6").len(), 0);
+        let old = [OLD_MAGIC, &[0], &u32::MAX.to_le_bytes(), &bytes].concat();
+        for lie in [bytes, old, OLD_MAGIC.to_vec()] {
+            assert_eq!(Cache::parse(lie).paths("libc.so.6").len(), 0);
+        }
     }
 }

@@ -1,16 +1,7 @@
 //! Room for a page map in a note segment, which a program's linker reserved.
 //!
 //! A segment is found from the first page of the file, without the read at its end that a section takes; but only the
-//! linker can make one. So it reserves the room, and `prepage profile embed` fills it: nothing moves, nothing grows.
-//!
-//! ```text
-//!     .section .note.prepage, "a", @note      # GNU assembler; the room below is enough for 30 MiB of program
-//!     .balign 4
-//!     .long 8, 1f - 0f, 1                     # length of the name, length of the room, type
-//!     .asciz "prepage"
-//! 0:  .zero 1024
-//! 1:
-//! ```
+//! linker can make one. So it reserves the room (docs/profile-format.md says how), and `prepage profile embed` fills it: nothing moves, nothing grows.
 
 use object::Endianness;
 use object::elf::PT_NOTE;

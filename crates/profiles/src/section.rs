@@ -1,14 +1,9 @@
 //! Adding a section to an ELF file, and taking it out again, without touching what is loaded.
 //!
-//! ```text
-//! before:  file header, program headers, segments, …, section headers
-//! after:   the same bytes (but for four fields of the file header), then
-//!          page map, undo record, section names, section headers
-//! ```
-//! Program headers and every byte they load stay where they are, so the program runs as before. The old section headers
+//! Behind the file's own bytes, of which four fields of the file header alone change, stand map, undo record, section names and section headers
+//! (docs/profile-format.md). Program headers and every byte they load stay where they are, so the program runs as before. The old section headers
 //! stay too, unused. The undo record holds the four fields, the old length and a checksum of the old file: taking
 //! the section out gives back the very bytes that were there. One read at the end of the file finds everything.
-//! `undo` has its layout.
 
 mod undo;
 

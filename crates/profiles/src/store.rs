@@ -1,17 +1,13 @@
 //! The stores of profiles: layers of directories, one small file a program and role.
 //!
-//! | layer | directory | who writes it | who reads it |
-//! |---|---|---|---|
-//! | user | `$PREPAGE_STORE`, else `$XDG_STATE_HOME/prepage` (`~/.local/state/prepage`; root's: `/var/lib/prepage/root`) | its user, by each observed start | its user |
-//! | machine | `/var/lib/prepage` | root: `sudo prepage learn`, package scripts | all |
-//! | vendor | `/usr/local/share/prepage`, `/usr/share/prepage` | packages | all |
-//!
-//! The first layer that has a profile of a call decides; `PREPAGE_LAYERS` names other directories than the machine's and
+//! The user's own is written by each observed start and read by its user, the machine's by root (`sudo prepage learn`, the service, package scripts)
+//! and read by all, the vendors' by packages and read by all. docs/environment.md says where each lies. The first layer that has a profile of a call
+//! decides; `PREPAGE_LAYERS` names other directories than the machine's and
 //! the vendors'. What lies in them is followed by one rule ([`crate::trust`]) and holds nothing private
 //! ([`crate::public`]). Sidecars ([`crate::sidecar`]) lie below the same directories.
 //!
 //! Files are replaced as a whole, so a reader, a crash or a full disk never sees half a profile. Two runs that learn at
-//! once take turns at a lock; the later one adds to what the earlier one wrote. What the layers of users and machines take has a
+//! once take turns at a lock; the later one adds to what the earlier one wrote. The lock is held for the writing alone. What the layers of users and machines take has a
 //! bound ([`crate::room`]); what is in the vendors' is the packages' to say.
 
 use std::fs;
@@ -228,27 +224,25 @@ impl Stores {
         layer: Layer,
         path: &Path,
     ) -> Result<Option<Stored>, StoreError> {
+        let Some(bytes) = self.bytes_of(directory, path)? else { return Ok(None) };
+        let stored = checked(path, layer, bytes)?;
+        let name = Path::new(path.file_name().unwrap_or_default());
+        let used = if layer == Layer::User { mark_as_used(directory, name) } else { None };
+        let age = used.and_then(|used| used.elapsed().ok());
+        Ok(Some(Stored { age, ..stored }))
+    }
+
+    /// What the file at `path` in `directory` holds, whatever that is.
+    fn bytes_of(&self, directory: BorrowedFd<'_>, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
         let name = Path::new(path.file_name().unwrap_or_default());
         let limit = PAYLOAD_BYTES_MAX + HEADER_BYTES as u64;
-        let bytes =
-            trust::read_below(directory, name, limit, self.uid).map_err(|refused| refused.at(path))?;
-        let Some(bytes) = bytes else { return Ok(None) };
-        match file::check(&bytes) {
-            Ok(_) => {
-                let used = if layer == Layer::User { mark_as_used(directory, name) } else { None };
-                let age = used.and_then(|used| used.elapsed().ok());
-                Ok(Some(Stored { path: path.into(), layer, bytes, age }))
-            }
-            Err(ProfileFileError::Version(found)) if found > FORMAT_VERSION => {
-                Err(StoreError::Newer { path: path.into(), version: found })
-            }
-            Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
-        }
+        let bytes = trust::read_below(directory, name, limit, self.uid);
+        Ok(bytes.map_err(|refused| refused.at(path))?)
     }
 
     /// Reads the profile of `key` in `layer`, lets `change` alter it (`None`: there is none, or it cannot be read) and
-    /// writes what it returns, unless that is what is there. Others that do the same wait. Into layers that all read goes
-    /// only what is [`public`]. Returns the profiles that were removed to make room.
+    /// writes what it returns, unless that is what is there. Where somebody else has written it meanwhile, `change` alters what that one wrote, from
+    /// the beginning. Into layers that all read goes only what is [`public`]. Returns the profiles that were removed to make room.
     ///
     /// # Errors
     /// When the layer cannot be read or written, or the profile takes more than all of the layer may. Nothing is written or removed then.
@@ -256,7 +250,7 @@ impl Stores {
         &self,
         key: &ProgramKey,
         layer: Layer,
-        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+        change: impl FnMut(Option<Profile>) -> Option<Profile>,
     ) -> Result<Vec<PathBuf>, StoreError> {
         self.update_by(write_at, key, layer, change)
     }
@@ -270,7 +264,7 @@ impl Stores {
         &self,
         key: &ProgramKey,
         layer: Layer,
-        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+        change: impl FnMut(Option<Profile>) -> Option<Profile>,
     ) -> Result<Vec<PathBuf>, StoreError> {
         self.update_by(write_unsynced_at, key, layer, change)
     }
@@ -280,55 +274,76 @@ impl Stores {
         write: Write,
         key: &ProgramKey,
         layer: Layer,
-        change: impl FnOnce(Option<Profile>) -> Option<Profile>,
+        mut change: impl FnMut(Option<Profile>) -> Option<Profile>,
     ) -> Result<Vec<PathBuf>, StoreError> {
         let directory = self.create(layer)?;
-        let path = self.path_of(key, layer)?;
-        let lock = self.lock(directory.as_fd(), layer)?;
-        let decoded = |stored: Stored| Ok(stored.decode()?.0);
-        let stored = self.read_file(directory.as_fd(), layer, &path);
-        let bytes_before = stored.as_ref().map_or(0, |one| one.as_ref().map_or(0, |one| one.bytes.len()));
-        let before = match stored.and_then(|one| one.map(decoded).transpose()) {
-            // A damaged or foreign file is of no use to anybody, and the run that learns now is: replaced. One that could
-            // not be read this time, or that a newer prepage wrote, stays.
-            Err(StoreError::Unreadable { .. }) => None,
-            before => before?,
-        };
-        let before = before.filter(|profile| key.is_of(profile));
-        let unchanged = before.clone();
-        let Some(mut after) = change(before) else { return Ok(Vec::new()) };
+        let (path, name) = (self.path_of(key, layer)?, key.file_name());
+        loop {
+            let found = self.bytes_of(directory.as_fd(), &path)?;
+            let decoded = |bytes: &Vec<u8>| Ok(checked(&path, layer, bytes.clone())?.decode()?.0);
+            let before = match found.as_ref().map(decoded).transpose() {
+                // A damaged or foreign file is of no use to anybody, and the run that learns now is: replaced. One that could
+                // not be read this time, or that a newer prepage wrote, stays.
+                Err(StoreError::Unreadable { .. }) => None,
+                before => before?,
+            };
+            let before = before.filter(|profile| key.is_of(profile));
+            let Some(after) = change(before.clone()) else { return Ok(Vec::new()) };
+            let after = self.for_readers(key, layer, before.as_ref(), after)?;
+            if Some(&after) == before.as_ref() {
+                // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other, and it is used.
+                mark(directory.as_fd(), name.as_ref());
+                return Ok(Vec::new());
+            }
+            let bytes = file::encode(&after);
+            let bytes_max = self.bytes_max(layer).unwrap_or(u64::MAX);
+            if bytes.len() as u64 > bytes_max {
+                return Err(StoreError::Capped { bytes_max });
+            }
+            // Not before: its files and names may lie on file systems that do not answer, and all who write to the layer wait for the lock. Of two
+            // who write the same profile, one has to begin again.
+            let lock = self.lock(directory.as_fd(), layer)?;
+            if self.bytes_of(directory.as_fd(), &path)? != found {
+                continue;
+            }
+            let mode = if layer == Layer::User { 0o600 } else { 0o644 };
+            let io = |source| StoreError::Io { path: path.clone(), source };
+            write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
+            drop(lock);
+            if !is_room_in_question(found.map_or(0, |found| found.len() as u64), bytes.len() as u64) {
+                return Ok(Vec::new());
+            }
+            let lock = || self.lock(directory.as_fd(), layer).ok();
+            return Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max, lock));
+        }
+    }
+
+    /// What those who read `layer` get of `after`, which becomes of the profile `before`.
+    fn for_readers(
+        &self,
+        key: &ProgramKey,
+        layer: Layer,
+        before: Option<&Profile>,
+        mut after: Profile,
+    ) -> Result<Profile, StoreError> {
         if after.sources.is_empty() {
-            let known = unchanged.as_ref().map_or(&[][..], |before| &before.sources);
+            let known = before.map_or(&[][..], |before| &before.sources);
             after.sources.push(source(self.directory(layer)?, key, known));
         }
-        let mode = if layer == Layer::User { 0o600 } else { 0o644 };
         let for_readers = match layer {
             Layer::User => Ok(after),
             Layer::Machine => public(after),
             Layer::Vendor => for_elsewhere(after),
         };
-        let after = for_readers.map_err(|why| StoreError::Private { role: key.role.clone(), why })?;
-        let name = key.file_name();
-        if Some(&after) == unchanged.as_ref() {
-            // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other.
-            if layer == Layer::User {
-                mark(directory.as_fd(), name.as_ref());
-            }
-            return Ok(Vec::new());
-        }
-        let bytes = file::encode(&after);
-        let bytes_max = self.bytes_max(layer).unwrap_or(u64::MAX);
-        if bytes.len() as u64 > bytes_max {
-            return Err(StoreError::Capped { bytes_max });
-        }
-        let io = |source| StoreError::Io { path: path.clone(), source };
-        write(directory.as_fd(), Path::new(&name), mode, &bytes).map_err(io)?;
-        drop(lock);
-        if !is_room_in_question(bytes_before as u64, bytes.len() as u64) {
-            return Ok(Vec::new());
-        }
-        let lock = || self.lock(directory.as_fd(), layer).ok();
-        Ok(make_room(self.directory(layer)?, directory.as_fd(), &name, bytes_max, lock))
+        for_readers.map_err(|why| StoreError::Private { role: key.role.clone(), why })
+    }
+
+    /// Marks the profile of `key` in `layer` as used where it is there, once a day: [`Self::read`] does so of a user's own alone, and whoever has
+    /// read all of a layer goes on using what is in memory. Where it cannot be marked, as on a read-only store, nothing is removed either.
+    pub fn mark_as_used(&self, key: &ProgramKey, layer: Layer) {
+        let opened =
+            self.directory(layer).ok().and_then(|path| trust::open_directory(path, self.uid).ok()?);
+        opened.map(|directory| mark_as_used(directory.as_fd(), Path::new(&key.file_name())));
     }
 
     /// Replaces the file `name` of the user's own layer, which is no profile.
@@ -400,7 +415,7 @@ impl Stores {
     /// Every profile of a layer, sorted by name.
     ///
     /// # Errors
-    /// When its directory cannot be read.
+    /// When one of its directories cannot be followed.
     pub fn list(&self, layer: Layer) -> Result<Vec<Listed>, StoreError> {
         let mut listed = Vec::new();
         self.each(layer, ReadMax::ALL, &mut |one| {
@@ -411,35 +426,58 @@ impl Stores {
         Ok(listed)
     }
 
-    /// The files of a layer, sorted by name, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
+    /// Hands the files of a layer to `see`, and whose profile each is; `None` where it does not begin like one. Of each only the beginning is
     /// read: that of thousands takes no time that anybody notices.
     ///
     /// # Errors
-    /// When its directory cannot be read.
-    pub fn keys(&self, layer: Layer) -> Result<Vec<(PathBuf, Option<ProgramKey>)>, StoreError> {
-        let mut keys = Vec::new();
-        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
-            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+    /// As [`Self::each`].
+    pub fn keys(
+        &self,
+        layer: Layer,
+        mut see: impl FnMut(PathBuf, Option<ProgramKey>),
+    ) -> Result<(), StoreError> {
+        let in_directory = |directory: &Path, opened: BorrowedFd<'_>| {
             for StoreFile { path, .. } in files_of(directory, FILES_MAX) {
                 let name = Path::new(path.file_name().unwrap_or_default());
-                let key = trust::open_below(opened.as_fd(), name, self.uid).ok().flatten().and_then(|file| {
+                let key = trust::open_below(opened, name, self.uid).ok().flatten().and_then(|file| {
                     let mut bytes = vec![0; file::WHOSE_BYTES];
                     let count = Bytes::read_at(&file, 0, &mut bytes).ok()?;
                     let (program, role) = file::whose(&bytes[..count]).ok()?;
                     Some(ProgramKey { program: program.into(), role: role.into() })
                 });
-                keys.push((path, key));
+                see(path, key);
+            }
+            true
+        };
+        self.in_directories(layer, in_directory).map(drop)
+    }
+
+    /// Hands each directory of a layer to `see`, until that returns false: one that cannot be followed hides none behind it. Returns whether it has
+    /// seen all.
+    ///
+    /// # Errors
+    /// Why the first of those that cannot be followed is not, once the others are seen.
+    fn in_directories(
+        &self,
+        layer: Layer,
+        mut see: impl FnMut(&Path, BorrowedFd<'_>) -> bool,
+    ) -> Result<bool, StoreError> {
+        let mut all = Ok(true);
+        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
+            match trust::open_directory(directory, self.uid) {
+                Ok(Some(opened)) if !see(directory, opened.as_fd()) => return Ok(false),
+                Ok(_) => {}
+                Err(refused) => all = all.and(Err(refused.into())),
             }
         }
-        keys.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(keys)
+        all
     }
 
     /// Hands every profile of a layer to `see`, those used last first, one at a time, until that returns false or `max` is reached:
     /// what is damaged counts as well. Files for which there is no room left are passed over. Returns whether it has seen all.
     ///
     /// # Errors
-    /// When its directory cannot be read.
+    /// When one of its directories cannot be followed; what is in the others was handed over all the same.
     pub fn each(
         &self,
         layer: Layer,
@@ -447,8 +485,7 @@ impl Stores {
         see: &mut dyn FnMut(Listed) -> bool,
     ) -> Result<bool, StoreError> {
         let (mut left_bytes, mut is_all) = (max.bytes, true);
-        for (_, directory) in self.directories().filter(|one| one.0 == layer) {
-            let Some(opened) = trust::open_directory(directory, self.uid)? else { continue };
+        let in_directory = |directory: &Path, opened: BorrowedFd<'_>| {
             let files = files_of(directory, max.files);
             is_all &= files.len() < max.files;
             for StoreFile { path, bytes, .. } in files {
@@ -457,15 +494,16 @@ impl Stores {
                     continue;
                 }
                 left_bytes -= bytes;
-                let read = self.read_file(opened.as_fd(), Layer::Vendor, &path).transpose();
+                let read = self.read_file(opened, Layer::Vendor, &path).transpose();
                 let Some(read) = read else { continue };
                 let profile = read.and_then(|stored| stored.decode_within(max.bytes));
                 if !see((path, profile)) {
-                    return Ok(false);
+                    return false;
                 }
             }
-        }
-        Ok(is_all)
+            true
+        };
+        Ok(self.in_directories(layer, in_directory)? && is_all)
     }
 
     /// Profiles of the same executable in other roles, at most `most`, those used last first. Only files named like that of
@@ -579,6 +617,17 @@ impl Stores {
         let Some(_lock) = self.try_lock(directory, layer)? else { return Ok(()) };
         let path = self.directory(layer)?;
         try_to_write(directory).map_err(|source| StoreError::Io { path: path.into(), source })
+    }
+}
+
+/// What stands in the file at `path` of `layer`, which holds `bytes`.
+fn checked(path: &Path, layer: Layer, bytes: Vec<u8>) -> Result<Stored, StoreError> {
+    match file::check(&bytes) {
+        Ok(_) => Ok(Stored { path: path.into(), layer, bytes, age: None }),
+        Err(ProfileFileError::Version(found)) if found > FORMAT_VERSION => {
+            Err(StoreError::Newer { path: path.into(), version: found })
+        }
+        Err(source) => Err(StoreError::Unreadable { path: path.into(), source }),
     }
 }
 

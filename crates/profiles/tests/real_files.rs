@@ -325,6 +325,18 @@ fn a_file_that_not_everybody_may_read_gets_nothing_beside_it() {
 }
 
 #[test]
+fn where_nobody_would_follow_a_map_no_directory_is_made_for_it() {
+    let dir = directory();
+    let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");
+    let maps = dir.path().join("maps");
+    fs::create_dir(&maps).unwrap();
+    fs::set_permissions(&maps, fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = write_beside(&maps, &path, &[profile(&path, &[1])]);
+    assert!(matches!(refused, Err(EmbedError::Directory(_))), "{refused:?}");
+    assert_eq!(fs::read_dir(&maps).unwrap().count(), 0);
+}
+
+#[test]
 fn two_that_write_the_same_sidecar_at_once_do_not_disturb_each_other() {
     let dir = directory();
     let path = copy(dir.path(), "/usr/bin/sleep").expect("sleep");

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::file::{FORMAT_VERSION, decode, encode};
-use prepage_core::profile::{History, Profile};
+use prepage_core::profile::{Counts, History, Lookup, Profile};
 use prepage_profiles::room::{PROFILES_OF_A_NAME_MAX, taken_in};
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::forked::Forked;
-use prepage_testing::{Need, has, skip};
+use prepage_testing::{Hung, Need, has, skip};
 use rustix::io::Errno;
 
 fn key(role: &str) -> ProgramKey {
@@ -195,8 +195,42 @@ fn a_lock_that_is_never_let_go_is_not_waited_for() {
     write(&stores, &key("x"), Layer::User);
     let lock = File::open(stores.directory(Layer::User).unwrap().join("lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let refused = stores.update(&key("x"), Layer::User, |_| None);
+    let refused = stores.update(&key("x"), Layer::User, |_| Some(Profile::default()));
     assert!(matches!(refused, Err(StoreError::Busy { .. })));
+}
+
+/// As of headers on a network's file system whose server is gone.
+#[test]
+fn who_waits_for_a_file_system_that_does_not_answer_keeps_nobody_from_writing() {
+    if !(has(Need::Root) && has(Need::Path("/dev/fuse".into()))) {
+        return;
+    }
+    let (dir, stores) = place();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let point = dir.path().join("point");
+    fs::create_dir(&point).unwrap();
+    let name = Lookup {
+        path: point.join("header").to_str().unwrap().into(),
+        list: false,
+        counts: Counts::default(),
+    };
+    let [far, near] = ["far", "near"].map(key);
+    let hung = Hung::mount(&point);
+    let (waits, waiting) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let far_away = scope.spawn(|| {
+            stores.update(&far, Layer::Machine, |_| {
+                waits.send(()).unwrap();
+                Some(Profile { lookups: vec![name.clone()], ..profile(&far) })
+            })
+        });
+        waiting.recv().unwrap();
+        let other = stores.update(&near, Layer::Machine, |_| Some(profile(&near)));
+        drop(hung);
+        far_away.join().unwrap().unwrap();
+        assert!(other.is_ok(), "{other:?}");
+    });
+    assert!(stores.find(&far).unwrap().is_some() && stores.find(&near).unwrap().is_some());
 }
 
 /// The steadiest profile is not written for years, and used every day.
@@ -227,6 +261,23 @@ fn what_was_not_used_for_the_longest_time_makes_room() {
     assert_eq!(gone(), first);
 }
 
+/// It is observed now and then, and shows nothing new.
+#[test]
+fn what_is_learned_from_without_news_outlives_what_was_written_later() {
+    let (_dir, stores) = place();
+    for layer in [Layer::User, Layer::Machine] {
+        let keys: Vec<ProgramKey> = (0..PROFILES_OF_A_NAME_MAX).map(|at| key(&format!("x --{at}"))).collect();
+        for key in &keys {
+            write(&stores, key, layer);
+            set_age(&stores.path_of(key, layer).unwrap(), if *key == keys[0] { 1000 } else { 500 });
+        }
+        stores.update(&keys[0], layer, |before| before).unwrap();
+        write(&stores, &key("x --new"), layer);
+        let is_there = |key: &ProgramKey| stores.path_of(key, layer).unwrap().exists();
+        assert!(is_there(&keys[0]) && !keys.iter().all(is_there), "{layer:?}");
+    }
+}
+
 /// What does not compete for the room is not looked at: it may be thousands of files, and others wait for the lock meanwhile.
 #[test]
 fn too_many_profiles_of_one_name_have_no_others_read() {
@@ -247,6 +298,35 @@ fn too_many_profiles_of_one_name_have_no_others_read() {
     assert!(!stores.path_of(&key("x --0"), Layer::User).unwrap().exists());
     let read = read_bytes() - before;
     assert!(read < OTHERS_BYTES, "{read} bytes");
+}
+
+/// As of /usr/local, which others than root may write to on some machines.
+#[test]
+fn a_directory_that_is_not_followed_hides_none_behind_it() {
+    let (dir, stores) = place();
+    let [open, vendor] = ["open", "vendor"].map(|name| dir.path().join(name));
+    write(&stores, &key("x"), Layer::Vendor);
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let paths = StartContextPaths {
+        store: Some(dir.path().join("user")),
+        layers: Some(vec![dir.path().join("machine"), open.clone(), vendor]),
+        ..StartContextPaths::default()
+    };
+    let stores = Stores::for_uid(stores.uid(), &paths).unwrap();
+    let (mut roles, mut keys) = (Vec::new(), Vec::new());
+    let each = stores.each(Layer::Vendor, ReadMax::ALL, &mut |(_, profile)| {
+        roles.push(profile.unwrap().role);
+        true
+    });
+    let listed = stores.keys(Layer::Vendor, |_, key| keys.extend(key.map(|key| key.role)));
+    assert_eq!((&*roles, &*keys), (&["x".to_owned()][..], &["x".to_owned()][..]));
+    for refused in [each.map(drop), listed] {
+        let Err(StoreError::Refused(Refused::Untrusted { path, .. })) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(path, open);
+    }
 }
 
 /// A machine that keeps no time has dates of its first day after each boot.
@@ -270,7 +350,8 @@ fn what_boots_and_sessions_use_makes_no_room() {
     let add = |stores: &Stores, key: &ProgramKey, observations| {
         let history = History { observations, ..History::default() };
         let sources = (0..500).map(|at| u64::MAX - at).collect();
-        stores.update(key, Layer::Machine, |_| Some(Profile { history, sources, ..profile(key) })).unwrap();
+        let learned = Profile { history, sources, ..profile(key) };
+        stores.update(key, Layer::Machine, |_| Some(learned.clone())).unwrap();
         stores.path_of(key, Layer::Machine).unwrap()
     };
     let of_init =
@@ -328,7 +409,8 @@ fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {
             let history = History { observations, updated_unix_s: now, ..History::default() };
             // Some 4 KiB each.
             let sources = (0..500).map(|at| u64::MAX - at).collect();
-            stores.update(&key, layer, |_| Some(Profile { history, sources, ..profile(&key) })).unwrap();
+            let learned = Profile { history, sources, ..profile(&key) };
+            stores.update(&key, layer, |_| Some(learned.clone())).unwrap();
             stores.path_of(&key, layer).unwrap()
         };
         let steady: Vec<_> = (0..10).map(|at| add(&stores, format!("steady{at}"), 5)).collect();
@@ -358,9 +440,8 @@ fn a_cap_lets_steady_profiles_stay_and_those_of_single_starts_go() {
         // A cap that one does not fit under: it is not written to be removed, and nothing goes for it.
         let before = taken_in(stores.directory(layer).unwrap());
         let none = stores.clone().keeping(size / 2);
-        let sources = (0..500).map(|at| u64::MAX - at).collect();
-        let refused =
-            none.update(&key("least"), layer, |_| Some(Profile { sources, ..profile(&key("least")) }));
+        let large = Profile { sources: (0..500).map(|at| u64::MAX - at).collect(), ..profile(&key("least")) };
+        let refused = none.update(&key("least"), layer, |_| Some(large.clone()));
         assert!(matches!(refused, Err(StoreError::Capped { .. })), "{refused:?}");
         assert_eq!(taken_in(stores.directory(layer).unwrap()), before);
     }

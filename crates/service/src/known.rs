@@ -17,6 +17,8 @@ use prepage_trace::now_ns;
 
 /// What one takes whatever is in it: itself, and its places in the maps that it is found by.
 const OWN_BYTES: u64 = 1024;
+/// How often files are marked as used.
+const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 /// So many observations in a row that are begun because it has changed may show nothing: the next ones would not either.
 const TRIES_MAX: u8 = 3;
 
@@ -51,6 +53,8 @@ pub struct Known {
     tries: AtomicU8,
     /// Atomic: when it was last looked for, on the clock of [`now_ns`].
     used_ns: AtomicU64,
+    /// Atomic: when its file was last to be marked as used, on the same clock; 0 where it never was.
+    marked_ns: AtomicU64,
     /// Atomic: when a start of it was drawn to be observed, seconds since 1970; 0 where none was. What such a start shows may change nothing.
     drawn_unix_s: AtomicU64,
 }
@@ -66,7 +70,8 @@ impl Known {
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..Arc::unwrap_or_clone(planned) };
         let bytes = OWN_BYTES + bytes_of(&planned) + bytes_of(&past) + size_of_val(&*rights.groups) as u64;
         let planned = Arc::new(planned);
-        let (has_changed, [used_ns, drawn_unix_s]) = (AtomicBool::new(false), [0; 2].map(AtomicU64::new));
+        let has_changed = AtomicBool::new(false);
+        let [used_ns, marked_ns, drawn_unix_s] = [0; 3].map(AtomicU64::new);
         let (changed, tries) = (Mutex::default(), AtomicU8::new(0));
         Self {
             key,
@@ -82,13 +87,18 @@ impl Known {
             has_changed,
             tries,
             used_ns,
+            marked_ns,
             drawn_unix_s,
         }
     }
 
-    /// It is looked for now.
-    pub fn mark_as_used(&self) {
-        self.used_ns.store(now_ns(), Ordering::Relaxed);
+    /// It is looked for now. Returns whether its file is to be marked as used as well, for others than this process: once a day.
+    pub fn mark_as_used(&self) -> bool {
+        let (now, marked) = (now_ns(), self.marked_ns.load(Ordering::Relaxed));
+        self.used_ns.store(now, Ordering::Relaxed);
+        let is_due = marked == 0 || now.saturating_sub(marked) > DAY_NS;
+        // Of threads that find it due at once, one marks it.
+        is_due && self.marked_ns.compare_exchange(marked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// When it was last looked for: comparable with that of others, 0 where it never was.
@@ -96,9 +106,10 @@ impl Known {
         self.used_ns.load(Ordering::Relaxed)
     }
 
-    /// It takes the place of the one `before`: it was used and drawn when that was, and is left alone as long.
+    /// It takes the place of the one `before`: it was used, marked and drawn when that was, and is left alone as long.
     pub fn continues(&self, before: &Self) {
         self.used_ns.fetch_max(before.used_ns(), Ordering::Relaxed);
+        self.marked_ns.fetch_max(before.marked_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         self.drawn_unix_s.store(before.drawn_unix_s.load(Ordering::Relaxed), Ordering::Relaxed);
         let until = *before.left_alone_until.lock().anyway();
         let mut own = self.left_alone_until.lock().anyway();

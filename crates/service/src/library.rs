@@ -311,10 +311,18 @@ impl Library {
     /// # Errors
     /// Why not; Nowhere where the user has no place for them.
     pub fn room_of_user(&self, process: &Process) -> Result<(), StoreError> {
+        self.as_user(process, |stores| stores.room_by_trial(Layer::User))?
+    }
+
+    /// What `act` makes of the own store of the user for whom `process` runs, with the rights of the user and no others.
+    ///
+    /// # Errors
+    /// Nowhere where the user has no place for one, or it does not answer.
+    fn as_user<T>(&self, process: &Process, act: impl FnOnce(Stores) -> T) -> Result<T, StoreError> {
         let (stores, home) = self.stores_for(process).ok().flatten().ok_or(StoreError::Nowhere)?;
         let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
         let _assumed = process.rights.assume().map_err(|_| StoreError::Nowhere)?;
-        stores.room_by_trial(Layer::User)
+        Ok(act(stores.only(&OF_USER)))
     }
 
     /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
@@ -375,10 +383,11 @@ impl Library {
         // A container's user is no user of this machine, whatever number the user has.
         if process.root.is_some() {
             let known = self.find_of_container(&process.context.key);
-            return Found {
-                known: Ok(known.inspect(|known| known.mark_as_used())),
-                wishes: self.wishes(None),
-            };
+            if known.as_ref().is_some_and(|known| known.mark_as_used()) {
+                let stores = self.lock().container_stores();
+                stores.iter().for_each(|stores| stores.mark_as_used(&process.context.key, Layer::User));
+            }
+            return Found { known: Ok(known), wishes: self.wishes(None) };
         }
         let Ok(own) = self.of_user(process) else {
             // What the user wants cannot be read then.
@@ -399,13 +408,19 @@ impl Library {
                 return Err(Unwanted);
             }
             if let Some(known) = own.find(key).or_else(|| self.fetch_of_user(process, own)) {
-                known.mark_as_used();
+                if known.mark_as_used() {
+                    // Whose file cannot be marked uses the profile all the same.
+                    let _ = self.as_user(process, |stores| stores.mark_as_used(key, Layer::User));
+                }
                 return Ok(Some(known));
             }
         }
         let machine = self.lock().machine.clone();
         let known = machine.find(key).or_else(|| self.fetch_of_all(key, &machine));
-        Ok(known.inspect(|known| known.mark_as_used()))
+        if known.as_ref().is_some_and(|known| known.mark_as_used()) {
+            self.machine_stores().mark_as_used(key, Layer::Machine);
+        }
+        Ok(known)
     }
 
     /// A profile of the user's that did not fit into `own`, and is there from now on.
@@ -413,13 +428,8 @@ impl Library {
         if !own.is_cut {
             return None;
         }
-        let rights = &process.rights;
-        let (stores, home) = self.stores_for(process).ok().flatten()?;
-        let profile = {
-            let _asking = Askers::of_machine().ask(&home).ok()?;
-            let _assumed = rights.assume().ok()?;
-            read(&stores.only(&OF_USER), &process.context.key, OF_A_USER_READ.bytes)?
-        };
+        let (rights, key) = (&process.rights, &process.context.key);
+        let profile = self.as_user(process, |stores| read(&stores, key, OF_A_USER_READ.bytes)).ok()??;
         let known = Arc::new(Known::new(&profile, rights.clone()));
         let mut state = self.lock();
         if let Some(shelf) = state.users.get_mut(&rights.uid) {

@@ -195,7 +195,9 @@ mod tests {
         assert!(shelf.by_program.keys().eq(["b"]), "a program without profiles takes no room");
         assert_eq!(shelf.bytes, bytes);
         let shelf = shelf.with(known("a", 10), 2 * bytes);
-        ["b", "a"].iter().for_each(|role| shelf.find(&key(role)).unwrap().mark_as_used());
+        for role in ["b", "a"] {
+            shelf.find(&key(role)).unwrap().mark_as_used();
+        }
         shelf.find(&key("a")).unwrap().leave_alone(std::time::Duration::from_secs(3600));
         // It was learned again.
         let shelf = shelf.with(known("a", 10), 2 * bytes);

@@ -56,7 +56,7 @@ fn prepare(
         ..Profile::default()
     };
     if has_profile {
-        stores.update(&key, Subject::Boot.layer(), |_| Some(learned)).unwrap();
+        stores.update(&key, Subject::Boot.layer(), |_| Some(learned.clone())).unwrap();
     }
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     let made = Command::new("mkfs.ext4")
@@ -171,7 +171,7 @@ fn pages_that_a_boot_needs_are_moved_side_by_side_and_files_keep_what_they_hold(
     let learned =
         Profile { program, role, files: [first].into_iter().chain(needed).collect(), ..Profile::default() };
     let stores = Subject::Boot.stores(Some(vec![profiles])).unwrap();
-    stores.update(&key, Subject::Boot.layer(), |_| Some(learned)).unwrap();
+    stores.update(&key, Subject::Boot.layer(), |_| Some(learned.clone())).unwrap();
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-d"]).args([&tree, &image]).status();
     assert!(made.unwrap().success());

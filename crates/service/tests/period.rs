@@ -246,7 +246,7 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     let key = subject.key();
     let (program, role) = (key.program.clone(), key.role.clone());
     let profile = Profile { program, role, files: vec![profiled], ..Profile::default() };
-    stores.update(&key, subject.layer(), |_| Some(profile)).unwrap();
+    stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
     let counts = || {
         let files = learned(subject, &stores).unwrap().files;
         files.iter().find(|file| Path::new(&file.path) == unused).map(|file| file.extents[0].counts)

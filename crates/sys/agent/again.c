@@ -47,10 +47,9 @@ static int is_script(const char *path)
 static int is_running(const char *path)
 {
     struct raw_stat named, running;
-    if (raw_stat_of(RAW_AT_FDCWD, path, 0, &named))
+    if (raw_stat_of(RAW_AT_FDCWD, path, &named))
         return 0;
-    return raw_stat_of(RAW_AT_FDCWD, "/proc/self/exe", 0, &running) ||
-           (named.device == running.device && named.inode == running.inode);
+    return raw_stat_of(RAW_AT_FDCWD, "/proc/self/exe", &running) || raw_is_same(&named, &running);
 }
 
 void again_execute(char *const argv[], char *const environment[])

@@ -16,7 +16,7 @@ enum kind {
     STARTED = 1, /* the program; detail: enum arming */
     LOOKED_UP,   /* stat, access, readlink, chdir … */
     OPENED,
-    STREAMED, /* fopen: what is read of it is told at fclose and exit */
+    STREAMED, /* fopen: what is read of it is told when it seeks, at fclose and exit */
     LISTED,   /* opendir */
     SOUGHT,   /* a place where ld.so looks for a library */
     EXECUTED, /* detail: enum carrying */
@@ -24,6 +24,7 @@ enum kind {
     MAPPED,   /* the file of what the process tells next */
     TOUCHED,  /* device, inode, runs of pages */
     TOLD,     /* all that was touched, by a process that ends or executes another program */
+    GOES_ON,  /* that could not be executed: the process touches more */
 };
 
 /* Whether the agent goes along with an exec. record.rs knows the order. */
@@ -60,7 +61,7 @@ HIDDEN enum last log_last(void);
 /* Whether process 1 of a namespace is to wait in any case: the observer ends with it. */
 HIDDEN int log_ends_with_first(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
-HIDDEN void log_read(const uint64_t read[4]);
+HIDDEN void log_read(const struct raw_stat *stat, uint64_t offset, uint64_t bytes);
 /* Pages of a file side by side, and whether their mapping is armed. record.rs knows how they lie in a word. */
 struct touched {
     uint64_t page : 40, pages : 23, is_armed : 1;
@@ -68,6 +69,8 @@ struct touched {
 enum { TOUCHED_PAGES_MAX = (1 << 23) - 1 };
 HIDDEN void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], size_t count);
 HIDDEN void log_told(void);
+/* For who has told all and could not execute a program then. */
+HIDDEN void log_goes_on(void);
 HIDDEN void log_missed(void);
 /* Unmaps the log, for who is to count or lock what is mapped. All that comes afterwards counts as dropped. */
 HIDDEN void log_leave(void);
@@ -164,8 +167,11 @@ HIDDEN void again_execute(char *const argv[], char *const environment[]);
 /* ---- calls.c, reads.c, exec.c, target.c: what stands before functions of libc ---- */
 
 HIDDEN void calls_install(const struct link_map *program, const struct link_map *libc, const struct extent *table);
+/* `bytes` from `offset` (-1: where the descriptor stands) on are read. */
 HIDDEN void reads_at(int fd, int64_t offset, uint64_t bytes);
-HIDDEN void reads_stream(const char *file);
+/* Tells what was read of a stream until now. It seeks next, as fseek(3) numbers the ways to, or is closed. */
+enum { STREAM_SET, STREAM_CURRENT, STREAM_END, STREAM_CLOSES };
+HIDDEN void reads_stream(const void *file, int64_t offset, int whence);
 HIDDEN void reads_all_streams(const struct link_map *libc);
 /* `library` is the agent's own path, by which children load it. */
 HIDDEN int target_prepare(const struct link_map *program, const char *library);

@@ -192,7 +192,8 @@ static int is_alone(void)
  * is told then what it could see. Where the kernel does not tell that, it is waited for; by the first process of its container in any case.
  *
  * Behind its destructors the program's code is not to run for longer than without the agent. Other threads would: nobody waits for the observer
- * then. A signal that comes meanwhile finds nobody, as if the process had ended; 32 and 33 are libc's own. */
+ * then. A signal that comes meanwhile finds nobody, as if the process had ended; before an exec it waits, for its handler might not come back, and
+ * descriptors would be left behind. 32 and 33 are libc's own. */
 void arm_last_look(int at_exit)
 {
     static const uint64_t signals = ~((uint64_t)3 << 31);
@@ -201,7 +202,7 @@ void arm_last_look(int at_exit)
     enum last last = log_last();
     if (world.sandboxed || !receiver[0] || last == NOTHING)
         return;
-    int blocks = at_exit && !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &signals, &before, sizeof signals);
+    int blocks = !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &signals, &before, sizeof signals);
     int is_first = log_ends_with_first() && RAW1(__NR_getpid, 0) == 1;
     int is_told = last == TELL && touched_tell(0, UINTPTR_MAX);
     if (is_told)
@@ -209,7 +210,7 @@ void arm_last_look(int at_exit)
     if ((!is_told || is_first) && (!at_exit || is_alone()))
         wait_for_look(is_first);
     if (blocks) {
-        while (RAW4(__NR_rt_sigtimedwait, &signals, 0, now, sizeof signals) > 0) {
+        while (at_exit && RAW4(__NR_rt_sigtimedwait, &signals, 0, now, sizeof signals) > 0) {
         }
         RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, &before, 0, sizeof before);
     }

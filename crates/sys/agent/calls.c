@@ -2,8 +2,9 @@
  *
  * Whoever binds such a function, at the start or by dlsym, gets a stub (object_redirect). The stub saves the arguments,
  * calls `calls_before`, and jumps to the function: no frame stays on the stack while the function runs, so that threads can be
- * cancelled in it, and backtraces are the program's own. In mmap alone there is one (`maps`): no thread is cancelled there. What comes of the call is not waited for: a name that does
- * not exist was looked up as well, and how many bytes there are to read is known before. */
+ * cancelled in it, and backtraces are the program's own. What comes of the call is not waited for: a name that does not exist was looked up as
+ * well, and how many bytes there are to read is known before. In mmap and sendfile alone there is a frame (`maps`, `sends`): no thread is cancelled
+ * there, and only the kernel knows where a file is mapped, or how much a socket takes. */
 #include "agent.h"
 
 enum act {
@@ -16,12 +17,17 @@ enum act {
     SENDS,     /* out, in, offset or NULL, count */
     COPIES,    /* in, offset or NULL, out, offset, count */
     CLOSES,    /* a stream */
+    REOPENS,   /* a name, mode, a stream */
+    SEEKS,     /* a stream, offset, whence */
+    REWINDS,   /* a stream */
+    RETURNS,   /* a stream, one of its positions */
     USES,      /* libc itself reads the files of a set, here in `path` */
     SYSCALL,
     PRCTL,
     JUMPS,
     ENDS,   /* the process, without destructors */
     UNMAPS, /* address, length */
+    DROPS,  /* address, length, advice */
     MAPS,   /* address, length, protection, flags, fd, offset */
     COUNTS, /* all that is mapped: to lock it, or against the limits behind the resource `path` */
 };
@@ -58,9 +64,15 @@ static const struct call calls[] = {
     {"__openat64_2", NAME, OPENED, 1, 0},
     {"fopen", NAME, STREAMED, 0, NONE},
     {"fopen64", NAME, STREAMED, 0, NONE},
-    {"freopen", NAME, STREAMED, 0, NONE},
-    {"freopen64", NAME, STREAMED, 0, NONE},
-    {"fclose", CLOSES, READ, 0, NONE},
+    {"freopen", REOPENS, STREAMED, NONE, NONE},
+    {"freopen64", REOPENS, STREAMED, NONE, NONE},
+    {"fclose", CLOSES, READ, NONE, NONE},
+    {"fseek", SEEKS, READ, NONE, NONE},
+    {"fseeko", SEEKS, READ, NONE, NONE},
+    {"fseeko64", SEEKS, READ, NONE, NONE},
+    {"rewind", REWINDS, READ, NONE, NONE},
+    {"fsetpos", RETURNS, READ, NONE, NONE},
+    {"fsetpos64", RETURNS, READ, NONE, NONE},
     {"stat", NAME, LOOKED_UP, 0, NONE},
     {"stat64", NAME, LOOKED_UP, 0, NONE},
     {"lstat", NAME, LOOKED_UP, 0, NONE},
@@ -159,6 +171,8 @@ static const struct call calls[] = {
     {"_exit", ENDS, 0, NONE, NONE},
     {"_Exit", ENDS, 0, NONE, NONE},
     {"munmap", UNMAPS, 0, NONE, NONE},
+    {"mremap", UNMAPS, 0, NONE, NONE},
+    {"madvise", DROPS, 0, NONE, NONE},
     {"mmap", MAPS, 0, NONE, NONE},
     {"mmap64", MAPS, 0, NONE, NONE},
     {"mlockall", COUNTS, 0, NONE, NONE},
@@ -167,12 +181,12 @@ static const struct call calls[] = {
     {"prlimit", COUNTS, 0, 1, NONE},
     {"prlimit64", COUNTS, 0, 1, NONE},
 };
-enum { CALLS = sizeof calls / sizeof *calls, STUBS = 128, STUB_BYTES = 16 };
+enum { CALLS = sizeof calls / sizeof *calls, STUBS = 144, STUB_BYTES = 16 };
 _Static_assert(CALLS <= STUBS, "a stub for each");
 
 static uintptr_t functions[STUBS];
-/* One function with two names. */
-static uintptr_t mmap_of_libc;
+/* One function with two names, each. */
+static uintptr_t mmap_of_libc, sendfile_of_libc;
 static char *const *const *program_environ;
 static int used[SETS];
 extern HIDDEN char calls_stubs[];
@@ -183,7 +197,7 @@ __asm__(".pushsection .text\n"
         ".balign 16\n"
         "calls_stubs:\n"
         ".set stub, 0\n"
-        ".rept 128\n"
+        ".rept 144\n"
         ".balign 16\n"
         "endbr64\n"
         "pushq $stub\n"
@@ -212,7 +226,7 @@ __asm__(".pushsection .text\n"
         ".balign 16\n"
         "calls_stubs:\n"
         ".set stub, 0\n"
-        ".rept 128\n"
+        ".rept 144\n"
         ".balign 16\n"
         "hint #34\n" /* bti c */
         "mov x16, #stub\n"
@@ -322,10 +336,8 @@ static void uses(int set)
                 return;
     for (unsigned i = 0; i < sizeof files[set] / sizeof *files[set] && files[set][i][0]; i++) {
         log_path(OPENED, 0, NULL, files[set][i]);
-        if (!raw_stat_of(RAW_AT_FDCWD, files[set][i], 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG && stat.size > 0) {
-            uint64_t read[4] = {stat.device, stat.inode, 0, (uint64_t)stat.size};
-            log_read(read);
-        }
+        if (!raw_stat_of(RAW_AT_FDCWD, files[set][i], &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG && stat.size > 0)
+            log_read(&stat, 0, (uint64_t)stat.size);
     }
 }
 
@@ -392,31 +404,36 @@ static void log_syscall(const long *args)
     }
 }
 
-/* What is asked of the kernel takes some microseconds each time: a program that unmaps all the time is looked at now and then only. */
-static void unmaps(uintptr_t start, uintptr_t bytes)
+/* A signal's handler that does not come back would leave descriptors behind. */
+static int block_signals(uint64_t *before)
 {
-    enum { UNMAPS_MAX = 1024 };
-    static int count;
-    if (log_last() == TELL && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < UNMAPS_MAX)
-        touched_tell(start, start + bytes);
+    static const uint64_t all = UINT64_MAX;
+    return !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &all, before, sizeof all);
 }
 
-/* Whether `fd` is a regular file, and none of memory: of memory the program may register mappings with a userfaultfd of its own. No server is
- * asked. */
+static void restore_signals(const uint64_t *before)
+{
+    RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, before, 0, sizeof *before);
+}
+
+/* What is asked of the kernel takes some microseconds each time: a program that unmaps all the time is looked at now and then only. `left`: how
+ * often. */
+static void unmaps(int *left, uintptr_t start, uintptr_t bytes)
+{
+    uint64_t before;
+    if (log_last() != TELL || world.sandboxed || __atomic_load_n(left, __ATOMIC_RELAXED) <= 0 ||
+        __atomic_fetch_sub(left, 1, __ATOMIC_RELAXED) <= 0 || !block_signals(&before))
+        return;
+    touched_tell(start, start + bytes);
+    restore_signals(&before);
+}
+
+/* Whether `fd` is a regular file, and none of memory: of memory the program may register mappings with a userfaultfd of its own. */
 static int is_on_a_disk(int fd)
 {
-    enum { GET_SEALS = 1034, DONT_SYNC = 0x4000, TYPE = 1 };
-    struct {
-        uint32_t mask, block;
-        uint64_t attributes;
-        uint32_t links, uid, gid;
-        uint16_t mode, pad;
-        uint64_t rest[28];
-    } stat = {0};
-    _Static_assert(sizeof stat == 256, "the kernel's layout");
-    return RAW2(__NR_fcntl, fd, GET_SEALS) < 0 &&
-           !raw(__NR_statx, fd, (long)"", RAW_AT_EMPTY_PATH | DONT_SYNC, TYPE, (long)&stat, 0) &&
-           (stat.mode & RAW_S_IFMT) == RAW_S_IFREG;
+    enum { GET_SEALS = 1034 };
+    struct raw_stat stat;
+    return RAW2(__NR_fcntl, fd, GET_SEALS) < 0 && !raw_stat_of(fd, "", &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG;
 }
 
 /* Whether what is mapped is of a file, and longer than one page: a fault there is exact without arming. To arm it takes some 20 µs. Shared
@@ -430,18 +447,30 @@ static int is_worth_arming(const long *args)
            is_on_a_disk((int)args[4]) && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) < MAPS_MAX;
 }
 
-/* In the place of mmap: arms what that maps before the program uses it. A signal's handler that does not come back would leave descriptors
- * behind. */
+/* In the place of mmap: arms what that maps before the program uses it. */
 static uintptr_t maps(uintptr_t at, size_t bytes, int protection, int flags, int fd, long offset)
 {
     typedef uintptr_t function(uintptr_t, size_t, int, int, int, long);
-    uint64_t all = UINT64_MAX, before;
+    uint64_t before;
     uintptr_t mapped = ((function *)mmap_of_libc)(at, bytes, protection, flags, fd, offset);
-    if (mapped == (uintptr_t)-1 || RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &all, &before, sizeof all))
+    if (mapped == (uintptr_t)-1 || !block_signals(&before))
         return mapped;
     arm_one(&(struct extent){mapped, mapped + bytes});
-    RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, &before, 0, sizeof before);
+    restore_signals(&before);
     return mapped;
+}
+
+/* In the place of sendfile: a socket may take less than there is to send. */
+static long sends(int out, int in, const long *offset, size_t bytes)
+{
+    typedef long function(int, int, const long *, size_t);
+    long sent = ((function *)sendfile_of_libc)(out, in, offset, bytes);
+    if (sent <= 0 || world.sandboxed)
+        return sent;
+    long end = offset ? *offset : RAW3(__NR_lseek, in, 0, 1 /* SEEK_CUR */);
+    if (end >= sent)
+        reads_at(in, end - sent, (uint64_t)sent);
+    return sent;
 }
 
 /* `args`: a resource, and its new limits. */
@@ -470,10 +499,14 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         arm_last_look(0);
         return function;
     }
-    if (call->act == UNMAPS) {
-        unmaps((uintptr_t)args[0], (uintptr_t)args[1]);
+    /* Of memory that is dropped or mapped over hardly any is of files: what allocators do all the time takes nothing from the other. */
+    static int unmaps_left = 1024, drops_left = 128;
+    if (call->act == UNMAPS)
+        unmaps(&unmaps_left, (uintptr_t)args[0], (uintptr_t)args[1]);
+    if (call->act == DROPS ? (int)args[2] == RAW_MADV_DONTNEED : call->act == MAPS && args[3] & RAW_MAP_FIXED)
+        unmaps(&drops_left, (uintptr_t)args[0], (uintptr_t)args[1]);
+    if (call->act == UNMAPS || call->act == DROPS)
         return function;
-    }
     if (call->act == MAPS)
         return is_worth_arming(args) ? (uintptr_t)maps : function;
     if (call->act == PRCTL ? begins_sandbox(__NR_prctl, args) : call->act == SYSCALL && begins_sandbox(args[0], args + 1))
@@ -503,13 +536,26 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         reads_at((int)args[0], args[3], vector_bytes((const uintptr_t *)args[1], (uint64_t)args[2]));
         break;
     case SENDS:
-        reads_at((int)args[1], offset_at((const long *)args[2]), (uint64_t)args[3]);
-        break;
+        return (uintptr_t)sends;
     case COPIES:
         reads_at((int)args[0], offset_at((const long *)args[1]), (uint64_t)args[4]);
         break;
     case CLOSES:
-        reads_stream((const char *)args[0]);
+        reads_stream((const void *)args[0], 0, STREAM_CLOSES);
+        break;
+    case REOPENS:
+        reads_stream((const void *)args[2], 0, STREAM_CLOSES);
+        log_name(call->kind, RAW_AT_FDCWD, (const char *)args[0]);
+        break;
+    case SEEKS:
+        reads_stream((const void *)args[0], args[1], (int)args[2]);
+        break;
+    case REWINDS:
+        reads_stream((const void *)args[0], 0, STREAM_SET);
+        break;
+    case RETURNS:
+        /* What begins an fpos_t. */
+        reads_stream((const void *)args[0], offset_at((const long *)args[1]), STREAM_SET);
         break;
     case USES:
         uses(call->path);
@@ -521,6 +567,7 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
     case JUMPS:
     case ENDS:
     case UNMAPS:
+    case DROPS:
     case MAPS:
     case COUNTS:
         break;
@@ -535,5 +582,7 @@ void calls_install(const struct link_map *program, const struct link_map *libc, 
         functions[i] = object_redirect(libc, table, calls[i].name, (uintptr_t)calls_stubs + i * STUB_BYTES);
         if (calls[i].act == MAPS && functions[i])
             mmap_of_libc = functions[i];
+        if (calls[i].act == SENDS && functions[i])
+            sendfile_of_libc = functions[i];
     }
 }

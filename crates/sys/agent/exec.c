@@ -204,7 +204,7 @@ static const char *search(const char *file, enum process by, char found[PLACE_MA
         append(to, file);
         struct raw_stat stat;
         if (!RAW3(__NR_faccessat, RAW_AT_FDCWD, found, 1 /* X_OK */) &&
-            !raw_stat_of(RAW_AT_FDCWD, found, 0, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
+            !raw_stat_of(RAW_AT_FDCWD, found, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG)
             return found;
         log_path(LOOKED_UP, 0, NULL, found);
         if (!places[len])
@@ -217,13 +217,20 @@ static const char *search(const char *file, enum process by, char found[PLACE_MA
 
 enum { RAW_E2BIG = 7 };
 
+/* An exec has failed. Passes its result on. */
+static int failed(int result)
+{
+    log_goes_on();
+    return result;
+}
+
 static int agent_execve(const char *path, char *const argv[], char *const environment[])
 {
     EXTENDED(path, -1, THIS, environment);
     if (passed != environment)
         real_execve(path, argv, passed);
     give_back(room);
-    return real_execve(path, argv, environment);
+    return failed(real_execve(path, argv, environment));
 }
 
 static int agent_execv(const char *path, char *const argv[])
@@ -238,7 +245,7 @@ static int agent_execvpe(const char *file, char *const argv[], char *const envir
     if (passed != environment)
         real_execvpe(file, argv, passed);
     give_back(room);
-    return real_execvpe(file, argv, environment);
+    return failed(real_execvpe(file, argv, environment));
 }
 
 static int agent_execvp(const char *file, char *const argv[])
@@ -252,7 +259,7 @@ static int agent_fexecve(int fd, char *const argv[], char *const environment[])
     if (passed != environment)
         real_fexecve(fd, argv, passed);
     give_back(room);
-    return real_fexecve(fd, argv, environment);
+    return failed(real_fexecve(fd, argv, environment));
 }
 
 /* File actions may change the directory. */

@@ -101,7 +101,7 @@ int log_open(const char *variable, int *arms)
     if (log < 0)
         return 0;
     long mapped = -1;
-    if (!raw_stat_of((int)log, "", RAW_AT_EMPTY_PATH, &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG &&
+    if (!raw_stat_of((int)log, "", &stat) && (stat.mode & RAW_S_IFMT) == RAW_S_IFREG &&
         stat.size > SLOTS_AT)
         mapped = RAW6(__NR_mmap, 0, stat.size, RAW_PROT_READ | RAW_PROT_WRITE, RAW_MAP_SHARED, log, 0);
     RAW1(__NR_close, log);
@@ -295,8 +295,9 @@ static void log_numbers(enum kind kind, const uint64_t *numbers, int count)
     publish(slot, kind, 1);
 }
 
-void log_read(const uint64_t read[4])
+void log_read(const struct raw_stat *stat, uint64_t offset, uint64_t bytes)
 {
+    uint64_t read[4] = {raw_device(stat->device_major, stat->device_minor), stat->inode, offset, bytes};
     log_numbers(READ, read, 4);
 }
 
@@ -319,7 +320,17 @@ void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], s
     publish(slot, TOUCHED, slots);
 }
 
+static int has_told;
+
 void log_told(void)
 {
+    has_told = 1;
     log_numbers(TOLD, NULL, 0);
+}
+
+void log_goes_on(void)
+{
+    if (has_told && !world.sandboxed && log_is_observed())
+        log_numbers(GOES_ON, NULL, 0);
+    has_told = 0;
 }

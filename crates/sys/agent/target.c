@@ -16,7 +16,7 @@ int target_prepare(const struct link_map *program, const char *path)
         if (phdr[i].p_type == PT_INTERP)
             loader = (const char *)(program->l_addr + phdr[i].p_vaddr);
     library = path;
-    return loader && *path == '/' && !raw_stat_of(RAW_AT_FDCWD, path, 0, &library_stat);
+    return loader && *path == '/' && !raw_stat_of(RAW_AT_FDCWD, path, &library_stat);
 }
 
 /* Opened, for a sandbox (Landlock) or its mode may allow less than to look at it. access(2) leaves out capabilities, which
@@ -28,8 +28,7 @@ static int library_in_reach(void)
     long fd = RAW3(__NR_faccessat, RAW_AT_FDCWD, library, 4 /* R_OK */) ? -1 : raw_open(library);
     if (fd < 0)
         return 0;
-    int same_file = !raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) && stat.device == library_stat.device &&
-                    stat.inode == library_stat.inode;
+    int same_file = !raw_stat_of((int)fd, "", &stat) && raw_is_same(&stat, &library_stat);
     int executable = !RAW2(__NR_fstatfs, fd, filesystem) && !(filesystem[10] & 8 /* ST_NOEXEC */);
     RAW1(__NR_close, fd);
     return same_file && executable;
@@ -68,7 +67,7 @@ static enum carrying look_at(long fd, int depth, char head[HEAD], const char **t
 {
     struct raw_stat stat;
     char interpreted_by[128];
-    if (raw_stat_of((int)fd, "", RAW_AT_EMPTY_PATH, &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG)
+    if (raw_stat_of((int)fd, "", &stat) || (stat.mode & RAW_S_IFMT) != RAW_S_IFREG)
         return NOT_FOUND;
     if (stat.mode & (RAW_S_ISUID | RAW_S_ISGID) ||
         RAW4(__NR_fgetxattr, fd, "security.capability", 0, 0) >= 0)
@@ -117,8 +116,9 @@ static enum carrying look(const char *path, long fd, int moves)
         const char *then = NULL;
         if (path && moves && *path != '/')
             return RELATIVE;
+        /* What may be executed but not read goes by an ld.so that nobody can look for. */
         if (path && (fd = raw_open(path)) < 0)
-            return NOT_FOUND;
+            return RAW3(__NR_faccessat, RAW_AT_FDCWD, path, 1 /* X_OK */) ? NOT_FOUND : RIGHTS;
         enum carrying found = look_at(fd, depth, head, &then);
         if (path)
             RAW1(__NR_close, fd);

@@ -34,11 +34,9 @@ static size_t count;
 static int is_named;
 static uint64_t of_device, of_inode;
 
-/* As stat(2) encodes it. */
 static uint64_t device(const struct query *mapping)
 {
-    uint64_t major = mapping->major, minor = mapping->minor;
-    return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~(uint64_t)0xff) << 12 | (major & ~(uint64_t)0xfff) << 32;
+    return raw_device(mapping->major, mapping->minor);
 }
 
 static void log_runs(void)

@@ -112,31 +112,25 @@ uint64_t world_now(void)
  * interrupted, or a child of vfork that was killed. */
 static struct directory {
     int busy, fd;
-    uint64_t device, inode;
+    struct raw_stat stat;
     char path[AT_PATH_MAX];
 } directories[2];
 
-static int is_same(const struct raw_stat *one, const struct raw_stat *other)
-{
-    return one->device == other->device && one->inode == other->inode;
-}
-
 static int directory_by_descriptor(struct directory *dir, int fd)
 {
-    struct raw_stat stat = {0}, known = {.device = dir->device, .inode = dir->inode};
+    struct raw_stat stat;
     char link[40];
-    if (raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &stat))
+    if (raw_stat_of(fd, "", &stat))
         return 0;
-    if (dir->fd == fd && is_same(&stat, &known))
+    if (dir->fd == fd && raw_is_same(&stat, &dir->stat))
         return dir->path[0] == '/';
     append_number(append(link, "/proc/self/fd/"), (uint64_t)fd);
     long len = RAW4(__NR_readlinkat, RAW_AT_FDCWD, link, dir->path, sizeof dir->path - 1);
     dir->path[len > 0 ? len : 0] = 0;
     dir->fd = fd;
-    dir->device = stat.device;
-    dir->inode = stat.inode;
+    dir->stat = stat;
     /* Another thread may have given the number to another one meanwhile. */
-    if (raw_stat_of(fd, "", RAW_AT_EMPTY_PATH, &known) || !is_same(&stat, &known)) {
+    if (raw_stat_of(fd, "", &stat) || !raw_is_same(&stat, &dir->stat)) {
         dir->fd = -1;
         return 0;
     }

@@ -51,6 +51,10 @@ pub struct ProcessStat {
 pub const RUNS: u8 = b'R';
 /// It sleeps in a way that no signal interrupts, as whoever waits for a device does.
 pub const WAITS: u8 = b'D';
+/// It sleeps until something happens, or a signal comes.
+pub const SLEEPS: u8 = b'S';
+/// A signal has stopped it, until another one lets it go on.
+pub const STOPPED: u8 = b'T';
 /// It has ended: its end is still to be heard of, or is being.
 pub const ENDED: [u8; 2] = [b'Z', b'X'];
 

@@ -2,13 +2,16 @@
 
 mod support;
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use prepage_sys::agent::{Arming, Carrying, Event, Last, Lookup};
 use prepage_testing::{Need, has};
 
-use support::{Observation, built, command, compile, library, observe, same_with_and_without, tool};
+use support::{
+    Observation, Observed, built, command, compile, library, observe, same_with_and_without, tool,
+};
 
 #[test]
 fn programs_find_their_environment_as_it_was() {
@@ -255,6 +258,189 @@ fn the_archive_of_locales_is_looked_for_where_the_environment_names_a_locale() {
         let observed = observe(command.env("LANG", language));
         let found = observed.has("/usr/lib/locale/locale-archive", Lookup::Metadata);
         assert_eq!(found, is_looked_for, "{language}");
+    }
+}
+
+/// The pages of the file `path` that are told as read.
+fn pages_read(observed: &Observed, path: &Path) -> BTreeSet<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let of = std::fs::metadata(path).unwrap();
+    let mut pages = BTreeSet::new();
+    for record in &observed.records {
+        if let Event::Read { device, inode, offset, len } = record.event
+            && (device, inode) == (of.dev(), of.ino())
+        {
+            pages.extend(offset / 4096..(offset + len).div_ceil(4096));
+        }
+    }
+    pages
+}
+
+/// A file of 64 pages, and of all but a byte of one more.
+fn data_in(dir: &Path) -> PathBuf {
+    let path = dir.join("data");
+    std::fs::write(&path, vec![1; 65 * 4096 - 1]).unwrap();
+    path
+}
+
+/// stdio reads whole blocks of 4 KiB, of which it has one in memory.
+#[test]
+fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
+    let source = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        int main(int argc, char **argv) {
+            FILE *file = fopen(argv[2], "r");
+            fpos_t place;
+            for (char *step = argv[1]; *step; step += 2) {
+                int page = step[1] - '0';
+                switch (*step) {
+                case 's': fseek(file, page * 4096, SEEK_SET); break;
+                case 'c': fseeko(file, page * 4096, SEEK_CUR); break;
+                case 'e': fseek(file, -page * 4096 + 1, SEEK_END); break;
+                case 'w': rewind(file); break;
+                case 'g': fgetpos(file, &place); break;
+                case 'p': fsetpos(file, &place); break;
+                case 'r': for (int at = 0; at < page * 4096; at++) getc(file); break;
+                case 'b': getc(file); break;
+                case 'o': file = freopen(argv[2], "r", file); break;
+                }
+            }
+            if (strlen(argv[1]) % 4 == 2) return 0;
+            return fclose(file);
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    let data = data_in(program.dir.path());
+    let steps: [(&str, &[u64]); 12] = [
+        ("e0", &[]),
+        ("e0w0", &[]),
+        ("e0w0b0", &[0]),
+        ("e1b0s9b0", &[9, 64]),
+        ("b0s5b0s3b0s5b0", &[0, 3, 5]),
+        ("r2c3r1", &[0, 1, 5]),
+        // Where libc does not know yet where the descriptor stands, it reads from there on, and not from the beginning of a block.
+        ("b0c4b0", &[0, 4, 5]),
+        ("s7g0r1s2r1p0b0", &[2, 7]),
+        ("s8r3s9b0", &[8, 9, 10]),
+        ("r1o0s4b0", &[0, 4]),
+        ("s9r1o0b0", &[0, 9]),
+        ("s9r1w0", &[9]),
+    ];
+    for (steps, expected) in steps {
+        let observed = same_with_and_without(program.to_str().unwrap(), &[steps, data.to_str().unwrap()]);
+        let pages: Vec<u64> = pages_read(&observed, &data).into_iter().collect();
+        assert_eq!(pages, expected, "{steps}");
+        assert_eq!(observed.lost.missed, 0, "{steps}");
+    }
+}
+
+/// Of those that seek, so many can be told apart.
+#[test]
+fn of_more_streams_than_can_be_told_apart_nothing_false_is_told() {
+    let source = r#"
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            FILE *files[100];
+            for (int i = 0; i < 100; i++) {
+                files[i] = fopen(argv[1], "r");
+                fseek(files[i], 0, SEEK_END);
+            }
+            for (int i = 0; i < 100; i++) fclose(files[i]);
+            return 0;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    let data = data_in(program.dir.path());
+    let observed = same_with_and_without(program.to_str().unwrap(), &[data.to_str().unwrap()]);
+    // stdio reads the last block, which is not whole.
+    assert_eq!(pages_read(&observed, &data).into_iter().collect::<Vec<_>>(), [64]);
+    assert!(observed.lost.missed > 0);
+}
+
+#[test]
+fn what_does_not_come_through_the_page_cache_is_not_told_as_read() {
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            void *block;
+            int file = open(argv[1], O_RDONLY | O_DIRECT);
+            if (file < 0) return 9;
+            if (posix_memalign(&block, 4096, 8192)) return 8;
+            if (read(file, block, 8192) != 8192 || pread(file, block, 4096, 20 * 4096) != 4096) return 7;
+            fcntl(file, F_SETFL, 0);
+            return read(file, block, 4096) != 4096;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let data = data_in(dir.path());
+    let observed = observe(&mut command(program.to_str().unwrap(), &[data.to_str().unwrap()]));
+    assert_eq!(observed.output.status.code(), Some(0));
+    assert_eq!(pages_read(&observed, &data).into_iter().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn of_a_file_that_is_sent_as_much_is_told_as_the_socket_takes() {
+    let source = r#"
+        #include <sys/sendfile.h>
+        #include <sys/socket.h>
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            int ends[2], file = open(argv[2], O_RDONLY), room = 4096;
+            off_t offset = 3 * 4096, all = 65 * 4096;
+            if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends)) return 9;
+            setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+            long sent = sendfile(ends[0], file, *argv[1] == 'o' ? &offset : NULL, all);
+            printf("%ld\n", sent);
+            return sendfile(ends[0], file, NULL, all) > 0;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    let data = data_in(program.dir.path());
+    for (how, first) in [("offset", 3), ("position", 0)] {
+        let observed = observe(&mut command(program.to_str().unwrap(), &[how, data.to_str().unwrap()]));
+        assert_eq!(observed.output.status.code(), Some(0), "{how}");
+        let sent: u64 = String::from_utf8_lossy(&observed.output.stdout).trim().parse().unwrap();
+        assert!((1..60 * 4096).contains(&sent), "{how}: {sent}");
+        let expected: BTreeSet<u64> = (first..first + sent.div_ceil(4096)).collect();
+        assert_eq!(pages_read(&observed, &data), expected, "{how}");
+    }
+}
+
+/// Nobody can look which ld.so such a program has.
+#[test]
+fn a_program_that_may_be_executed_but_not_read_is_told_to_be_unseen() {
+    let source = r#"
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            if (setgid(1000) || setuid(1000)) return 9;
+            execl(argv[1], argv[1], (char *)0);
+            return 7;
+        }"#;
+    if !has(Need::Root) {
+        return;
+    }
+    let Some(program) = built(&[], source) else { return };
+    let mode = |path: &Path, mode| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(program.dir.path(), 0o755);
+    let other = program.dir.path().join("other");
+    std::fs::copy("/bin/true", &other).unwrap();
+    for (how, status, expected) in [(0o711, 0, Carrying::Rights), (0o700, 7, Carrying::NotFound)] {
+        mode(&other, how);
+        let observed = same_with_and_without(program.to_str().unwrap(), &[other.to_str().unwrap()]);
+        assert_eq!(observed.output.status.code(), Some(status), "{how:o}");
+        let told = observed.records.iter().find_map(|record| match &record.event {
+            Event::Executed { path, carrying } if *path == other => Some(*carrying),
+            _ => None,
+        });
+        assert_eq!(told, Some(expected), "{how:o}");
     }
 }
 

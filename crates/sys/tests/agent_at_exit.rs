@@ -134,3 +134,26 @@ fn a_program_with_threads_tells_what_it_has_touched() {
     let records = observation.take(output).records;
     assert!(records.iter().any(|record| matches!(record.event, Event::Told)), "{records:?}");
 }
+
+#[test]
+fn a_program_that_cannot_be_executed_leaves_its_process_to_tell_once_more() {
+    if !has(Need::Linux(6, 11)) {
+        return;
+    }
+    let source = r#"
+        #include <unistd.h>
+        int main(int argc, char **argv) { return execl(argv[1], argv[1], (char *)0) != -1; }"#;
+    let Some(program) = built(&[], source) else { return };
+    // A text that may not be executed, and nothing.
+    for (other, is_told_before) in [("/etc/passwd", true), ("/nowhere", false)] {
+        let mut observation = Observation::new();
+        observation.log().ask_for(Last::Tell).unwrap();
+        let mut command = command(program.to_str().unwrap(), &[other]);
+        let output = observation.enter(&mut command).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let events = observation.take(output).records.into_iter().map(|record| record.event);
+        let told: Vec<_> = events.filter(|event| matches!(event, Event::Told | Event::GoesOn)).collect();
+        let before = is_told_before.then_some([Event::Told, Event::GoesOn]).into_iter().flatten();
+        assert_eq!(told, before.chain([Event::Told]).collect::<Vec<_>>(), "{other}");
+    }
+}

@@ -4,10 +4,12 @@ mod support;
 
 use std::process::Stdio;
 
-use prepage_sys::agent::{Carrying, Event, Log, Lookup, Record, variables};
+use prepage_sys::agent::{Carrying, Event, Last, Log, Lookup, Record, variables};
 use prepage_testing::{Need, has, skip};
 
-use support::{Observed, built, command, compile, library, observe, same_with_and_without, tool};
+use support::{
+    Observation, Observed, built, command, compile, library, observe, same_with_and_without, tool,
+};
 
 /// How many execs are told to be `as_told`.
 fn execs(records: &[Record], as_told: Carrying) -> usize {
@@ -848,6 +850,54 @@ fn who_jumps_out_of_system_finds_nothing_in_its_environment() {
 }
 
 /// Other threads may look at the environment meanwhile, so the shell goes without the agent. The observer learns that there was one.
+/// The agent has files of /proc open while a file is unmapped.
+#[test]
+fn who_jumps_out_of_a_signals_handler_keeps_no_descriptor_of_the_agent() {
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <setjmp.h>
+        #include <signal.h>
+        #include <stdio.h>
+        #include <sys/mman.h>
+        #include <sys/time.h>
+        #include <unistd.h>
+        static sigjmp_buf back;
+        static void handle(int number) { siglongjmp(back, number); }
+        static void ring(int each_us) {
+            struct itimerval timer = {{0, each_us}, {0, each_us}};
+            setitimer(ITIMER_REAL, &timer, NULL);
+        }
+        int main(int argc, char **argv) {
+            int file = open(argv[0], O_RDONLY);
+            volatile int times = 0;
+            signal(SIGALRM, handle);
+            sigsetjmp(back, 1);
+            ring(70);
+            while (times++ < 1000) {
+                volatile char *at = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, file, 0);
+                (void)(at[0] + at[4096]);
+                munmap((void *)at, 8192);
+            }
+            ring(0);
+            signal(SIGALRM, SIG_IGN);
+            printf("%d\n", dup(0));
+            return 0;
+        }"#;
+    if !has(Need::Linux(6, 11)) {
+        return;
+    }
+    let Some(program) = built(&[], source) else { return };
+    let mut observation = Observation::new();
+    observation.log().ask_for(Last::Tell).unwrap();
+    let mut command = command(program.to_str().unwrap(), &[]);
+    let output = observation.enter(&mut command).stdin(Stdio::null()).output().unwrap();
+    let observed = observation.take(output);
+    assert_eq!((observed.output.status.code(), &*observed.output.stdout), (Some(0), &b"4\n"[..]));
+    let is_touched = |record: &Record| matches!(record.event, Event::Touched { .. });
+    assert!(observed.records.iter().any(is_touched));
+}
+
 #[test]
 fn a_shell_that_one_of_several_threads_starts_goes_without_the_agent_and_is_told() {
     let source = r#"

@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) chains: Chains,
     links: HashMap<LinkId, Link>,
     /// All stores by number, also those of links that have gone, which maps may still show.
-    stores: HashMap<u32, Weak<ObjectCore>>,
+    stores: HashMap<u64, Weak<ObjectCore>>,
     /// The maps that show pages of stores, once or more often.
     maps: Vec<Weak<MapCore>>,
     /// What else shows some: what chains began on, and what is behind maps that are being made.
@@ -247,7 +247,7 @@ impl Inner {
 
     /// The pages of `link` in those stores of others that hold the fewest, as far as there are more such stores than there may be.
     pub(crate) fn scattered(&self, link: LinkId) -> Vec<(PageRange, Arc<ObjectCore>)> {
-        let mut by_store: HashMap<u32, Vec<_>> = HashMap::new();
+        let mut by_store: HashMap<u64, Vec<_>> = HashMap::new();
         for (run, Store(store)) in self.links[&link].elsewhere.iter() {
             by_store.entry(store.id).or_default().push((page_range(run.start, run.end), Arc::clone(store)));
         }
@@ -308,7 +308,7 @@ impl Inner {
             }
         }
         // Maps go on showing what their link held when they were made, also where a copy of it was made since.
-        let mut shown: HashMap<u32, RangeMap<u64, ()>> = HashMap::new();
+        let mut shown: HashMap<u64, RangeMap<u64, ()>> = HashMap::new();
         let mut look = |used: &[Segment]| {
             for segment in used.iter().filter(|segment| segment.object.is_frozen()) {
                 let pages = segment.of_object();
@@ -336,7 +336,7 @@ impl Inner {
 
     /// The stores that nobody writes to any more, since no map looks at their link or that is gone; with room for their runs of pages
     /// that are held.
-    fn settled(&self) -> HashMap<u32, (Arc<ObjectCore>, Vec<Range<u64>>)> {
+    fn settled(&self) -> HashMap<u64, (Arc<ObjectCore>, Vec<Range<u64>>)> {
         let there = self.stores.iter().filter_map(|(&id, store)| Some((id, store.upgrade()?)));
         let mut settled: HashMap<_, _> = there.map(|(id, store)| (id, (store, Vec::new()))).collect();
         let written = self.links.iter().filter(|(id, _)| self.chains.is_held(**id));

@@ -1,8 +1,8 @@
-//! Dirty pages are written back before their frames go: by a thread apart, since a write may hang (a file system that is frozen for a backup, a server that
-//! does not answer). Frames are then sought elsewhere, and the object's dirty ones stay until the write ends.
+//! Dirty pages that nobody flushes are written back by a thread apart, before their frames go and after a while: a write may hang (a file system that is
+//! frozen for a backup, a server that does not answer). Whoever asked for it goes on with other objects, and this one's dirty pages stay until the write ends.
 //!
 //! ```text
-//!   reclaimer: IDLE ─► GIVEN ─┬ done in time ─► IDLE
+//!   who asks: IDLE ─► GIVEN ─┬ done in time ─► IDLE
 //!                             └ not ─► LEFT ─► done at last: the thread ends; another has taken its place
 //! ```
 
@@ -14,6 +14,7 @@ use prepage_core::PageIndex;
 
 use crate::object::ObjectCore;
 use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, spawn, wait, wait_for, wake};
+use crate::write_back::Came;
 
 /// A write hangs if none of its runs of pages is done within this long, even if it only waits for who flushes the object. The kernel pauses who writes
 /// faster than the disk for up to 200 ms at a time (balance_dirty_pages), some times in a run.
@@ -28,7 +29,7 @@ const GIVEN: u32 = 1;
 const LEFT: u32 = 2;
 const END: u32 = 3;
 
-/// The thread of a pool that writes dirty pages back. It ends with this.
+/// The thread that writes dirty pages back for a pool's reclaimer, or for the [writer](crate::writer) of a VM. It ends with this.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     /// `None` before the first batch, and after one that hangs.
@@ -37,7 +38,7 @@ pub(crate) struct Cleaner {
 
 /// Where one thread gets its work.
 ///
-/// Lock legend: (a) atomic; (f) atomic, slept on; `work` and `refused` are held to put one thing there or take it.
+/// Lock legend: (a) atomic; (f) atomic, slept on; `work` and `came` are held to put one thing there or take it.
 #[derive(Debug, Default)]
 struct Desk {
     /// (f)
@@ -45,7 +46,7 @@ struct Desk {
     /// (a) Runs of pages that the thread tried. Those of others, who may write for long, do not count.
     runs: AtomicU32,
     work: Mutex<Option<Work>>,
-    refused: Mutex<Vec<PageIndex>>,
+    came: Mutex<Option<Came>>,
 }
 
 #[derive(Debug)]
@@ -56,22 +57,23 @@ struct Work {
 }
 
 impl Cleaner {
-    /// As [`ObjectCore::clean`]. If that does not get on, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done.
+    /// As [`ObjectCore::clean`]. If that does not get on, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done. `None` then, and
+    /// where it is not tried because of writes that hang.
     pub(crate) fn clean(
         &mut self,
         object: &Arc<ObjectCore>,
         pages: Vec<PageIndex>,
         is_waited_for: bool,
-    ) -> Vec<PageIndex> {
-        let (Some(frames), Some(dirty)) = (object.frames(), object.dirty()) else { return Vec::new() };
+    ) -> Option<Came> {
+        let (frames, dirty) = object.frames().zip(object.dirty())?;
         let pool = object.vm.pool.core();
         if dirty.hangs() || pool.hung_writes.load(Ordering::SeqCst) >= MOST_HUNG {
-            return Vec::new();
+            return None;
         }
         // Nothing hangs in a model.
         let desk = if cfg!(any(feature = "shuttle", feature = "loom")) { None } else { self.desk() };
         // Where no thread is left this one does it.
-        let Some(desk) = desk else { return object.clean(frames, &pages, is_waited_for, None) };
+        let Some(desk) = desk else { return Some(object.clean(frames, &pages, is_waited_for, None)) };
         *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for });
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
@@ -89,11 +91,11 @@ impl Cleaner {
             set_hangs(object, true);
             if desk.state.compare_exchange(GIVEN, LEFT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 self.desk = None;
-                return Vec::new();
+                return None;
             }
             set_hangs(object, false);
         }
-        std::mem::take(&mut *desk.refused.lock().anyway())
+        desk.came.lock().anyway().take()
     }
 
     fn desk(&mut self) -> Option<Arc<Desk>> {
@@ -132,7 +134,7 @@ impl Desk {
             let frames = object.frames().expect("an object with dirty pages has frames");
             let clean = || object.clean(frames, &pages, is_waited_for, Some(&self.runs));
             // What a panic leaves stays dirty.
-            *self.refused.lock().anyway() = catch_unwind(AssertUnwindSafe(clean)).unwrap_or_default();
+            *self.came.lock().anyway() = catch_unwind(AssertUnwindSafe(clean)).ok();
             let done = self.state.compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst);
             match done {
                 Ok(_) => wake(&self.state, 1),
@@ -140,6 +142,7 @@ impl Desk {
                     set_hangs(&object, false);
                     // Its pages are clean, or may be tried again.
                     object.vm.pool.core().frames.call();
+                    object.vm.writer.call_for(&object);
                 }
             }
             object.let_go();
@@ -150,7 +153,7 @@ impl Desk {
     }
 }
 
-/// Whether a write of `object` hangs, of which there is one at most.
+/// One write of `object` more that hangs, or one fewer.
 fn set_hangs(object: &ObjectCore, hangs: bool) {
     if let Some(dirty) = object.dirty() {
         dirty.set_hangs(hangs);

@@ -37,8 +37,8 @@ pub(crate) struct Dirty {
     pages: AtomicU64,
     /// (a) The same of all objects of the pool.
     of_pool: Arc<AtomicU64>,
-    /// (a) Whether a write back hangs that reclaim asked for.
-    hangs: AtomicU32,
+    /// (a) How many write backs hang.
+    hanging: AtomicU32,
     /// (c)
     pub(crate) home: Box<dyn Home>,
     /// Held by who writes back.
@@ -54,7 +54,7 @@ impl Dirty {
             blocks: words(pages.div_ceil(BLOCK_PAGES))?,
             pages: AtomicU64::new(0),
             of_pool,
-            hangs: AtomicU32::new(0),
+            hanging: AtomicU32::new(0),
             home,
             written: Mutex::new(Written::default()),
             syncing: Mutex::new(()),
@@ -116,13 +116,18 @@ impl Dirty {
         pages.word(page).load(Ordering::SeqCst) & (DIRTY | WRITING) == 0
     }
 
-    /// Whether pages that are to go wait for a write that does not end: see [`crate::cleaner`].
+    /// Whether pages wait for a write that does not end: see [`crate::cleaner`].
     pub(crate) fn hangs(&self) -> bool {
-        self.hangs.load(Ordering::SeqCst) != 0
+        self.hanging.load(Ordering::SeqCst) != 0
     }
 
+    /// One write more that hangs, or one fewer.
     pub(crate) fn set_hangs(&self, hangs: bool) {
-        self.hangs.store(hangs.into(), Ordering::SeqCst);
+        if hangs {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.hanging.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// How many pages directly before `page` are dirty, `most` at most.
@@ -183,6 +188,16 @@ impl Dirty {
             page = end;
         }
         None
+    }
+
+    /// The dirty pages of `range`, in order; as [`Self::first`].
+    pub(crate) fn all_in(&self, pages: &Pages, range: PageRange) -> impl Iterator<Item = PageIndex> {
+        let mut from = range.start();
+        std::iter::from_fn(move || {
+            let page = self.first(pages, PageRange::new(from, range.end()))?;
+            from = PageIndex(page.0 + 1);
+            Some(page)
+        })
     }
 
     fn count(&self, page: PageIndex) {

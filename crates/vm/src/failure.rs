@@ -28,7 +28,7 @@ pub struct Failure {
 /// A failure in words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
-    pub(crate) object: u32,
+    pub(crate) object: u64,
     pub(crate) page: u64,
     pub(crate) address: u64,
     pub(crate) code: u16,
@@ -51,7 +51,7 @@ impl Failures {
     }
 
     /// Keeps a failure, in any context, and tells of it on stderr.
-    pub(crate) fn keep(&self, object: u32, page: PageIndex, address: u64, code: u16) {
+    pub(crate) fn keep(&self, object: u64, page: PageIndex, address: u64, code: u16) {
         self.kept.force_push(Kept { object, page: page.0, address, code });
         self.count.fetch_add(1, Ordering::SeqCst);
         if self.explain {

@@ -180,7 +180,7 @@ pub(crate) fn commit_first(
     let pool = object.vm.pool.core();
     pool.frames.claim(pages);
     object.came(frames, pages);
-    pool.arrived(object.pool_key, PageRange::new(start, PageIndex(start.0 + pages)));
+    pool.arrived(object.id, PageRange::new(start, PageIndex(start.0 + pages)));
     account.tally.pages_read += pages;
     // The words of the pages, the limit of frames, their count here and in the pool, twice that of those which are not published, and the buffer taken
     // and given back, by two of its place and one of what is there.

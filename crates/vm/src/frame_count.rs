@@ -68,6 +68,8 @@ pub(crate) struct FrameCount {
     waited: AtomicU32,
     /// (a) Frames taken away since `low` changed. Changed by the reclaimer.
     taken: AtomicU64,
+    /// (a) Frames that were given out beyond the limit so far, or could have been.
+    beyond: AtomicU64,
     /// (a) Pages that are pinned, in memory or not.
     pinned: AtomicU64,
     /// (a) Reads that wait for frames.
@@ -121,6 +123,7 @@ impl FrameCount {
             low: AtomicU64::new(LEAST_LOW),
             waited: AtomicU32::new(0),
             taken: AtomicU64::new(0),
+            beyond: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -284,6 +287,7 @@ impl FrameCount {
                     && let Some(got) =
                         self.reserve_some(self.limit().max(lowered_from) + BEYOND * silence.as_secs(), 1, 1)
                 {
+                    self.beyond.fetch_add(got, Ordering::SeqCst);
                     return Ok(got);
                 }
                 self.call();
@@ -391,6 +395,11 @@ impl FrameCount {
     /// The same, where there is one.
     pub(crate) fn limit_if_any(&self) -> Option<u64> {
         Some(self.limit()).filter(|&limit| limit < NO_LIMIT)
+    }
+
+    /// At most so many frames were given out beyond the limit so far.
+    pub(crate) fn beyond(&self) -> u64 {
+        self.beyond.load(Ordering::SeqCst)
     }
 
     /// The most there may ever be.

@@ -38,7 +38,7 @@
 //! | `pool`, `frame_count` | the limit and the number of frames, their objects, reads that wait for a frame |
 //! | `give_back`, `allowance` | how the pool shrinks while the machine is short of memory             |
 //! | `order`, `reclaim` | which frame is reclaimed next, and the thread that reclaims it          |
-//! | `cleaner`     | the thread that writes dirty pages back before reclaim: a write that hangs holds up no other page |
+//! | `cleaner`     | the thread that writes dirty pages back for reclaim, or for `writer`: a write that hangs holds up no other object |
 //! | `unwire`, `between`, `private_unwire`, `pin` | frames that no map shows, and frames that stay                  |
 //! | `hiding`       | pages that faults take out of a map for the reclaimer                   |
 //! | `prune`       | frees page tables that map nothing                                        |

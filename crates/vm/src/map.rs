@@ -15,7 +15,7 @@ use crate::blocks::BLOCK_PAGES;
 use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::going::let_go;
-use crate::object::{Contents, Frames};
+use crate::object::{Contents, Frames, Handle};
 use crate::options::{Advice, MapOptions, Mode};
 use crate::piece::Piece;
 use crate::pin::Unpinned;
@@ -41,6 +41,8 @@ pub struct Map {
     pub(crate) core: Arc<MapCore>,
     pub(crate) at: MapRef,
     pub(crate) region: Region,
+    /// Of the first object, the only one that can be written to. Last: it goes once nobody can write there any more.
+    pub(crate) handle: Handle,
 }
 
 /// What serving a map's faults needs.
@@ -200,7 +202,8 @@ impl Map {
         }
         Behind::made(behind.making, &core);
         // From here on dropping it takes it out of the table again.
-        let map = Self { core, at, region };
+        let handle = Handle::new(Arc::clone(&pieces[0].object));
+        let map = Self { core, at, region, handle };
         map.enter_backings();
         // Served before it can be touched; shown only then, since what can be read would be filled at once under mlockall(2).
         let registered = match &map.core.laid[..] {

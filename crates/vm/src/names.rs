@@ -19,7 +19,7 @@ use crate::vm::{Vm, VmCore};
 /// Lock legend: (a) atomic; one lock for all else, held for a look or to take a list; never taken by faults.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    named: Mutex<HashMap<u32, Named>>,
+    named: Mutex<HashMap<u64, Named>>,
     /// (a) With so many names it is time to look for those that no failure needs any more. Changed with `named` held.
     look_at: AtomicUsize,
 }
@@ -51,10 +51,10 @@ impl Unread {
 }
 
 impl Names {
-    pub(crate) fn insert(&self, id: u32, object: prepage_core::Object, core: &Arc<ObjectCore>) {
+    pub(crate) fn insert(&self, object: prepage_core::Object, core: &Arc<ObjectCore>) {
         let has_frames = core.frames().is_some();
         let named = Named { object, core: Arc::downgrade(core), has_frames, gone: None };
-        self.named.lock().anyway().insert(id, named);
+        self.named.lock().anyway().insert(core.id, named);
     }
 
     /// The objects that exist. Whoever drops an object last takes the lock: it is free again while these live.
@@ -140,7 +140,7 @@ impl Vm {
         let mut names = self.core.names.named.lock().anyway();
         let Taken { faults, lost, all } = records.take();
         trace.facts.unrecorded = lost;
-        let mut objects: HashMap<u32, (ObjectId, bool)> = HashMap::new();
+        let mut objects: HashMap<u64, (ObjectId, bool)> = HashMap::new();
         let mut threads: HashMap<u32, ThreadIndex> = HashMap::new();
         for fault in faults {
             let (object, has_pages) = *objects.entry(fault.object).or_insert_with(|| {
@@ -178,7 +178,7 @@ fn thread(tid: u32) -> Thread {
 }
 
 /// Objects that are gone and that no list names any more are forgotten, now that there have been `failures`.
-fn forget_read(names: &mut HashMap<u32, Named>, failures: u64, read: impl Fn(&mut Unread)) {
+fn forget_read(names: &mut HashMap<u64, Named>, failures: u64, read: impl Fn(&mut Unread)) {
     names.retain(|_, named| {
         let Some(unread) = &mut named.gone else { return true };
         read(unread);

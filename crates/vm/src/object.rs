@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, OnceLock};
 
@@ -65,12 +66,47 @@ const MESSAGES: usize = 64;
 /// A snapshot of a map ([`Map::snapshot`](crate::Map::snapshot)) is an object too. [`Object::resident_pages`],
 /// [`Object::evict`] and [`Object::backings`] are about the snapshot's own pages only: those that were frozen for it.
 ///
-/// Cloning gives another handle on the same object. The object is dropped with its last handle and map.
+/// Cloning gives another handle on the same object. The object is dropped with its last handle and map. What was written to it is written back
+/// before the drop of the last of them returns.
 #[derive(Clone, Debug)]
 pub struct Object {
-    pub(crate) core: Arc<ObjectCore>,
+    pub(crate) core: Handle,
     /// Of a snapshot: what keeps it as it is.
     pub(crate) hold: Option<Arc<Hold>>,
+}
+
+/// What a program holds of an object: with an [`Object`], or with a map. Threads of the VM hold objects for a while too, but do not decide when
+/// written bytes are in the file.
+#[derive(Debug)]
+pub(crate) struct Handle(Arc<ObjectCore>);
+
+impl Handle {
+    pub(crate) fn new(object: Arc<ObjectCore>) -> Self {
+        object.handles.fetch_add(1, Ordering::Relaxed);
+        Self(object)
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.write_back_last();
+        }
+    }
+}
+
+impl Deref for Handle {
+    type Target = Arc<ObjectCore>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 /// Shared by the handles, the maps and the work in the background.
@@ -80,10 +116,10 @@ pub struct Object {
 #[derive(Debug)]
 pub(crate) struct ObjectCore {
     pub(crate) vm: Arc<VmCore>,
-    /// (c) Unique in its VM; counted from 0.
-    pub(crate) id: u32,
-    /// (c) Unique in its pool.
-    pub(crate) pool_key: u32,
+    /// (c) Unique in its pool; counted from 0.
+    pub(crate) id: u64,
+    /// (a) How many [`Handle`]s there are.
+    handles: AtomicU64,
     /// (a) How many maps of code it lies in: where there is one, its frames go last.
     pub(crate) is_code: AtomicU32,
     /// (c)
@@ -230,14 +266,8 @@ impl Object {
 }
 
 impl ObjectCore {
-    pub(crate) fn new(
-        vm: Arc<VmCore>,
-        id: u32,
-        name: String,
-        len_bytes: u64,
-        contents: Contents,
-    ) -> Arc<Self> {
-        let pool_key = vm.pool.core().next_key();
+    pub(crate) fn new(vm: Arc<VmCore>, name: String, len_bytes: u64, contents: Contents) -> Arc<Self> {
+        let id = vm.pool.core().next_id();
         // A source may panic, and then there is no object.
         let grain_bytes = match &contents {
             Contents::Frames(frames) => frames.bytes.grain_bytes(),
@@ -247,7 +277,7 @@ impl ObjectCore {
         Arc::new(Self {
             vm,
             id,
-            pool_key,
+            handles: AtomicU64::new(0),
             is_code: AtomicU32::new(0),
             name,
             len_bytes,
@@ -262,6 +292,11 @@ impl ObjectCore {
 
     pub(crate) fn pages(&self) -> PageRange {
         PageRange::covering(0, self.len_bytes)
+    }
+
+    /// Whether a program holds it.
+    pub(crate) fn has_handle(&self) -> bool {
+        self.handles.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn frames(&self) -> Option<&Frames> {
@@ -498,7 +533,6 @@ impl Drop for ObjectCore {
         // Who looks for a frame meanwhile finds nothing here.
         count.claim(1);
         if let Some(frames) = self.frames() {
-            self.write_back_last(frames);
             // They take memory until they are freed, and count until then. In a child of fork(2) they are the parent's.
             if self.vm.check_process().is_ok() {
                 let _ = frames.punch(self.pages());

@@ -101,7 +101,7 @@ impl VmOptions {
     }
 
     /// How long bytes that were written to a map of [`Vm::file_writable`](crate::Vm::file_writable) stay only in memory if
-    /// nobody flushes them; 5 s by default.
+    /// nobody flushes them; 5 s by default. What could not be written is tried again after as long, and after a second at least.
     pub fn write_back_after(self, write_back_after: Duration) -> Self {
         Self { write_back_after, ..self }
     }

@@ -48,7 +48,7 @@ pub enum Replacement {
 /// A page of an object, by the number that the object has in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
-    pub(crate) object: u32,
+    pub(crate) object: u64,
     pub(crate) page: u64,
 }
 

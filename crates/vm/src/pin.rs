@@ -201,7 +201,7 @@ impl ObjectCore {
         let pool = self.vm.pool.core();
         pool.frames.unpin(freed as u64);
         // While they were pinned the order of reclaim may have forgotten them.
-        left.free.iter().for_each(|range| pool.arrived(self.pool_key, *range));
+        left.free.iter().for_each(|range| pool.arrived(self.id, *range));
     }
 }
 

@@ -82,11 +82,14 @@ pub struct PoolFigures {
     pub low_pages: u64,
     /// The high watermark: reclaim ends when this many frames are free.
     pub high_pages: u64,
+    /// At most this many frames were given out beyond the limit since the pool was made, because reclaim had neither freed frames nor reported that it
+    /// cannot for a second. They may have gone since.
+    pub beyond_pages: u64,
 }
 
 impl PoolFigures {
     /// All of them, with their names.
-    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 11] {
+    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 12] {
         [
             ("resident_pages", &mut self.resident_pages),
             ("wired_pages", &mut self.wired_pages),
@@ -99,6 +102,7 @@ impl PoolFigures {
             ("limit_pages", &mut self.limit_pages),
             ("low_pages", &mut self.low_pages),
             ("high_pages", &mut self.high_pages),
+            ("beyond_pages", &mut self.beyond_pages),
         ]
     }
 }
@@ -138,9 +142,9 @@ pub(crate) struct PoolCore {
     arrivals: Option<ArrayQueue<Arrival>>,
     /// (a) Whether some did not fit.
     pub(crate) lost: AtomicU32,
-    objects: Mutex<BTreeMap<u32, Weak<ObjectCore>>>,
+    objects: Mutex<BTreeMap<u64, Weak<ObjectCore>>>,
     /// (a)
-    next_object: AtomicU32,
+    next_object: AtomicU64,
     /// (a) The lengths of all objects, in pages.
     reserved_pages: AtomicU64,
     pub(crate) reclaim: Mutex<Reclaim>,
@@ -164,7 +168,7 @@ pub(crate) struct PoolCore {
 /// Pages that came into memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) object: u32,
+    pub(crate) object: u64,
     pub(crate) range: PageRange,
 }
 
@@ -202,7 +206,7 @@ impl Pool {
             arrivals: is_limited.then(|| ArrayQueue::new(arrivals)),
             lost: AtomicU32::new(0),
             objects: Mutex::new(BTreeMap::new()),
-            next_object: AtomicU32::new(0),
+            next_object: AtomicU64::new(0),
             reserved_pages: AtomicU64::new(0),
             reclaim: Mutex::new(Reclaim::new(options.replacement)),
             hiding: Hiding::new(),
@@ -293,13 +297,16 @@ impl PoolCore {
     /// snapshots, which are nowhere else. A page may be pinned and without a place.
     pub(crate) fn stuck_pages(&self) -> u64 {
         let (mut frozen, mut unplaced) = (0, 0);
+        let is_full = !self.swap.has_room();
         for object in self.alive() {
             frozen += object.frames().filter(|_| object.is_frozen()).map_or(0, |frames| frames.held().0);
-            unplaced += object.dirty().filter(|dirty| dirty.home.is_swap()).map_or(0, Dirty::pages);
+            let memory = object.dirty().filter(|dirty| is_full && dirty.home.is_swap());
+            if let Some((frames, dirty)) = object.frames().zip(memory) {
+                let dirty_pages = dirty.all_in(&frames.pages, object.pages());
+                unplaced += dirty_pages.filter(|&page| !dirty.home.takes(page)).count() as u64;
+            }
             object.let_go();
         }
-        // Of those that have a place some may be dirty.
-        let unplaced = if self.swap.has_room() { 0 } else { unplaced.saturating_sub(self.swap.used_pages()) };
         frozen + self.frames.pinned().max(unplaced)
     }
 
@@ -322,24 +329,24 @@ impl PoolCore {
     }
 
     /// A number for an object that is being made.
-    pub(crate) fn next_key(&self) -> u32 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.next_object.fetch_add(1, Ordering::Relaxed)
     }
 
     /// `object` may hold frames from now on.
     pub(crate) fn enter(&self, object: &Arc<ObjectCore>) {
         self.reserved_pages.fetch_add(object.pages().len(), Ordering::SeqCst);
-        self.objects.lock().anyway().insert(object.pool_key, Arc::downgrade(object));
+        self.objects.lock().anyway().insert(object.id, Arc::downgrade(object));
     }
 
     /// An object has gone, with its frames.
     pub(crate) fn leave(&self, object: &ObjectCore) {
-        self.objects.lock().anyway().remove(&object.pool_key);
+        self.objects.lock().anyway().remove(&object.id);
         self.reserved_pages.fetch_sub(object.pages().len(), Ordering::SeqCst);
     }
 
-    pub(crate) fn object(&self, key: u32) -> Option<Arc<ObjectCore>> {
-        self.objects.lock().anyway().get(&key).and_then(Weak::upgrade)
+    pub(crate) fn object(&self, id: u64) -> Option<Arc<ObjectCore>> {
+        self.objects.lock().anyway().get(&id).and_then(Weak::upgrade)
     }
 
     /// The objects that exist. Whoever drops one last takes the lock: it is free again while these live.
@@ -348,7 +355,7 @@ impl PoolCore {
     }
 
     /// Pages of an object are about to be published, or are not pinned any more. From any context.
-    pub(crate) fn arrived(&self, object: u32, range: PageRange) {
+    pub(crate) fn arrived(&self, object: u64, range: PageRange) {
         let Some(arrivals) = &self.arrivals else { return };
         if arrivals.push(Arrival { object, range }).is_err() {
             self.lost.store(1, Ordering::SeqCst);
@@ -383,6 +390,8 @@ impl PoolCore {
             limit_pages: self.frames.limit_if_any().unwrap_or(u64::MAX),
             low_pages,
             high_pages,
+            // After those that it explains.
+            beyond_pages: self.frames.beyond(),
         }
     }
 }
@@ -453,13 +462,18 @@ mod tests {
         }
     }
 
-    /// A pool that gives back by what it is told, and a map of `pages` pages of a file that are all in memory.
-    fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
-        let core = Pool::made(&PoolOptions::default().gives_back(64 * PAGE_SIZE)).unwrap();
+    /// A pool that gives back by what it is told, and keeps 64 pages at least.
+    fn told(options: PoolOptions) -> (Pool, Tell) {
+        let core = Pool::made(&options.gives_back(64 * PAGE_SIZE)).unwrap();
         let (look, looks) = sync_channel(0);
         let tell = Tell { left: Arc::default(), look };
         core.give_back(Told(Arc::clone(&tell.left)), Looks(looks), 64 * PAGE_SIZE).unwrap();
-        let pool = Pool { handle: Arc::new(Handle { core }) };
+        (Pool { handle: Arc::new(Handle { core }) }, tell)
+    }
+
+    /// The same with a map of `pages` pages of a file that are all in memory.
+    fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
+        let (pool, tell) = told(PoolOptions::default());
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(pages * PAGE_SIZE).unwrap();
         let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
@@ -488,7 +502,8 @@ mod tests {
         assert!(pool.figures().resident_pages > PAGES / 2, "more than was missing");
         // Everything can still be touched, in what is left.
         assert!(map.as_slice().iter().all(|&byte| byte == 0));
-        assert!(pool.figures().resident_pages <= PAGES - 256);
+        let now = pool.figures();
+        assert!(now.resident_pages <= PAGES - 256 + now.beyond_pages, "{now:?}");
         // The least is kept beside what is pinned, though more is missing than there is.
         let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(128))).unwrap();
         tell.look(-(1 << 30), false);
@@ -500,6 +515,21 @@ mod tests {
         assert!(pool.figures().limit_pages > PAGES);
         map.populate(map.window()).unwrap();
         assert_eq!(pool.figures().resident_pages, PAGES);
+    }
+
+    /// Places of pages that are away make room for nobody.
+    #[test]
+    fn the_least_is_kept_beside_memory_that_cannot_go_to_a_full_swap_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (pool, tell) = told(PoolOptions::default().swap(directory.path(), 128 * PAGE_SIZE));
+        let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+        let memory = vm.memory(512 * PAGE_SIZE).unwrap();
+        let map = vm.map(&memory, &MapOptions::writable()).unwrap();
+        (0..256).for_each(|page| map.write_at(page * PAGE_SIZE, &[1]).unwrap());
+        assert_eq!(pool.reclaim(128), 128);
+        assert_eq!((memory.dirty_pages(), pool.figures().swap_pages), (128, 128));
+        tell.look(-(1 << 30), false);
+        assert_eq!(pool.figures().limit_pages, 128 + 64);
     }
 
     /// As is told of by PSI before memory is short.
@@ -565,7 +595,8 @@ mod tests {
         until(&pool, "some are free", |now| now.resident_pages < 2 * PAGES);
         map.populate(map.window()).unwrap();
         read();
-        assert!(pool.figures().resident_pages <= 2 * PAGES, "{:?}", pool.figures());
+        let now = pool.figures();
+        assert!(now.resident_pages <= 2 * PAGES + now.beyond_pages, "{now:?}");
     }
 
     /// It reads on when its pool may take more, or gives up after a while.
@@ -637,6 +668,22 @@ mod tests {
         assert!(pool.figures().resident_pages <= PAGES * 7 / 8, "{:?}", pool.figures());
         let again = vm.statistics().counted.pages_read - PAGES;
         assert!(again < 128, "{again} pages were read again, {:?}", pool.figures());
+    }
+
+    /// Else an old object would have the number of a new one, and would be lost with it.
+    #[test]
+    fn numbers_of_objects_do_not_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let old = vm.file_writable(file.path()).unwrap();
+        let map = vm.map(&old, &MapOptions::writable()).unwrap();
+        map.write_at(0, &[7]).unwrap();
+        vm.core.pool.core().next_object.store(u32::MAX.into(), Ordering::SeqCst);
+        (0..3).for_each(|_| drop(vm.memory(PAGE_SIZE).unwrap()));
+        vm.flush().unwrap();
+        assert_eq!((old.dirty_pages(), std::fs::read(file.path()).unwrap()[0]), (0, 7));
+        assert_eq!(vm.core.pool.objects().len(), 1);
     }
 
     #[test]

@@ -73,7 +73,7 @@ struct Victim {
 #[derive(Debug, Default)]
 struct Search {
     /// The objects that it met: each is looked up once.
-    objects: HashMap<u32, Option<Arc<ObjectCore>>>,
+    objects: HashMap<u64, Option<Arc<ObjectCore>>>,
     /// Frames that could not be written: they are not tried once more, and others go instead.
     refused: HashSet<Entry>,
     /// The class that the last frames were taken from.
@@ -178,8 +178,8 @@ impl Search {
         }
     }
 
-    fn object(&mut self, pool: &PoolCore, key: u32) -> Option<&Arc<ObjectCore>> {
-        self.objects.entry(key).or_insert_with(|| pool.object(key)).as_ref()
+    fn object(&mut self, pool: &PoolCore, id: u64) -> Option<&Arc<ObjectCore>> {
+        self.objects.entry(id).or_insert_with(|| pool.object(id)).as_ref()
     }
 
     /// What became of a frame that was queued.
@@ -287,7 +287,7 @@ impl Reclaim {
             let Some(stamp) = frames.pages.queue(page) else { continue };
             let before = stamp.map(|stamp| (since(stamp, now), stamp.count));
             refaulted += u64::from(before.is_some_and(|(interval, _)| interval <= MEMORY_PARTS));
-            let entry = Entry { object: object.pool_key, page: page.0 };
+            let entry = Entry { object: object.id, page: page.0 };
             self.orders[class].arrive(Queued::coming(entry, before, now), room, is_of_buffer);
         }
         if refaulted > 0 {
@@ -303,7 +303,7 @@ impl Reclaim {
             // What was frozen is nowhere else.
             let Some(frames) = object.frames().filter(|_| !object.is_frozen()) else { continue };
             frames.runs().for_each(|found| self.queue(&object, found));
-            search.objects.insert(object.pool_key, Some(object));
+            search.objects.insert(object.id, Some(object));
         }
     }
 
@@ -468,8 +468,8 @@ impl Reclaim {
             (batch, rest) = rest.split_at(first_batch(rest));
             let is_dirty = batch[0].0;
             let batch = || batch.iter().map(|(_, victim)| victim);
-            let key = batch().next().expect("one").queued.entry.object;
-            let Some(object) = search.object(pool, key) else { continue };
+            let id = batch().next().expect("one").queued.entry.object;
+            let Some(object) = search.object(pool, id) else { continue };
             let Some(frames) = object.frames() else { continue };
             let mut refused = Vec::new();
             let claimed = Claimed::room_for(object, frames, batch().len());
@@ -477,7 +477,9 @@ impl Reclaim {
                 (Ok(_taking), Ok(mut claimed)) => {
                     if is_dirty {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
-                        refused = self.cleaner.clean(object, pages, forced);
+                        // Nobody can be told of an error; the next flush tells.
+                        let came = self.cleaner.clean(object, pages, forced);
+                        refused = came.map_or(refused, |came| came.refused);
                     }
                     let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));
                     let out = if passes_by { swapped_out(frames, pages) } else { Vec::new() };
@@ -517,7 +519,7 @@ impl Reclaim {
                 }
             }
             all += taken;
-            search.refused.extend(refused.into_iter().map(|page| Entry { object: key, page: page.0 }));
+            search.refused.extend(refused.into_iter().map(|page| Entry { object: id, page: page.0 }));
             search.rest(pool);
         }
         // The pool may hold less than it was made for: its limit changes, or is so high that it is never reached.
@@ -621,7 +623,7 @@ mod tests {
         let frames = object.core.frames().unwrap();
         // It cannot be taken away once more, and its arrival was not looked at yet.
         frames.pages.set_pinned(page, true);
-        let entry = Entry { object: object.core.pool_key, page: page.0 };
+        let entry = Entry { object: object.core.id, page: page.0 };
         let victim = Victim { queued: Queued::coming(entry, None, 0), class: DATA };
         let mut search = Search::default();
         let mut reclaim = pool.core().reclaim.lock().unwrap();

@@ -18,7 +18,8 @@ pub(crate) struct Recorded {
     pub(crate) ip: u64,
     pub(crate) address: u64,
     pub(crate) page: u64,
-    pub(crate) object: u32,
+    /// Of its number the lower 48 bits, which no process uses up.
+    pub(crate) object: u64,
     pub(crate) tid: u32,
     pub(crate) class: FaultClass,
     /// Of the map.
@@ -109,8 +110,9 @@ impl Records {
         let slot = &ring.slots[at as usize & (ring.slots.len() - 1)];
         let kind = fault.class as u64
             | u64::from(fault.permissions.bits()) << 8
+            | (fault.object >> 32 & 0xffff) << 16
             | u64::from(fault.cluster_pages) << 32;
-        let names = u64::from(fault.object) << 32 | u64::from(fault.tid);
+        let names = fault.object << 32 | u64::from(fault.tid);
         let words = [fault.start_ns, fault.cost_ns, fault.ip, fault.address, fault.page, names, kind];
         for (to, word) in slot.words.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
@@ -155,7 +157,7 @@ impl Records {
                     ip: word(2),
                     address: word(3),
                     page: word(4),
-                    object: (word(5) >> 32) as u32,
+                    object: word(5) >> 32 | (word(6) >> 16 & 0xffff) << 32,
                     tid: word(5) as u32,
                     class: FaultClass::ALL[(word(6) & 0xff) as usize],
                     permissions: Permissions::from_bits((word(6) >> 8) as u8),
@@ -182,7 +184,7 @@ mod tests {
             ip: 2,
             address: 3,
             page: 4,
-            object: u32::MAX,
+            object: (1 << 48) - 2,
             tid: 5,
             class: FaultClass::Failed,
             permissions: Permissions::READ.with(Permissions::PRIVATE),

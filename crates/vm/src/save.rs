@@ -12,7 +12,7 @@ use prepage_sys::signals::Masked;
 use crate::book::{Base, Book};
 use crate::error::SavedError;
 use crate::manifest::{Below, Manifest, SavedBase, SavedRun};
-use crate::object::{Bytes, Contents, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Handle, Object, ObjectCore};
 use crate::saved::{Directory, NewImage};
 use crate::segment::{Install, Parts, Segment};
 use crate::snapshot::new_store;
@@ -428,7 +428,7 @@ impl Vm {
         let link = Book::begin(&self.core, Base::saved(&below, &wanted));
         let store = new_store(self, manifest.len_bytes)?;
         self.core.book.lock().put(link.link, link.link, &store);
-        Ok(Object { core: store, hold: Some(Arc::new(link)) })
+        Ok(Object { core: Handle::new(store), hold: Some(Arc::new(link)) })
     }
 
     fn base(&self, saved: &SavedBase, given: &[Object]) -> Result<Object, SavedError> {

@@ -11,7 +11,7 @@ use crate::error::{MakeError, SnapshotError};
 use crate::frame_count::Reserve;
 use crate::give_back;
 use crate::map::Map;
-use crate::object::{Bytes, Contents, Frames, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Frames, Handle, Object, ObjectCore};
 use crate::pages::Seen;
 use crate::reclaim;
 use crate::segment::{Install, lookup, placed};
@@ -179,7 +179,7 @@ impl Map {
 
     fn handle(&self, store: &Arc<ObjectCore>, link: prepage_core::chain::LinkId) -> Object {
         let hold: Hold = Book::hold(&self.core.vm, link);
-        Object { core: Arc::clone(store), hold: Some(Arc::new(hold)) }
+        Object { core: Handle::new(Arc::clone(store)), hold: Some(Arc::new(hold)) }
     }
 
     /// Of pages that have been copied into the map, and of zeros that have been made, those count as written to alone that hold
@@ -217,7 +217,8 @@ impl Map {
 /// An object for frozen pages.
 pub(crate) fn new_store(vm: &Vm, len_bytes: u64) -> Result<Arc<ObjectCore>, MakeError> {
     let frames = |len| Frames::new(len, Bytes::Frozen).map(|frames| Contents::Frames(Box::new(frames)));
-    Ok(vm.object("[snapshot]".to_owned(), len_bytes, None, frames)?.core)
+    let object = vm.object("[snapshot]".to_owned(), len_bytes, None, frames)?;
+    Ok(Arc::clone(&object.core))
 }
 
 /// Whether `store` has any page of `runs`.

@@ -195,8 +195,6 @@ pub struct Statistics {
     pub tracking_bytes: u64,
     /// Frames that hold a page or are promised to a read, in pages, of the VM's pool: of all VMs that share it.
     pub frames: u64,
-    /// The most frames there may be, in pages.
-    pub frame_limit: u64,
     /// The VM's pool.
     pub pool: PoolFigures,
     /// What faults cost, in nanoseconds, as seen from inside: the kernel's part before and after is not in it. By
@@ -219,7 +217,6 @@ impl Statistics {
             backings: 0,
             tracking_bytes: 0,
             frames: 0,
-            frame_limit: 0,
             pool: PoolFigures::default(),
             costs_ns: vec![histogram::empty(); FaultClass::ALL.len()],
             cluster_pages: histogram::empty(),

@@ -25,7 +25,7 @@ use crate::jobs::Jobs;
 use crate::keeper::Keeper;
 use crate::map::Map;
 use crate::names::Names;
-use crate::object::{Bytes, Contents, Frames, MAX_BYTES, Object, ObjectCore};
+use crate::object::{Bytes, Contents, Frames, Handle, MAX_BYTES, Object, ObjectCore};
 use crate::options::{MapOptions, Mode, VmOptions};
 use crate::piece::Piece;
 use crate::pool::Pool;
@@ -34,7 +34,7 @@ use crate::show;
 use crate::source::{LocalFile, Source};
 use crate::space::Space;
 use crate::statistics::{Figures, Statistics};
-use crate::sync::{Anyway, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Anyway, AtomicU64, Ordering};
 use crate::writer::Writer;
 use crate::writes::OwnPageMap;
 use crate::zero::Zeros;
@@ -83,8 +83,6 @@ pub(crate) struct VmCore {
     pub(crate) objects: AtomicU64,
     /// (a)
     pub(crate) maps: AtomicU64,
-    /// (a)
-    next_object: AtomicU32,
     /// The objects that exist, and those that records name.
     pub(crate) names: Names,
     /// (c)
@@ -140,7 +138,6 @@ impl Vm {
                 pool,
                 objects: AtomicU64::new(0),
                 maps: AtomicU64::new(0),
-                next_object: AtomicU32::new(0),
                 names: Names::default(),
                 started_ns: now_ns(),
                 generation: fork::generation(),
@@ -275,15 +272,14 @@ impl Vm {
         }
         let contents =
             contents(len_bytes).map_err(|source| MakeError::System { what: "an object", source })?;
-        let id = self.core.next_object.fetch_add(1, Ordering::Relaxed);
         let object = prepage_core::Object::new(name.clone(), inode);
-        let core = ObjectCore::new(Arc::clone(&self.core), id, name, len_bytes, contents);
+        let core = ObjectCore::new(Arc::clone(&self.core), name, len_bytes, contents);
         let _masked = Masked::asynchronous();
-        self.core.names.insert(id, object, &core);
+        self.core.names.insert(object, &core);
         if core.frames().is_some() {
             self.core.pool.core().enter(&core);
         }
-        Ok(Object { core, hold: None })
+        Ok(Object { core: Handle::new(core), hold: None })
     }
 
     /// Maps `object`.
@@ -366,7 +362,6 @@ impl Vm {
                 + table(handled.as_deref())
                 + of_heirs,
             frames: core.pool.core().frames.reserved(),
-            frame_limit: core.pool.core().frames.limit(),
             pool: core.pool.figures(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),

@@ -57,7 +57,7 @@ pub(crate) struct Taking<'a>(&'a Whole);
 #[derive(Debug)]
 pub(crate) struct Became {
     pool: Arc<PoolCore>,
-    key: u32,
+    object: u64,
 }
 
 impl Default for Whole {
@@ -133,7 +133,7 @@ pub(crate) fn may_be_whole(object: &ObjectCore, account: &mut Account) {
     if frames.whole.due.swap(1, Ordering::SeqCst) == 0 {
         // To call a thread for it.
         account.tally.shared_atomics += 1;
-        let became = Became { pool: Arc::clone(pool), key: object.pool_key };
+        let became = Became { pool: Arc::clone(pool), object: object.id };
         if !object.vm.jobs.push_whole(became) {
             frames.whole.due.store(0, Ordering::SeqCst);
         }
@@ -145,7 +145,7 @@ impl Became {
     pub(crate) fn give(self) {
         let maps = {
             // Held for a moment: who drops the object last may be somebody who counts objects.
-            let Some(object) = self.pool.object(self.key) else { return };
+            let Some(object) = self.pool.object(self.object) else { return };
             let Some(frames) = object.frames() else { return };
             frames.whole.due.store(0, Ordering::SeqCst);
             let may_give = frames.whole.may_give(&frames.whole.given.lock().anyway(), &object);
@@ -329,7 +329,7 @@ mod tests {
         let whole = &core.frames().unwrap().whole;
         // Nothing is to be given, and nothing is if it were; neither is a new map, nor one that was populated.
         assert_eq!(whole.due.load(Ordering::SeqCst), 0);
-        Became { pool: Arc::clone(core.vm.pool.core()), key: core.pool_key }.give();
+        Became { pool: Arc::clone(core.vm.pool.core()), object: core.id }.give();
         map.populate(map.window()).unwrap();
         let other = vm.map(&object, &MapOptions::shared()).unwrap();
         assert_eq!((other.as_slice()[0], vm.statistics().counted.maps_given), (0, 0));

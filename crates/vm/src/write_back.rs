@@ -30,9 +30,9 @@ use crate::vm::Vm;
 use crate::writes::runs_of;
 
 /// Pages that are protected together.
-const BATCH_PAGES: usize = 1024;
+pub(crate) const BATCH_PAGES: usize = 1024;
 /// Once writes have failed for so long since one succeeded the rest is refused: it would fail as well, and others wait meanwhile.
-const FAILING_MAX: Duration = Duration::from_secs(2);
+pub(crate) const FAILING_MAX: Duration = Duration::from_secs(2);
 /// So many pages may lie between pages that are protected by one call, see `writes`.
 const GAP_PAGES: u64 = 4;
 
@@ -47,17 +47,17 @@ pub(crate) struct Written {
 
 /// What came of writing pages, in ascending order.
 #[derive(Debug)]
-struct Came {
-    written: Vec<PageRange>,
-    refused: Vec<PageIndex>,
+pub(crate) struct Came {
+    pub(crate) written: Vec<PageRange>,
+    pub(crate) refused: Vec<PageIndex>,
     /// How long the writes took together that failed since one succeeded.
-    failing: Duration,
+    pub(crate) failing: Duration,
     /// The first error.
-    outcome: Result<(), FlushError>,
+    pub(crate) outcome: Result<(), FlushError>,
 }
 
 impl Came {
-    fn after(failing: Duration) -> Self {
+    pub(crate) fn after(failing: Duration) -> Self {
         Self { written: Vec::new(), refused: Vec::new(), failing, outcome: Ok(()) }
     }
 
@@ -137,7 +137,7 @@ impl Object {
 impl Vm {
     /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made: for a program that ends. If one
     /// cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are gone was written back when they
-    /// went, and is not made durable by this. An object whose last handle goes at the same moment is missed: it may still be writing back afterwards.
+    /// went, and is not made durable by this.
     ///
     /// # Errors
     /// As [`Object::flush`]. Objects that take no writes, and [`Vm::memory`], have nothing to flush.
@@ -282,15 +282,10 @@ impl ObjectCore {
         while failing < FAILING_MAX {
             // For one batch: a frame that is to go waits for no more.
             let mut written = dirty.written.lock().anyway();
-            let mut batch = Vec::new();
-            while batch.len() < BATCH_PAGES
-                && let Some(page) = dirty.first(&frames.pages, PageRange::new(from, range.end()))
-            {
-                from = PageIndex(page.0 + 1);
-                if dirty.begin(&frames.pages, page) {
-                    batch.push(page);
-                }
-            }
+            let found = dirty.all_in(&frames.pages, PageRange::new(from, range.end()));
+            let found = found.inspect(|page| from = PageIndex(page.0 + 1));
+            let batch: Vec<_> =
+                found.filter(|&page| dirty.begin(&frames.pages, page)).take(BATCH_PAGES).collect();
             if batch.is_empty() {
                 break;
             }
@@ -301,7 +296,7 @@ impl ObjectCore {
         outcome.map(|()| pages)
     }
 
-    /// Writes the dirty ones of `pages`, which ascend, before their frames are taken away; gives those that could not be written. They stay; all of them do
+    /// Writes the dirty ones of `pages`, which ascend, where nobody flushes them. Those that could not be written stay dirty; all of them do
     /// while somebody else writes pages of the object, unless that `is_waited_for`. Counts the runs of pages that were tried in `runs`.
     pub(crate) fn clean(
         &self,
@@ -309,21 +304,21 @@ impl ObjectCore {
         pages: &[PageIndex],
         is_waited_for: bool,
         runs: Option<&AtomicU32>,
-    ) -> Vec<PageIndex> {
+    ) -> Came {
+        let nothing = Came::after(Duration::ZERO);
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
-        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return Vec::new() };
+        let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return nothing };
         let mut written = match dirty.written.try_lock().anyway() {
             Some(written) => written,
             None if is_waited_for => dirty.written.lock().anyway(),
-            None => return Vec::new(),
+            None => return nothing,
         };
         let may_go = |&page: &PageIndex| dirty.home.takes(page) && dirty.begin(&frames.pages, page);
         let batch: Vec<_> = pages.iter().copied().filter(may_go).collect();
         if batch.is_empty() {
-            return batch;
+            return nothing;
         }
-        // Nobody can be told; the next flush tells.
-        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO, runs).refused
+        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO, runs)
     }
 
     /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The writes before it were `failing` for so long.
@@ -466,10 +461,11 @@ impl ObjectCore {
         Ok(())
     }
 
-    /// The object goes: what was written to it is written back, or lost with a message.
-    pub(crate) fn write_back_last(&self, frames: &Frames) {
+    /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back.
+    pub(crate) fn write_back_last(&self) {
         let is_to_go = |dirty: &&Dirty| dirty.pages() > 0 && !dirty.home.is_swap();
-        let Some(dirty) = frames.dirty.as_ref().filter(is_to_go) else { return };
+        let Some((frames, dirty)) = self.frames().zip(self.dirty().filter(is_to_go)) else { return };
+        let _masked = Masked::asynchronous();
         if self.vm.check_process().is_ok()
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain

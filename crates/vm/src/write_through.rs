@@ -101,8 +101,7 @@ impl Map {
     /// # Errors
     /// As `flush`.
     pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
-        let core = std::sync::Arc::clone(&self.core.laid[0].object);
-        Object { core, hold: None }.flush(clip(range, self.window()))
+        Object { core: self.handle.clone(), hold: None }.flush(clip(range, self.window()))
     }
 }
 

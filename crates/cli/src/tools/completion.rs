@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use clap::builder::ValueHint;
 use clap::error::ErrorKind;
@@ -12,7 +13,7 @@ use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::CompleteEnv;
 use prepage_core::FaultClass;
-use prepage_profiles::{Layer, Stores};
+use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_report::Column;
 use prepage_report::export::{Format, Weight};
 
@@ -95,11 +96,17 @@ fn enabled(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Profiles in the stores, by the name of the file and by that of the program.
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
-    let stores = Stores::of_user().into_iter();
-    let layers = [Layer::User, Layer::Machine, Layer::Vendor];
-    let listed = stores.flat_map(|stores| layers.map(|layer| stores.keys(layer).unwrap_or_default()));
-    let names = listed.flatten().flat_map(|(path, key)| short_names(&path, &key.unwrap_or_default().role));
-    beginning_with(current, names.map(Into::into).collect())
+    let mut names = BTreeSet::new();
+    let mut see = |path: PathBuf, key: Option<ProgramKey>| {
+        names.extend(short_names(&path, &key.unwrap_or_default().role).into_iter().map(Into::into));
+    };
+    if let Ok(stores) = Stores::of_user() {
+        for layer in [Layer::User, Layer::Machine, Layer::Vendor] {
+            // What cannot be read has no names.
+            let _ = stores.keys(layer, &mut see);
+        }
+    }
+    beginning_with(current, names)
 }
 
 /// Programs in PATH; where a path is begun, the programs there.

@@ -31,7 +31,7 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
     ("2", "The command line is wrong"),
     (
         "125",
-        "prepage failed, or the command line of `run` is wrong; record: the program succeeded, but not all of the recording could be written; learn: the program succeeded, but nothing of it could be seen",
+        "prepage failed, or the command line of `run` is wrong; profile verify: not all could be checked; record: the program succeeded, but not all of the recording could be written; learn: the program succeeded, but nothing of it could be seen",
     ),
     ("126, 127", "run, record, measure, learn, bench: the program cannot be executed, or is not found"),
     (
@@ -41,7 +41,7 @@ pub const EXIT_CODES: [(&str, &str); 6] = [
 ];
 
 /// Environment variables, as `prepage --help` and the manual page list them.
-pub const ENVIRONMENT: [(&str, &str); 6] = [
+pub const ENVIRONMENT: [(&str, &str); 8] = [
     ("PREPAGE", "`off` switches prefetching and learning off for every program started with it"),
     (
         "PREPAGE_STORE",
@@ -52,9 +52,11 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
         "Directories of profiles for all users, the machine's first, then packages', separated by colons [default: /var/lib/prepage:/usr/local/share/prepage:/usr/share/prepage]",
     ),
     (
-        "XDG_CONFIG_HOME",
-        "Directory of prepage/config, read after /etc/prepage.conf (`prepage config`) [default: ~/.config]",
+        "XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_DATA_HOME, XDG_DATA_DIRS",
+        "Directories as in the XDG Base Directory Specification: of prepage/config (`prepage config`), of your own profiles, and of .desktop files [default: ~/.config, ~/.local/state, ~/.local/share, /usr/local/share:/usr/share]",
     ),
+    ("COMPLETE", "`bash`, `zsh` or `fish`: prepage prints the completion script of that shell and exits"),
+    ("BROWSER", "The program that `prepage report --open` starts [default: xdg-open]"),
     (
         "COLUMNS",
         "How wide tables may be, in characters; 0 for any width [default: the width of the terminal, else any]",
@@ -144,6 +146,21 @@ mod tests {
         shown.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(shown, grouped);
+    }
+
+    /// No build reads these: crates are published without documents.
+    #[test]
+    fn documents_list_the_same_variables_and_exit_codes() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
+        let documents = std::fs::read_to_string(path).unwrap();
+        let listed = |title: &str| -> Vec<String> {
+            let section = documents.split("\n## ").find(|section| section.starts_with(title)).unwrap();
+            let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+            rows.skip(1).map(|name| name.replace('`', "")).collect()
+        };
+        let names = |list: &[(&str, &str)]| list.iter().map(|one| one.0.to_owned()).collect::<Vec<_>>();
+        assert_eq!(listed("Environment variables"), names(&ENVIRONMENT));
+        assert_eq!(listed("Exit codes"), names(&EXIT_CODES));
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod verify;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,7 @@ use prepage_core::quantity::counted;
 use prepage_display::number::size;
 use prepage_display::terminal::printable;
 use prepage_profiles::room::taken_in;
-use prepage_profiles::store::remove;
+use prepage_profiles::store::{ReadMax, remove};
 use prepage_profiles::stored::Listed as StoreEntry;
 use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 use serde::Serialize;
@@ -269,17 +269,27 @@ fn list(stores: &Stores, json: bool, out: &mut impl Write) -> Result<()> {
 
 /// The profiles of all layers.
 pub fn all(stores: &Stores) -> Result<Vec<StoreEntry>> {
-    in_all_layers(|layer| stores.list(layer))
+    in_all_layers(|layer, found| {
+        let mut see = |one| {
+            found.push(one);
+            true
+        };
+        stores.each(layer, ReadMax::ALL, &mut see).map(drop)
+    })
 }
 
-/// What `of` finds in each layer. Layers of others that cannot be read are passed over.
-fn in_all_layers(of: impl Fn(Layer) -> Result<Vec<StoreEntry>, StoreError>) -> Result<Vec<StoreEntry>> {
-    let mut all = of(Layer::User)?;
-    for layer in [Layer::Machine, Layer::Vendor] {
-        match of(layer) {
-            Ok(more) => all.extend(more),
-            Err(error) => say!("prepage: passed over: {error}"),
+/// What `add` adds for each layer, sorted by name. Directories of others that cannot be read are passed over.
+fn in_all_layers(
+    add: impl Fn(Layer, &mut Vec<StoreEntry>) -> Result<(), StoreError>,
+) -> Result<Vec<StoreEntry>> {
+    let mut all = Vec::new();
+    for layer in [Layer::User, Layer::Machine, Layer::Vendor] {
+        let before = all.len();
+        match add(layer, &mut all) {
+            Err(error) if layer != Layer::User => say!("prepage: passed over: {error}"),
+            added => added?,
         }
+        all[before..].sort_by(|a, b| a.0.cmp(&b.0));
     }
     Ok(all)
 }
@@ -360,16 +370,14 @@ pub fn find(stores: &Stores, name: &str) -> Result<Vec<StoreEntry>> {
         file_name(path) == name || role == name || short_names(path, role).iter().any(|short| short == name)
     };
     // Of the others the beginnings are enough.
-    let found_in = |layer| -> Result<Vec<StoreEntry>, StoreError> {
-        let meant = stores.keys(layer)?.into_iter().filter(|(path, key)| {
-            let role = key.as_ref().map_or("", |key| key.role.as_str());
-            means(path, role)
-        });
-        let load =
-            |(path, _): (PathBuf, _)| stores.at_path(layer, &path).transpose().map(|loaded| (path, loaded));
-        Ok(meant.filter_map(load).collect())
-    };
-    let found = in_all_layers(found_in)?;
+    let found = in_all_layers(|layer, found| {
+        stores.keys(layer, |path, key| {
+            if means(&path, key.as_ref().map_or("", |key| key.role.as_str())) {
+                let loaded = stores.at_path(layer, &path).transpose();
+                found.extend(loaded.map(|loaded| (path, loaded)));
+            }
+        })
+    })?;
     if found.is_empty() {
         let remedy = "prepage profile list; a start is written down about a second after it ends";
         bail!(Remedied::new(format!("no profile {name} in {}", places(stores)), remedy));

@@ -123,7 +123,7 @@ fn a_file_system_can_be_unmounted_by_the_program_that_used_it() {
         files: vec![known],
         ..Profile::default()
     };
-    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     let mount = format!("mount --bind {} {} && exec \"$@\"", from.display(), to.display());
     let options = ["run", "--no-learn", "--no-hold-out", "--"];
     let start =

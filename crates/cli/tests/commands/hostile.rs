@@ -47,7 +47,7 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
             evict(&file);
         }
     }
-    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
 }
 
 /// What is told on standard error of a start of [`PROGRAM`].
@@ -262,7 +262,7 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
         role: its_key.role.clone(),
         ..from.find(&key()).unwrap().unwrap().profile
     };
-    from.update(&its_key, Layer::User, |_| Some(profile)).unwrap();
+    from.update(&its_key, Layer::User, |_| Some(profile.clone())).unwrap();
     let mut user = 54_320;
     let mut told = |is_known: bool, most: u32| {
         // One that nobody has, and another each time: processes that have ended count against the limit until init has

@@ -35,7 +35,6 @@ fn built(directory: &Path) -> PathBuf {
         "completions/bash",
         "completions/zsh",
         "completions/fish",
-        "libprepage-early-fault.so",
         "libprepage-agent.so",
     ] {
         fs::create_dir_all(build.join(name).parent().unwrap()).unwrap();

@@ -260,7 +260,7 @@ fn rm_takes_one_layer_and_says_where_the_rest_is() {
         [("sleep", Layer::User), ("sleep", Layer::Machine), ("true", Layer::Machine), ("false", Layer::User)]
     {
         let (key, profile) = profile_of(&[command]);
-        stores.update(&key, layer, |_| Some(profile)).unwrap();
+        stores.update(&key, layer, |_| Some(profile.clone())).unwrap();
     }
     let rm = |args: &[&str]| {
         let mut command = sandbox.prepage(&[&["profile", "rm"], args].concat());
@@ -294,7 +294,7 @@ fn show_prints_all_roles_of_a_program() {
             prefetched_pages: 1,
             ..ColdStart::default()
         }];
-        Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+        Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     }
     let shown = sandbox.output(&["profile", "show", "sleep"]);
     let said = text(&shown.stdout);
@@ -324,7 +324,7 @@ fn show_tells_programs_which_pages_and_names_a_profile_holds() {
     ];
     let path = "/usr/lib/locale".to_owned();
     profile.lookups = vec![Lookup { path, list: true, counts: seldom }];
-    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     let shown = json(&sandbox.output(&["profile", "show", "--json", "sleep"]));
     let expected = serde_json::json!([
         { "start_page": 0, "pages": 2, "rank": 3, "by_read": false, "probability": 0.75 },
@@ -340,7 +340,7 @@ fn show_goes_on_behind_a_damaged_profile() {
     let sandbox = Sandbox::new();
     let (key, profile) = profile_of(&["sleep"]);
     let stores = Stores::at(sandbox.store());
-    stores.update(&key, Layer::User, |_| Some(profile)).unwrap();
+    stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     let (of_user, _) = stores.list(Layer::User).unwrap().remove(0);
     let machine = sandbox.path().join("machine");
     fs::create_dir(&machine).unwrap();
@@ -390,7 +390,7 @@ fn a_program_whose_name_is_no_utf8_is_found_by_it() {
     fs::copy("/bin/true", &program).unwrap();
     let key = ProgramKey::of(&[program.into()]).unwrap();
     let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
-    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile)).unwrap();
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     for command in ["show", "rm"] {
         let output = sandbox.prepage(&["profile", command]).arg(name).output().unwrap();
         assert!(output.status.success(), "{command}: {}", text(&output.stderr));

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Sandbox, can_learn, is_root, json, make_old, text, wait_for};
-use prepage_core::profile::Profile;
 use prepage_core::profile::file::{FORMAT_VERSION, encode};
+use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::bundle;
+use prepage_profiles::identity::{content_of, open_to_read};
 use prepage_testing::{Need, has};
 use serde_json::Value;
 
@@ -213,6 +215,45 @@ fn what_cannot_be_looked_at_is_not_stale() {
     let checked = sandbox.output(&["profile", "verify", "--json", as_text(&maps)]);
     assert_eq!(json(&checked)["verified"][0]["state"], "unknown", "{}", text(&checked.stdout));
     assert_eq!(checked.status.code(), Some(125));
+    // Nor is the store of a newer prepage damaged, after that was replaced by an older one.
+    let fresh = |args: &[&str]| fresh(&sandbox, &maps.join("none"), args);
+    let store = sandbox.path().join("fresh-store");
+    fs::create_dir(&store).unwrap();
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::copy(maps.join("ends/one.profile"), store.join("one.profile")).unwrap();
+    let checked = fresh(&["profile", "verify", "--json"]);
+    assert_eq!(json(&checked)["verified"][0]["state"], "unknown", "{}", text(&checked.stdout));
+    assert_eq!(checked.status.code(), Some(125));
+    fs::write(store.join("one.profile"), "no profile").unwrap();
+    let checked = fresh(&["profile", "verify", "--json"]);
+    assert_eq!(json(&checked)["verified"][0]["state"], "damaged", "{}", text(&checked.stdout));
+    assert_eq!(checked.status.code(), Some(1));
+}
+
+/// A mean over hosts would lose what one of many alone needs.
+#[test]
+fn a_map_from_two_exports_has_what_one_host_of_many_needs() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path().join("sleep");
+    fs::copy("/usr/bin/sleep", &program).unwrap();
+    let content = content_of(&open_to_read(&program).unwrap()).unwrap();
+    let export = |name: &str, page: u64, hosts: std::ops::Range<u64>| {
+        let range = PageRange::new(PageIndex(page), PageIndex(page + 1));
+        let file = ProfiledFile {
+            path: as_text(&program).into(),
+            fingerprint: content.clone(),
+            extents: vec![Extent::new(range, 0)],
+            ..ProfiledFile::default()
+        };
+        let (role, sources) = ("sleep".to_owned(), hosts.collect());
+        let profile = Profile { role, sources, files: vec![file], ..Profile::default() };
+        fs::write(sandbox.path().join(name), encode(&profile)).unwrap();
+        sandbox.path().join(name)
+    };
+    let [many, one] = [export("many", 0, 0..39), export("one", 5, 39..40)];
+    let from = ["--from", as_text(&many), "--from", as_text(&one)];
+    let embedded = sandbox.output(&[&["profile", "embed", "--json", as_text(&program)], &from[..]].concat());
+    assert_eq!(json(&embedded)["files"][0]["pages"], 2, "{}", text(&embedded.stderr));
 }
 
 #[test]

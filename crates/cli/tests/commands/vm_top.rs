@@ -76,9 +76,10 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
     assert_eq!(text(&shown.stdout).matches(" none ").count(), others.len(), "{shown:?}");
     drop((object, vm, others));
     let shown = sandbox.output(&["vm", "top", "--once", "--pid", &pid]);
-    assert!(text(&shown.stdout).contains("no process of yours uses prepage-vm"), "{shown:?}");
+    assert_eq!(text(&shown.stdout), format!("process {pid}: it has no VM now\n"));
     // Its command line knows no VM.
     let none = sandbox.output(&["vm", "top", "--pid", "1"]);
     assert_eq!(none.status.code(), Some(125));
     assert!(text(&none.stderr).contains("process 1: it uses no prepage-vm"), "{}", text(&none.stderr));
+    assert_eq!(text(&none.stdout), "", "of others nothing is known");
 }

@@ -1,19 +1,4 @@
-//! The undo record: what a file was like before a section was added.
-//!
-//! Little-endian, it stands behind the map at the next multiple of 8:
-//!
-//! ```text
-//! offset  size  what
-//!      0     8  magic "PREPUNDO"
-//!      8     8  length of the file before
-//!     16     8  e_shoff before
-//!     24     2  e_shnum before
-//!     26     2  e_shstrndx before
-//!     28     2  e_shentsize before
-//!     30     2  zero
-//!     32     4  CRC-32 of the file before
-//!     36     4  CRC-32 of the 36 bytes above
-//! ```
+//! The undo record: what a file was like before a section was added. docs/profile-format.md has its layout.
 
 use std::io;
 

@@ -191,6 +191,43 @@ fn what_was_used_last_comes_first_also_after_all_was_read_again() {
     assert_eq!(first(), key("x"), "whoever it is known to");
 }
 
+/// Of what is not used for long the store makes room: also of what one serves from memory who reads it once.
+#[test]
+fn what_starts_are_served_from_is_marked_as_used_in_its_store_once_a_day() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let machine = directory.path().join("machine");
+    let start = |uid, name: &str| {
+        let mut start = start_of(uid, directory.path(), 1);
+        start.context.key = key(name);
+        start
+    };
+    let root = prepage_sys::root::Root::of_process(std::process::id()).unwrap();
+    let of_user = start(FIRST_UID, "x");
+    let of_container = Process { root: Some(Arc::new(root)), ..start(FIRST_UID + 1, "contained") };
+    let starts = [of_user, start(FIRST_UID + 1, "all"), of_container];
+    let own = directory.path().join(format!("{FIRST_UID}/.local/state/prepage"));
+    let files = [(own, "x"), (machine.clone(), "all"), (machine.join(CONTAINERS), "contained")]
+        .map(|(directory, name)| directory.join(key(name).file_name()));
+    write(&machine, &profile_of(&key("all"), 1));
+    write(&machine.join(CONTAINERS), &profile_of(&key("contained"), 1));
+    chown(&files[0], Some(FIRST_UID), Some(FIRST_UID)).unwrap();
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let age = |file: &PathBuf| {
+        std::fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
+    };
+    let library = in_a_place(directory.path());
+    for is_marked in [true, false] {
+        files.iter().for_each(age);
+        starts.iter().for_each(|start| assert!(library.find(start).known.unwrap().is_some()));
+        let are_old =
+            files.each_ref().map(|file| std::fs::metadata(file).unwrap().modified().unwrap() == long_ago);
+        assert_eq!(are_old, [!is_marked; 3], "of the user, the machine, a container");
+    }
+}
+
 #[test]
 fn of_any_number_of_programs_no_more_files_are_remembered_than_fit() {
     let directory = tempfile::tempdir().unwrap();

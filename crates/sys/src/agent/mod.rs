@@ -29,5 +29,5 @@ mod tests;
 
 pub use log::{Last, Log, Lost, Reading};
 pub use receiver::{Ending, FirstTouches, Receiver, Sent, may_arm};
-pub use record::{Arming, Carrying, Event, Lookup, NAMES_OF_LIBC, Record, TouchedRun};
+pub use record::{Arming, Carrying, Event, Lookup, Record, TouchedRun};
 pub use target::{LIBRARY, find_library, variables};

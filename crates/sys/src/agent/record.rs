@@ -15,22 +15,6 @@ const MORE_TEXT_AT: usize = 4;
 const FIRST_RUNS_AT: usize = 32;
 const MORE_RUNS_AT: usize = 8;
 
-/// Files that libc uses by itself, and directories below which it does, for setlocale, getpwuid, localtime and the like: no
-/// agent sees their names. Which of them a program uses depends on LANG and TZ as well.
-pub const NAMES_OF_LIBC: [&str; 11] = [
-    "/etc/group",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.preload",
-    "/etc/locale.alias",
-    "/etc/localtime",
-    "/etc/nsswitch.conf",
-    "/etc/passwd",
-    "/usr/lib/locale",
-    "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache",
-    "/usr/share/locale/locale.alias",
-    "/usr/share/zoneinfo",
-];
-
 /// What an agent saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -93,6 +77,8 @@ pub enum Event {
     },
     /// All that the process has touched is told: it ends next, or executes another program in its own place.
     Told,
+    /// That program could not be executed: the process goes on, and what it touches from here on is not told.
+    GoesOn,
 }
 
 /// Pages side by side in [`Event::Touched`].
@@ -111,7 +97,7 @@ pub enum Lookup {
     Metadata,
     /// To be opened. What is read of it comes as [`Event::Read`].
     Open,
-    /// fopen. What is read of it comes as one [`Event::Read`] when the stream is closed or the program ends in order.
+    /// fopen. What is read of it comes as [`Event::Read`] when the stream seeks, is closed, or the program ends in order.
     Stream,
     /// To list a directory.
     List,
@@ -135,10 +121,10 @@ pub enum Arming {
 pub enum Carrying {
     /// It does.
     Carried,
-    /// There is no such file, or it cannot be read.
+    /// There is no such file, or it cannot be executed.
     NotFound,
     /// The file has rights of its own: set-user-id, set-group-id or capabilities. Or the process has, whose effective ids are
-    /// not its real ones. ld.so ignores LD_AUDIT for it.
+    /// not its real ones. ld.so ignores LD_AUDIT for it. Or the file may be executed and not read.
     Rights,
     /// A static program, or no program.
     NotDynamic,
@@ -234,6 +220,8 @@ fn decode(kind: u8, slots: &[u8]) -> Option<Record> {
         Event::Touched { device, inode, runs: runs(slots)? }
     } else if kind == 11 {
         Event::Told
+    } else if kind == 12 {
+        Event::GoesOn
     } else {
         let (path, detail) = (path(slots, half(16).into())?, half(18));
         let name = |lookup| Some(Event::Name { path: path.clone(), lookup });

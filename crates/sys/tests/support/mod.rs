@@ -104,7 +104,11 @@ impl Observed {
             Event::Name { path, .. } | Event::Executed { path, .. } | Event::Started { path, .. } => {
                 Some(path.clone())
             }
-            Event::Read { .. } | Event::Mapped { .. } | Event::Touched { .. } | Event::Told => None,
+            Event::Read { .. }
+            | Event::Mapped { .. }
+            | Event::Touched { .. }
+            | Event::Told
+            | Event::GoesOn => None,
         };
         self.records.iter().filter_map(name).collect()
     }

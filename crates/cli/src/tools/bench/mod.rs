@@ -27,6 +27,20 @@ use serde::de::DeserializeOwned;
 
 use crate::output::print_json;
 
+/// How often, where, and told how, of benchmarks that compare several ways in turns.
+#[derive(Debug, clap::Args)]
+struct Setting {
+    /// Runs of each, in turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Directory for files, and for swap where there is any, on the disk to be measured
+    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Commands of `prepage bench`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {

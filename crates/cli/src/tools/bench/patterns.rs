@@ -10,7 +10,7 @@ use prepage_bench::pool::{enter, limit};
 use prepage_prefetch::statistics::median;
 use serde_json::json;
 
-use super::{hand_over, result_of, worker};
+use super::{Setting, hand_over, result_of, worker};
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
 use crate::size::size;
@@ -19,8 +19,8 @@ use crate::table::table;
 /// Options of `prepage bench patterns`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
-    /// `make bench-patterns` makes one and removes it. Without one the VM's pool alone has a limit
+    /// A memory control group of version 1 or 2 without processes and groups in it: workers enter it, and its limit is half of
+    /// --size meanwhile. `make bench-patterns` makes one and removes it. Without one the VM's pool alone has a limit
     #[arg(short, long, value_name = "DIR")]
     group: Option<PathBuf>,
     /// Size of the large file
@@ -29,15 +29,8 @@ pub struct Args {
     /// Small files at the beginning; twice as many transactions
     #[arg(short, long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     files: u64,
-    /// Runs of each way, in turns
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Directory for the files, on the disk to be measured
-    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
-    directory: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    setting: Setting,
 }
 
 /// One run, as [`run`] starts it.
@@ -68,14 +61,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if pool_bytes < 4 << 20 {
         bail!("--size is too small: 36M at least, so that half of it holds a process and frames");
     }
-    if let Some(group) = &args.group {
+    let limited = |group: &PathBuf| {
         limit(group, args.size / 2).or_try(|| {
             let what = format!("the limit of {} cannot be set", group.display());
             Remedied::new(what, "as root, or: make bench-patterns")
-        })?;
-    }
+        })
+    };
+    let _limited = args.group.as_ref().map(limited).transpose()?;
     let mut runs: [Vec<Vec<Phase>>; 3] = Default::default();
-    for round in 0..args.rounds {
+    for round in 0..args.setting.rounds {
         let mut turns = [0, 1, 2];
         // In turns, so that what drifts meets all alike.
         turns.rotate_left(round as usize % 3);
@@ -84,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let mut out = crate::output::text();
-    if args.json {
+    if args.setting.json {
         let ways = Way::ALL.iter().zip(&runs);
         let ways: Vec<_> = ways.map(|(way, runs)| json!({ "way": way.name(), "runs": runs })).collect();
         let report = json!({
@@ -109,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         args.size >> 20,
         args.files,
         pool_bytes >> 20,
-        args.rounds
+        args.setting.rounds
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -119,7 +113,7 @@ fn one(args: &Args, way: Way, pool_bytes: u64) -> Result<Vec<Phase>> {
     if let Some(group) = &args.group {
         command.arg("--group").arg(group);
     }
-    command.arg(&args.directory).arg(way.name());
+    command.arg(&args.setting.directory).arg(way.name());
     command.args([args.size, args.files, pool_bytes].map(|number| number.to_string()));
     result_of(&mut command, way.name())
 }

@@ -12,7 +12,7 @@ use prepage_prefetch::statistics::{known_median, median};
 use prepage_sys::readahead::ReadAhead;
 use serde_json::json;
 
-use super::{hand_over, result_of, worker};
+use super::{Setting, hand_over, result_of, worker};
 use crate::output::print_json;
 use crate::remedy::{Remedied, Try};
 use crate::size::size;
@@ -21,8 +21,8 @@ use crate::table::table;
 /// Options of `prepage bench pool`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A memory control group of version 1 or 2, which may be empty: workers enter it, and its limit is set to half of --size.
-    /// `make bench-pool` makes one and removes it
+    /// A memory control group of version 1 or 2 without processes and groups in it: workers enter it, and its limit is half of
+    /// --size meanwhile. `make bench-pool` makes one and removes it
     #[arg(short, long, value_name = "DIR")]
     group: PathBuf,
     /// Size of the file
@@ -43,21 +43,14 @@ pub struct Args {
         default_value = "kernel-random,kernel,vm,vm-clusters,vm-default,vm-dont-need,vm-static,vm-unlimited"
     )]
     way: Vec<Way>,
-    /// Threads that touch, each every so many-th page; each number has a table of its own
+    /// Threads that touch, each every so many-th pair of pages; each number has a table of its own
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Runs of each way, in turns
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
     /// The kernel's read-ahead meanwhile, in KiB: by default what Linux has where nobody set it
     #[arg(long, value_name = "KIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(4..=65_536))]
     read_ahead: u64,
-    /// Directory for the file, on the disk to be measured
-    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
-    directory: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    setting: Setting,
 }
 
 /// One run, as [`run`] starts it.
@@ -87,7 +80,7 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
     let pages = std::fs::metadata(&args.file)?.len() / PAGE_SIZE;
     let (mut touches, mut before) = touches(args.order, pages, args.touches);
     if args.way == Way::VmUnlimited {
-        // Half of the file, each page once, in the order of the others.
+        // A quarter of the file, each page once, in the order of the others.
         let mut seen = std::collections::HashSet::new();
         touches.retain(|&page| seen.len() < pages as usize / 4 && seen.insert(page));
         before = 0;
@@ -106,14 +99,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // The guardian of the setting is a process beside this one: before there are threads.
     let read_ahead = ReadAhead::set(args.read_ahead)
         .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
-    limit(&args.group, limit_bytes).or_try(|| {
+    let limited = limit(&args.group, limit_bytes).or_try(|| {
         let what = format!("the limit of {} cannot be set", args.group.display());
         Remedied::new(what, "as root, or: make bench-pool")
     })?;
-    let file = Subject::create(&args.directory, args.size)?;
+    let file = Subject::create(&args.setting.directory, args.size)?;
     let cases = cases(args);
     let mut runs: Vec<Vec<Vec<Served>>> = vec![vec![Vec::new(); args.way.len()]; cases.len()];
-    for round in 0..args.rounds {
+    for round in 0..args.setting.rounds {
         for (&(order, threads), runs) in cases.iter().zip(&mut runs) {
             // In turns, and every other round backwards, so that what drifts meets all alike.
             let mut turns: Vec<usize> = (0..args.way.len()).collect();
@@ -125,7 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    drop(read_ahead);
+    drop((limited, read_ahead));
     print(args, &runs)
 }
 
@@ -164,7 +157,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
     for ((order, threads), runs) in cases(args).into_iter().zip(runs) {
         let (touches, before) = touches(order, pages, args.touches);
         let simulated = simulated(&touches, before, frames);
-        if args.json {
+        if args.setting.json {
             let rows: Vec<_> = args
                 .way
                 .iter()
@@ -212,7 +205,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             )?;
         }
     }
-    if args.json {
+    if args.setting.json {
         let report = json!({
             "schema_version": 1,
             "file_bytes": args.size,
@@ -229,7 +222,7 @@ fn print(args: &Args, runs: &[Vec<Vec<Served>>]) -> Result<ExitCode> {
             args.size >> 20,
             args.size >> 21,
             (frames * PAGE_SIZE) >> 20,
-            args.rounds
+            args.setting.rounds
         )?;
     }
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Share, Too
 use prepage_prefetch::statistics::median;
 use serde_json::json;
 
-use super::{hand_over, result_of, worker};
+use super::{Setting, hand_over, result_of, worker};
 use crate::output::print_json;
 use crate::size::size;
 use crate::table::table;
@@ -22,18 +22,11 @@ pub struct Args {
     /// Memory for frames, 8M at least
     #[arg(short, long, value_name = "SIZE", value_parser = memory, default_value = "64M")]
     memory: u64,
-    /// Runs of each, in turns
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
     /// Shares of memory that file data has for itself in the fixed division, 1/16 to 15/16; the first is the one that dont-need is compared with
     #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "3/8")]
     static_share: Vec<Share>,
-    /// Directory for the file and for swap, on the disk to be measured
-    #[arg(short, long, value_name = "DIR", default_value = "/var/tmp")]
-    directory: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    setting: Setting,
 }
 
 /// One run, as [`run`] starts it.
@@ -61,10 +54,10 @@ pub fn work(args: &WorkerArgs) -> Result<ExitCode> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let file = Subject::create(&args.directory, file_bytes(args.memory, JOBS))?;
+    let file = Subject::create(&args.setting.directory, file_bytes(args.memory, JOBS))?;
     let managements = managements(&args.static_share);
     let mut runs = [(); PUBLISHED.len()].map(|()| vec![Vec::new(); managements.len()]);
-    for round in 0..args.rounds {
+    for round in 0..args.setting.rounds {
         for (level, runs) in PUBLISHED.iter().zip(&mut runs) {
             let mut turns: Vec<usize> = (0..managements.len()).collect();
             // In turns, so that what drifts meets all alike.
@@ -75,7 +68,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let mut out = crate::output::text();
-    if args.json {
+    if args.setting.json {
         let level = |(level, runs): (&Published, &Vec<Vec<Took>>)| {
             let rows = managements.iter().zip(runs);
             let rows: Vec<_> = rows
@@ -92,7 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         let medians = runs.each_ref().map(|runs| runs.iter().map(|runs| typical(runs)).collect());
         print(&managements, &medians, &mut out)?;
-        writeln!(out, "\n{} MiB for frames; medians of {}", args.memory >> 20, args.rounds)?;
+        writeln!(out, "\n{} MiB for frames; medians of {}", args.memory >> 20, args.setting.rounds)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,7 +106,7 @@ fn name_and_share(management: Management) -> (String, Option<String>) {
 
 fn one(args: &Args, file: &Subject, management: Management, workers: u64) -> Result<Took> {
     let mut command = worker("workload-worker")?;
-    command.args([file.path(), &args.directory]);
+    command.args([file.path(), &args.setting.directory]);
     command.args([management.to_string(), workers.to_string(), args.memory.to_string()]);
     result_of(&mut command, &format!("{management} with {workers} workers"))
 }

@@ -11,12 +11,12 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
+use prepage_profiles::Stores;
 use prepage_profiles::elf::Elf;
 use prepage_profiles::embed::{self, Beside, EmbedError, Embedded, Layout};
 use prepage_profiles::identity::open_to_read;
 use prepage_profiles::replacement::ReplaceError;
 use prepage_profiles::section::SectionError;
-use prepage_profiles::{Stores, bundle};
 use serde_json::{Value, json};
 
 use crate::output::{print_json, shown};
@@ -111,7 +111,7 @@ fn profiles(stores: &Stores, names: &[PathBuf], results: &mut Results) -> Result
             found.push(loaded.with_context(|| path.display().to_string())?);
         }
     }
-    Ok(bundle::merge([found]))
+    Ok(found)
 }
 
 /// All ELF files that `profiles` know and that are there.

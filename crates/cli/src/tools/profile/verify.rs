@@ -10,7 +10,7 @@ use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::sidecar::name_of;
 use prepage_profiles::stored::Listed;
 use prepage_profiles::verify::{self, Verdict, Verified};
-use prepage_profiles::{Layer, Stores};
+use prepage_profiles::{Layer, StoreError, Stores};
 use serde_json::json;
 
 use crate::child::OWN_FAILURE;
@@ -102,7 +102,12 @@ fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
                 holder: path.clone(),
                 file: path.parent().unwrap_or(Path::new("/")).into(),
                 pages: 0,
-                verdict: Verdict::Damaged(super::what_is_wrong(error)),
+                verdict: match error {
+                    StoreError::Newer { .. } | StoreError::Refused(_) | StoreError::Io { .. } => {
+                        Verdict::Unknown(super::what_is_wrong(error))
+                    }
+                    _ => Verdict::Damaged(super::what_is_wrong(error)),
+                },
             }),
         }
     }

@@ -1,6 +1,6 @@
 //! `prepage vm top`: the pools of running processes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -57,10 +57,17 @@ fn interval(text: &str) -> Result<f64, String> {
 
 /// What one look at all processes saw.
 struct Look {
-    when: Instant,
-    views: Vec<View>,
+    answers: Vec<Answer>,
     /// Processes that could not be read, and why.
     failed: Vec<(u32, AskError)>,
+}
+
+/// What one process said.
+struct Answer {
+    /// Processes of containers may have one number. This is one process's alone.
+    socket: Socket,
+    when: Instant,
+    view: View,
 }
 
 /// Runs the command.
@@ -72,10 +79,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if args.json {
             print_json(&now.json(args.objects))?;
         } else if is_once {
-            now.print(None, args.objects, &mut output::text())?;
+            now.print(None, args, &mut output::text())?;
         } else {
+            // Of the processes that were asked for none is left.
+            if now.answers.is_empty() && now.failed.is_empty() {
+                now.outcome(args)?;
+            }
             let mut text = Lines(Vec::new());
-            now.print(last.as_ref(), args.objects, &mut text)?;
+            now.print(last.as_ref(), args, &mut text)?;
             let screen = screen(&String::from_utf8_lossy(&text.0), output::width(), height(io::stdout()));
             let mut out = output::stdout();
             write!(out, "{HOME}{screen}{CLEAR}")?;
@@ -109,12 +120,13 @@ impl Look {
         let asked: Vec<Socket> =
             found.into_iter().filter(|socket| pids.is_empty() || pids.contains(&socket.pid())).collect();
         let next = AtomicUsize::new(0);
-        let answers: Mutex<Vec<(usize, Result<View, AskError>)>> = Mutex::default();
+        let answers: Mutex<Vec<(usize, Result<Answer, AskError>)>> = Mutex::default();
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(socket) = asked.get(at) else { return };
-                let answer = socket.ask(PATIENCE);
+                let answer = |view| Answer { socket: socket.clone(), when: Instant::now(), view };
+                let answer = socket.ask(PATIENCE).map(answer);
                 answers.lock().anyway().push((at, answer));
             }
         };
@@ -127,14 +139,13 @@ impl Look {
         });
         let mut answers = answers.into_inner().expect("no panics");
         answers.sort_by_key(|(at, _)| *at);
-        let mut look = Self { when: Instant::now(), views: Vec::new(), failed: Vec::new() };
+        let mut look = Self { answers: Vec::new(), failed: Vec::new() };
         for (at, answer) in answers {
-            let pid = asked[at].pid();
             match answer {
-                Ok(view) => look.views.push(view),
+                Ok(answer) => look.answers.push(answer),
                 // As if it had never been found, unless it was asked for.
                 Err(AskError::Ended) if pids.is_empty() => {}
-                Err(error) => look.failed.push((pid, error)),
+                Err(error) => look.failed.push((asked[at].pid(), error)),
             }
         }
         Ok(look)
@@ -152,35 +163,45 @@ impl Look {
     }
 
     fn has(&self, pid: u32) -> bool {
-        self.views.iter().any(|view| view.pid == pid) || self.failed.iter().any(|failed| failed.0 == pid)
+        self.answers.iter().any(|answer| answer.view.pid == pid)
+            || self.failed.iter().any(|failed| failed.0 == pid)
     }
 
-    fn pools(&self) -> impl Iterator<Item = (&View, &PoolView)> {
-        self.views.iter().flat_map(|view| view.pools.iter().map(move |pool| (view, pool)))
+    fn pools(&self) -> impl Iterator<Item = (&Answer, &PoolView)> {
+        self.answers.iter().flat_map(|answer| answer.view.pools.iter().map(move |pool| (answer, pool)))
     }
 
-    fn print(&self, last: Option<&Self>, objects: usize, out: &mut impl Write) -> Result<()> {
-        let before: HashMap<(u32, u64), &PoolView> = last
-            .iter()
-            .flat_map(|look| look.pools())
-            .map(|(view, pool)| ((view.pid, pool.number), pool))
-            .collect();
-        let seconds = last.map(|last| (self.when - last.when).as_secs_f64());
+    /// The table, with what was counted since the look before, a second, where there is one.
+    fn print(&self, last: Option<&Self>, args: &Args, out: &mut impl Write) -> Result<()> {
+        let before = last.map(|look| {
+            let pools = look.pools();
+            let pools = pools.map(|(answer, pool)| ((&answer.socket, pool.number), (answer.when, pool)));
+            pools.collect::<BTreeMap<_, _>>()
+        });
         let counts = ["faults", "reads", "waits", "reclaimed", "again", "swapped"];
-        let counts = counts.map(|name| if seconds.is_some() { format!("{name}/s") } else { name.to_owned() });
-        let memory = ["pid", "program", "limit", "resident", "wired", "unwired", "pinned", "dirty", "swap"];
+        let counts = counts.map(|name| if before.is_some() { format!("{name}/s") } else { name.to_owned() });
+        let memory = [
+            "pid", "program", "limit", "resident", "wired", "unwired", "pinned", "dirty", "swap", "reserved",
+        ];
         let headings: Vec<String> = memory.map(String::from).into_iter().chain(counts).collect();
         let mut largest = table(&["pid", "program", "resident", "of", "object"], &[0, 2, 3]);
         // Of the counts, faults and what is reclaimed say most; of the sizes, those that pools always have.
-        let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
-            .spare(&[14, 13, 11, 10, 8, 6, 7]);
-        for (view, pool) in self.pools() {
-            let old = before.get(&(view.pid, pool.number)).map(|old| counts_of(old));
-            let counts = counts_of(pool).into_iter().enumerate().map(|(at, now)| match (seconds, old) {
-                (Some(seconds), Some(old)) => format!("{:.0}", now.saturating_sub(old[at]) as f64 / seconds),
-                (Some(_), None) => "-".to_owned(),
-                (None, _) => now.to_string(),
-            });
+        let mut table = table(&headings, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
+            .spare(&[9, 15, 14, 12, 11, 8, 6, 7]);
+        for (answer, pool) in self.pools() {
+            let view = &answer.view;
+            let counts = match &before {
+                None => counts_of(pool).map(|count| count.to_string()),
+                Some(before) => {
+                    let old = before.get(&(&answer.socket, pool.number));
+                    let rates = old
+                        .and_then(|(when, old)| rates(counts_of(old), counts_of(pool), answer.when - *when));
+                    rates.map_or_else(
+                        || ["-"; 6].map(str::to_owned),
+                        |rates| rates.map(|rate| format!("{rate:.0}")),
+                    )
+                }
+            };
             let figures = &pool.figures;
             let limit = limit_pages(pool).map_or_else(|| "none".to_owned(), pages_as_size);
             let sizes = [
@@ -190,10 +211,11 @@ impl Look {
                 figures.pinned_pages,
                 figures.dirty_pages,
                 figures.swap_pages,
+                figures.reserved_pages,
             ];
             let row = [view.pid.to_string(), view.command.clone(), limit].into_iter();
             table.add_row(row.chain(sizes.map(pages_as_size)).chain(counts));
-            for object in pool.largest.iter().take(objects) {
+            for object in pool.largest.iter().take(args.objects) {
                 let [resident, pages] = [object.resident_pages, object.pages].map(pages_as_size);
                 largest.add_row([
                     view.pid.to_string(),
@@ -204,13 +226,19 @@ impl Look {
                 ]);
             }
         }
-        if self.views.iter().all(|view| view.pools.is_empty()) {
-            writeln!(out, "no process of yours uses prepage-vm in this network namespace")?;
-        } else {
+        if !table.rows.is_empty() {
             writeln!(out, "{}", table.lines(output::width()))?;
+        } else if args.pid.is_empty() && self.failed.is_empty() {
+            writeln!(out, "no process of yours uses prepage-vm in this network namespace")?;
         }
         if !largest.rows.is_empty() {
             writeln!(out, "\n{}", largest.lines(output::width()))?;
+        }
+        // Of all processes nobody wants to know which have none.
+        for answer in
+            self.answers.iter().filter(|answer| !args.pid.is_empty() && answer.view.pools.is_empty())
+        {
+            writeln!(out, "process {}: it has no VM now", answer.view.pid)?;
         }
         for (pid, error) in &self.failed {
             writeln!(out, "process {pid}: {}", chain(error))?;
@@ -244,7 +272,7 @@ impl Look {
         json!({
             "schema_version": 1,
             "page_bytes": PAGE_SIZE,
-            "processes": self.views.iter().map(view).collect::<Vec<_>>(),
+            "processes": self.answers.iter().map(|answer| view(&answer.view)).collect::<Vec<_>>(),
             "not_shown": self.failed.iter().map(failed).collect::<Vec<_>>(),
         })
     }
@@ -263,6 +291,12 @@ fn counts_of(pool: &PoolView) -> [u64; 6] {
     ]
 }
 
+/// How much was counted a second. `None` where a VM has gone meanwhile, which takes along what it had counted.
+fn rates(before: [u64; 6], now: [u64; 6], within: Duration) -> Option<[f64; 6]> {
+    let is_whole = before.iter().zip(now).all(|(before, now)| *before <= now);
+    is_whole.then(|| std::array::from_fn(|at| (now[at] - before[at]) as f64 / within.as_secs_f64()))
+}
+
 /// `None` of a pool without a limit.
 fn limit_pages(pool: &PoolView) -> Option<u64> {
     let limit = pool.figures.limit_pages;
@@ -271,7 +305,63 @@ fn limit_pages(pool: &PoolView) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
     use super::*;
+
+    fn printed(look: &Look, last: Option<&Look>) -> String {
+        let args = Args { pid: Vec::new(), once: false, json: false, objects: 0, interval: 1.0 };
+        let mut text = Vec::new();
+        look.print(last, &args, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn that_nobody_has_a_vm_is_told_where_all_are_known() {
+        let none = printed(&Look { answers: Vec::new(), failed: Vec::new() }, None);
+        assert!(none.starts_with("no process of yours"), "{none}");
+        let failed = vec![(9, AskError::Silent)];
+        let silent = printed(&Look { answers: Vec::new(), failed }, None);
+        assert!(silent.starts_with("process 9: it does not answer"), "{silent}");
+    }
+
+    /// What is shown of processes of one number that had counted these faults before, and these two seconds later.
+    fn rates_of(name: &str, faults: &[(u64, u64)]) -> Vec<String> {
+        let names = |nth| format!("prepage-vm/{}/{name}-{nth}", std::process::id());
+        let listen =
+            |nth| UnixListener::bind_addr(&SocketAddr::from_abstract_name(names(nth)).unwrap()).unwrap();
+        let _listeners: Vec<UnixListener> = (0..faults.len()).map(listen).collect();
+        let own = |socket: &Socket| format!("{socket:?}").contains(&format!("/{name}-"));
+        let sockets: Vec<Socket> = sockets().unwrap().into_iter().filter(own).collect();
+        assert_eq!(sockets.len(), faults.len());
+        let began = Instant::now();
+        let look = |when: Instant, faults: &mut dyn Iterator<Item = u64>| {
+            let answer = |(socket, faults): (&Socket, u64)| {
+                let text = format!("prepage-vm 1\nprocess pid=7\npool number=1 hard={faults}\nend\n");
+                Answer { socket: socket.clone(), when, view: View::decode(&text).unwrap() }
+            };
+            Look { answers: sockets.iter().zip(faults).map(answer).collect(), failed: Vec::new() }
+        };
+        let before = look(began, &mut faults.iter().map(|faults| faults.0));
+        let now = look(began + Duration::from_secs(2), &mut faults.iter().map(|faults| faults.1));
+        let text = printed(&now, Some(&before));
+        let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let headings = rows.next().unwrap();
+        // From the end: the program has no name.
+        let at = headings.len() - headings.iter().position(|heading| *heading == "faults/s").unwrap();
+        rows.map(|row| row[row.len() - at].to_owned()).collect()
+    }
+
+    #[test]
+    fn rates_are_of_each_process_though_several_have_one_number() {
+        assert_eq!(rates_of("rates", &[(1_000_000, 1_000_020), (50, 150)]), ["10", "50"]);
+    }
+
+    #[test]
+    fn no_rate_is_shown_where_counts_went_with_a_vm() {
+        assert_eq!(rates_of("fewer", &[(100, 40), (100, 100)]), ["-", "0"]);
+    }
 
     #[test]
     fn a_screen_has_a_row_for_the_cursor_and_no_line_that_needs_two() {

@@ -44,6 +44,11 @@ const NODE: Interpreter = Interpreter {
         ("--print", Value::Text),
         ("--require", Value::Other),
         ("--import", Value::Other),
+        ("--conditions", Value::Other),
+        ("--loader", Value::Other),
+        ("--experimental-loader", Value::Other),
+        ("--env-file", Value::Other),
+        ("--title", Value::Other),
     ],
     ..NONE
 };

@@ -138,6 +138,25 @@ fn an_interpreter_is_told_by_its_program() {
     assert_ne!(role(&["python3", "a.py"]), role(&["python3", "b.py"]));
 }
 
+/// All scripts that are called so would be one program else.
+#[test]
+fn the_value_of_an_option_is_not_taken_for_the_script() {
+    for option in [
+        "-r",
+        "-C",
+        "--require",
+        "--import",
+        "--conditions",
+        "--loader",
+        "--experimental-loader",
+        "--env-file",
+        "--title",
+    ] {
+        assert_eq!(role(&["node", option, "value", "app.js", "x"]), format!("node {option} value app.js"));
+    }
+    assert_eq!(role(&["node", "--env-file=.env", "app.js"]), "node --env-file .env app.js");
+}
+
 #[test]
 fn a_program_in_the_call_is_told_by_a_checksum_of_its_text() {
     let told = |text: &str| format!("#{:08x}", checksum(&[text.as_bytes()]));
