@@ -43,7 +43,7 @@ named! {
         ZeroFill = "zero-fill",
         /// A private copy of a page that is shared.
         CopyOnWrite = "copy-on-write",
-        /// The fault began and did not end: it ended in a signal, or with its thread.
+        /// The fault began and did not end: it ended in a signal, was interrupted by one, or ended with its thread.
         Failed = "failed",
         /// The fault began, and records were lost or the recording ended before its end could be seen. What it had to do is
         /// not known.

@@ -115,11 +115,26 @@ pub enum Missing {
     /// No fault has a cost.
     #[error("no costs: perf did not record both the beginning and the end of faults")]
     Costs,
+    /// Processes that were being forked as their parent was attached to.
+    #[error("faults of {}, forked as the recording began", counted(*processes as usize, "process"))]
+    Children {
+        /// How many of them ran to its end.
+        processes: u64,
+    },
+    /// Another observer of the same processes lent faults its clock.
+    #[error(
+        "costs, and exact times, of faults that another observer (as perf record) of these processes gave its own clock's: {}",
+        counted(*times as usize, "time")
+    )]
+    BorrowedTimes {
+        /// How many beginnings and ends of faults.
+        times: u64,
+    },
     /// Touches of pages that the kernel had mapped by a fault nearby are no faults. Only named where a trace is compared
     /// with one that has them.
     #[error("recorded without --exact: touches near a fault are no faults")]
     Touches,
-    /// What recording adds to a cost was not taken off. Only named where a trace is compared with one of which it was.
+    /// What recording adds to a cost was not measured, and so not taken off. Only named where a trace is compared with one of which it was.
     #[error("costs hold what recording added to them")]
     ProbeCosts,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
@@ -161,6 +176,7 @@ impl Missing {
                 | Self::Lost { .. }
                 | Self::LostMappings { .. }
                 | Self::Overwritten
+                | Self::BorrowedTimes { .. }
                 | Self::Unsaved { .. }
                 | Self::Unrecorded { .. },
                 _,
@@ -177,6 +193,11 @@ impl Missing {
             (Self::Sampled { .. } | Self::Limited { .. } | Self::Processors { .. }, other) => self == other,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
+    }
+
+    /// Whether faults are whole but for their costs.
+    pub fn is_of_costs(&self) -> bool {
+        matches!(self, Self::ProbeCosts | Self::BorrowedTimes { .. })
     }
 
     /// How to record without this gap, as one line; `None` where the gap was asked for or nothing helps.
@@ -207,7 +228,11 @@ impl Missing {
                 "record outside the container, or in one with the host's processes: docker run --pid=host",
             ),
             Self::Touches => Some("record both with --exact, or neither"),
-            Self::ProbeCosts => Some("record both with prepage record"),
+            Self::Children { .. } => Some("record again: the fork of a large process takes long"),
+            Self::BorrowedTimes { .. } => Some(
+                "record while nobody else observes page faults, or have the other use perf record -k mono",
+            ),
+            Self::ProbeCosts => Some("record both with prepage record, without --page-cache and --frames"),
             Self::Filtered { .. }
             | Self::Processors { .. }
             | Self::StillRunning { .. }
@@ -266,6 +291,8 @@ impl TraceFacts {
             imported.filter(|from| from.major_missing).map(|_| Missing::MajorFaults),
             imported.filter(|from| from.disk_unknown).map(|_| Missing::DiskFaults),
             imported.filter(|from| from.costs_unknown).map(|_| Missing::Costs),
+            some(self.unseen_children, Missing::Children { processes: self.unseen_children }),
+            some(self.borrowed_times, Missing::BorrowedTimes { times: self.borrowed_times }),
             (!self.unread_maps.is_empty()).then(|| Missing::Mappings { pids: self.unread_maps.clone() }),
             some(self.unnamed_mappings, Missing::Files { mappings: self.unnamed_mappings }),
             some(self.unanswered_files, Missing::Unanswered { files: self.unanswered_files }),
@@ -346,6 +373,8 @@ mod tests {
             TraceFacts { system_calls_hidden: true, ..TraceFacts::default() },
             TraceFacts { unobserved_programs: 1, ..TraceFacts::default() },
             TraceFacts { outside_faults: 1, ..TraceFacts::default() },
+            TraceFacts { unseen_children: 1, pids: vec![7], ..TraceFacts::default() },
+            TraceFacts { borrowed_times: 1, ..TraceFacts::default() },
             TraceFacts { survivors: 1, ..TraceFacts::default() },
             TraceFacts { unread_maps: vec![7], pids: vec![7], ..TraceFacts::default() },
             TraceFacts { unnamed_mappings: 1, ..TraceFacts::default() },
@@ -383,7 +412,7 @@ mod tests {
     fn equal_rules_can_be_compared_and_losses_cannot() {
         for facts in incomplete() {
             let is_overwritten = facts.imported.as_ref().is_some_and(|from| from.overwritten);
-            let by_chance = facts.lost + facts.unsaved + facts.unrecorded > 0
+            let by_chance = facts.lost + facts.borrowed_times + facts.unsaved + facts.unrecorded > 0
                 || facts.cut_short
                 || is_overwritten
                 || facts.exact.as_ref().is_some_and(|exact| exact.lost_records > 0);

@@ -97,6 +97,12 @@ pub struct TraceFacts {
     pub unanswered_files: u64,
     /// Faults of processes outside the recorder's PID namespace, which are no part of the trace.
     pub outside_faults: u64,
+    /// Children that the processes of `pids` were forking while they were attached to, and of which no fault was seen until the end, though they had
+    /// some and still run.
+    pub unseen_children: u64,
+    /// Beginnings and ends of faults that the kernel gave the time of another observer's clock. Their faults have no costs, begin where the fault
+    /// before them ended, and may bear the number of their process in the other's PID namespace.
+    pub borrowed_times: u64,
     /// Processors that were online and not watched: perf was told to leave them out, or they came online while the
     /// recording ran.
     pub unwatched_cpus: u64,

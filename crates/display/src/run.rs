@@ -42,7 +42,11 @@ pub fn footer(facts: &TraceFacts) -> Vec<String> {
     let mut parts: Vec<String> = subject(facts).into_iter().collect();
     parts.extend([format!("Linux {kernel}"), format!("pages of {PAGE_SIZE} bytes")]);
     parts.extend(started(facts).map(|started| format!("recorded {started}")));
-    parts.extend(facts.probe_cost_ns.map(|ns| format!("cost of observing, taken off each fault: {ns} ns")));
+    parts.extend(match facts.probe_cost_ns {
+        Some(ns) => Some(format!("cost of observing, taken off each fault: {ns} ns")),
+        // Only what prepage records of the kernel's faults has these counts.
+        None => facts.counted.map(|_| "costs hold what recording added to them".to_owned()),
+    });
     parts.push(facts.completeness());
     parts.push(format!("prepage {}", env!("CARGO_PKG_VERSION")));
     parts

@@ -330,7 +330,11 @@ mod tests {
         let (mut sightings, mut last_touch_ns) = (Sightings::default(), 0);
         for time_ns in 1..=100_000 {
             let kind = EventKind::FaultEnd { address: mapped.start + time_ns % 4096, ip: 0, disk: false };
-            faults.see(&Event { time_ns, pid, tid: pid, kind }, &mut sightings, &mut last_touch_ns);
+            faults.see(
+                &Event { time_ns, pid, tid: pid, kind, is_time_borrowed: false },
+                &mut sightings,
+                &mut last_touch_ns,
+            );
         }
         assert_eq!((sightings.pages(), last_touch_ns), (1, 100_000));
         assert_eq!(faults.unarmed.len(), 1);

@@ -129,13 +129,13 @@ impl Diff {
 
     /// Of the gaps that make the traces incomparable, those that matter to `measure`.
     pub fn unequal_in(&self, measure: Measure) -> Vec<&Missing> {
-        let matters = |gap: &&Missing| measure.is_of_costs() || **gap != Missing::ProbeCosts;
+        let matters = |gap: &&Missing| measure.is_of_costs() || !gap.is_of_costs();
         self.unequal.iter().filter(matters).collect()
     }
 
     /// Whether a change of costs says something. Who asks for the costs of traces with unequal ones wants them compared anyway.
     pub(crate) fn compares_costs(&self, measure: Measure) -> bool {
-        measure.is_of_costs() || !self.unequal.contains(&Missing::ProbeCosts)
+        measure.is_of_costs() || !self.unequal.iter().any(Missing::is_of_costs)
     }
 
     /// The files and by how much they changed, the greatest change of cost first, or of the number of faults where costs cannot be compared.

@@ -176,9 +176,17 @@ impl Input {
     /// # Errors
     /// A file that is not a trace, and a trace without faults on files.
     pub fn read_trace(path: &Path) -> Result<Self, InputError> {
-        let (file, found) = survey(path)?;
+        Self::of_trace(TraceFile::open(path)?)
+    }
+
+    /// The same of a trace that is open already.
+    ///
+    /// # Errors
+    /// As [`Input::read_trace`].
+    pub fn of_trace(file: TraceFile) -> Result<Self, InputError> {
+        let found = survey(&file)?;
         if found.count == 0 {
-            return Err(InputError::Empty(path.into()));
+            return Err(InputError::Empty(file.path().into()));
         }
         let facts = file.facts();
         // Only of a command, recorded to its end, it is known how long it ran on after its last touch.

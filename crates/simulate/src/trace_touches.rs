@@ -166,14 +166,13 @@ pub(crate) struct Survey {
     pub unseen: Unseen,
 }
 
-/// Looks through the trace in file `path`.
-pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
-    let file = TraceFile::open(path)?;
+/// Looks through a trace.
+pub(crate) fn survey(file: &TraceFile) -> Result<Survey, InputError> {
     let (mut count, mut without_cost) = (0, 0);
     let mut costs = Histogram::<u64>::new(3).expect("three digits are a precision there is");
     // By object: the pages touched, and how many of them were resident when they were first touched.
     let mut touched: Vec<(Pages<u64>, u64)> = Vec::new();
-    let numbering = each_touch(&file, |fault, object, touch| {
+    let numbering = each_touch(file, |fault, object, touch| {
         count += 1;
         without_cost += u64::from(fault.cost_ns.is_none());
         if let (FaultClass::Cached, Some(cost_ns)) = (fault.class, fault.cost_ns) {
@@ -219,7 +218,7 @@ pub(crate) fn survey(path: &Path) -> Result<(TraceFile, Survey), InputError> {
             }
         }
     };
-    Ok((file, Survey { numbering, count, without_cost, soft_fault_ns, unseen }))
+    Ok(Survey { numbering, count, without_cost, soft_fault_ns, unseen })
 }
 
 /// Whether an object is what `record --exact` had the loader map beside the program's own libraries.

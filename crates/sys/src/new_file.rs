@@ -4,13 +4,16 @@
 //! Whoever opens the file meanwhile finds the old one or the new one, and never a part. The new one is on the disk before it takes the name: a
 //! full disk, or a machine that stops, leaves the old one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, fchmod, fstat, fsync, open, openat, readlinkat, renameat, stat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// Names that are tried: more than one where a process of the same number was killed, or runs in another container.
@@ -99,6 +102,32 @@ impl Drop for NewFile<'_> {
             let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// Where `path` leads, as far as links go.
+///
+/// # Errors
+/// ELOOP where there are too many links, EACCES where somebody else may have put one there: as where the kernel follows links with
+/// fs.protected_symlinks (proc_sys_fs(5)).
+pub fn led_to(path: &Path) -> Result<PathBuf, Errno> {
+    /// The kernel follows no more (path_resolution(7)).
+    const LINKS_MAX: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Whoever writes there says why that fails.
+        let Ok(link) = open(&path, flags, Mode::empty()) else { return Ok(path) };
+        let Ok(to) = readlinkat(&link, "", Vec::new()) else { return Ok(path) };
+        let owner = fstat(&link)?.st_uid;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = stat(parent)?;
+        let is_shared = directory.st_mode & 0o1002 == 0o1002;
+        if is_shared && owner != rustix::process::geteuid().as_raw() && owner != directory.st_uid {
+            return Err(Errno::ACCESS);
+        }
+        path = parent.join(OsStr::from_bytes(to.to_bytes()));
+    }
+    Err(Errno::LOOP)
 }
 
 /// Replaces the file `name` in `directory` by one of these `bytes`, with the permissions `mode` whatever the umask takes away.

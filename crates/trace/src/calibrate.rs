@@ -25,7 +25,8 @@ pub struct ProbeCost {
 }
 
 impl ProbeCost {
-    /// Measures it for `probe`, which must be one of [`FaultEvents::Costs`].
+    /// Measures it for `probe`, which must be one of [`FaultEvents::Costs`]. On fresh pages, that no event of the page cache is about, and with a reader
+    /// that is not woken up: where these are asked for, a fault takes longer by more.
     ///
     /// The kernel takes a sample's time first, then writes it. What lies between the two time stamps of a fault is
     /// therefore the writing of the first sample, with its chain of calls, and the time-taking of the second: as much
@@ -40,7 +41,7 @@ impl ProbeCost {
 
 /// By how much a fault of this process takes longer under `probe`.
 fn added_ns(probe: &Probe) -> Result<u64, PerfError> {
-    let probe = Probe { ring_bytes: RING_BYTES, wakeup_bytes: None, ..probe.clone() };
+    let probe = Probe { ring_bytes: RING_BYTES, ..probe.clone() };
     let mut stream = Stream::attach(std::process::id(), &probe)?;
     added_in_rounds(|observed| {
         stream.set_enabled(observed)?;

@@ -15,6 +15,9 @@ pub struct Event {
     pub tid: u32,
     /// What happened.
     pub kind: EventKind,
+    /// Whether the kernel gave the beginning or end of a fault the time of another observer's clock ([`crate::Stream::borrowed_times`]): then
+    /// `time_ns` is that of an event before it.
+    pub is_time_borrowed: bool,
 }
 
 /// What happened.

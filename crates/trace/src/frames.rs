@@ -71,7 +71,7 @@ mod tests {
         frames.maps.insert(pid, PageMap::of(pid).ok());
         let fork = |tid| {
             let kind = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
-            Event { time_ns: 1, pid, tid, kind }
+            Event { time_ns: 1, pid, tid, kind, is_time_borrowed: false }
         };
         frames.apply(&fork(pid + 1));
         assert!(frames.maps.contains_key(&pid) && frames.changed.is_empty(), "a thread has its process's");

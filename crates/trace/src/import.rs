@@ -142,10 +142,19 @@ impl Importer {
                         let of_second = self.lost_by_second.entry(after_ns / 1_000_000_000).or_default();
                         *of_second = of_second.saturating_add(records);
                     }
-                    self.event(Event { time_ns, pid: 0, tid: 0, kind: EventKind::Lost { records } }, faults);
+                    self.event(
+                        Event {
+                            time_ns,
+                            pid: 0,
+                            tid: 0,
+                            kind: EventKind::Lost { records },
+                            is_time_borrowed: false,
+                        },
+                        faults,
+                    );
                 }
                 Some(Taken::Event { pid, tid, kind }) => {
-                    self.event(Event { time_ns, pid, tid, kind }, faults)
+                    self.event(Event { time_ns, pid, tid, kind, is_time_borrowed: false }, faults)
                 }
                 Some(Taken::Sample(sample)) => {
                     if let Some(kind) = self.kind(attr_index) {

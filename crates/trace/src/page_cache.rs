@@ -45,7 +45,6 @@ pub(crate) struct PageCacheWatch {
     readers: IndexSet<Thread>,
     /// Waiter and reader, by their places in `readers`: how often, how long.
     waits: HashMap<(u32, u32), (u64, u64)>,
-    probe_cost_ns: u64,
     mounted: Vec<Mounted>,
 }
 
@@ -68,12 +67,12 @@ struct Doing {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     address: u64,
-    ip: u64,
-    time_ns: u64,
+    /// Where it is by this recorder's clock.
+    time_ns: Option<u64>,
 }
 
 impl PageCacheWatch {
-    pub(crate) fn new(probe_cost_ns: u64) -> Self {
+    pub(crate) fn new() -> Self {
         let other = Thread { pid: 0, tid: 0, comm: "[other threads]".to_owned() };
         Self {
             files: HashMap::new(),
@@ -81,7 +80,6 @@ impl PageCacheWatch {
             threads: HashMap::new(),
             readers: IndexSet::from([other]),
             waits: HashMap::new(),
-            probe_cost_ns,
             mounted: mounted().unwrap_or_default(),
         }
     }
@@ -93,23 +91,22 @@ impl PageCacheWatch {
             self.threads.clear();
         }
         match event.kind {
-            EventKind::FaultBegin { address, ip, .. } => {
+            EventKind::FaultBegin { address, .. } => {
                 let doing = self.threads.entry(tid).or_default();
-                // A fault that a signal interrupts begins again.
-                if doing.fault.is_none_or(|begun| (begun.address, begun.ip) != (address, ip)) {
-                    doing.fault = Some(Begun { address, ip, time_ns: event.time_ns });
-                }
+                let time_ns = (!event.is_time_borrowed).then_some(event.time_ns);
+                doing.fault = Some(Begun { address, time_ns });
                 (doing.slept, doing.cached_as) = (false, None);
             }
             EventKind::FaultEnd { address, disk, .. } => {
                 let doing = self.threads.entry(tid).or_default();
                 let begun = doing.fault.take().filter(|begun| begun.address == address);
-                let (begun_ns, slept) = (begun.map(|begun| begun.time_ns), doing.slept);
+                let (begun_ns, slept) = (begun.and_then(|begun| begun.time_ns), doing.slept);
+                let is_wait = (disk || slept) && !event.is_time_borrowed;
                 let cached_as = doing.cached_as.take();
                 let place = pairing.spaces().resolve(event.pid, address);
                 if let Some((inode, page)) = place.and_then(|place| place.object.inode.zip(place.page)) {
                     let file = cached_as.unwrap_or(inode);
-                    self.faulted(event, pairing, (file, page), begun_ns.filter(|_| disk || slept));
+                    self.faulted(event, pairing, (file, page), begun_ns.filter(|_| is_wait));
                 }
             }
             EventKind::Switch { out: true, preempted: false } => {
@@ -256,7 +253,7 @@ impl PageCacheWatch {
         page.touched = true;
         let Some(begun_ns) = waited_since_ns.filter(|&begun_ns| page.since_ns < begun_ns) else { return };
         let reader = page.reader;
-        let wait_ns = event.time_ns.saturating_sub(begun_ns).saturating_sub(self.probe_cost_ns);
+        let wait_ns = event.time_ns.saturating_sub(begun_ns);
         file.counts.read_waits += 1;
         file.counts.read_wait_ns += wait_ns;
         let waiter = self.number(event.tid, pairing);

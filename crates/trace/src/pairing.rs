@@ -11,6 +11,7 @@ use prepage_core::{
     Fault, FaultClass, Object, PageIndex, Permissions, Stack, Thread, ThreadIndex, TraceFacts,
 };
 use prepage_sys::proc_file;
+use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::processes::threads_of;
 
 use crate::event::{Event, EventKind};
@@ -19,9 +20,6 @@ use crate::space::{AddressSpaces, Resolved};
 use crate::tables::Tables;
 use stacks::Stacks;
 
-/// A fault that a signal interrupts may go on until this long after its first beginning. A program that jumps out of a
-/// signal handler may touch the same address again at any time, and the two faults would look like one.
-const RESTART_NS_MAX: u64 = 1_000_000_000;
 /// Threads whose ends may have been lost are looked for only among more than these.
 const RUNNING_MIN: usize = 1 << 14;
 /// After so many rounds the last events of who was gone have been fed: the kernel had reported them before, the next round reads them, and the
@@ -33,14 +31,14 @@ const LAST_ROUNDS: u32 = 2;
 /// A thread is in one fault at a time, so what is kept of unfinished ones is bounded by the number of threads.
 /// When a thread begins a fault while an earlier one has not ended, then
 ///
-/// - the same instruction touched the same address within a second: a signal interrupted the fault, which goes on and
-///   keeps its first start;
 /// - records were lost since the earlier fault began: its end is [`FaultClass::Unseen`];
-/// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`].
+/// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`]. It may be begun again after the signal, which cannot be told
+///   from another touch of the same address later.
 ///
 /// What has begun and not ended when the recording ends is [`FaultClass::Unseen`], too.
 ///
-/// After a loss the end of a fault shows its class but not its cost: the end may be that of a later fault.
+/// After a loss the end of a fault shows its class but not its cost: the end may be that of a later fault. A time that another observer's clock gave
+/// ([`Event::is_time_borrowed`]) gives no cost either.
 ///
 /// A minor fault of the page that the thread's last fault read from disk, by the same instruction, is the retry after
 /// the read: [`FaultClass::Short`].
@@ -104,6 +102,8 @@ struct Running {
     /// Its entry in the table of threads under this name, once it has faulted.
     index: Option<ThreadIndex>,
     begun: Option<Begun>,
+    /// Forked, and not seen to fault since.
+    is_silent_child: bool,
     /// Page and instruction of the thread's last fault, where it read from disk.
     read: Option<(PageIndex, u64)>,
 }
@@ -112,6 +112,7 @@ struct Running {
 #[derive(Debug)]
 struct Begun {
     time_ns: u64,
+    is_time_borrowed: bool,
     address: u64,
     ip: u64,
     calls: Option<Box<[u64]>>,
@@ -174,30 +175,22 @@ impl Pairing {
     pub fn feed(&mut self, event: &Event, faults: &mut Vec<Fault>) {
         match &event.kind {
             EventKind::FaultBegin { address, ip, calls } => {
-                let losses = self.losses;
+                let begun = Begun { calls: calls.clone(), ..Begun::new(event, *address, *ip, self.losses) };
                 let thread = running(&mut self.running, event);
-                let goes_on = |earlier: &Begun| {
-                    (earlier.address, earlier.ip, earlier.losses) == (*address, *ip, losses)
-                        && event.time_ns.saturating_sub(earlier.time_ns) <= RESTART_NS_MAX
-                };
-                if !thread.begun.as_ref().is_some_and(goes_on) {
-                    let begun = Begun {
-                        time_ns: event.time_ns,
-                        address: *address,
-                        ip: *ip,
-                        calls: calls.clone(),
-                        losses,
-                    };
-                    let earlier = thread.begun.replace(begun);
-                    faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)));
-                }
+                thread.is_silent_child = false;
+                let earlier = thread.begun.replace(begun);
+                faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)));
             }
             EventKind::FaultEnd { address, ip, disk } => {
-                let earlier = running(&mut self.running, event).begun.take();
+                let thread = running(&mut self.running, event);
+                thread.is_silent_child = false;
+                let earlier = thread.begun.take();
                 let (begun, cost_ns) = match earlier {
                     Some(begun) if begun.address == *address => {
                         let cost_ns = event.time_ns.saturating_sub(begun.time_ns);
-                        let is_known = begun.losses == self.losses && self.ends != Ends::Sample;
+                        let is_known = begun.losses == self.losses
+                            && self.ends != Ends::Sample
+                            && !(begun.is_time_borrowed || event.is_time_borrowed);
                         (begun, is_known.then(|| cost_ns.saturating_sub(self.probe_cost_ns)))
                     }
                     earlier => {
@@ -205,8 +198,7 @@ impl Pairing {
                         faults.extend(
                             earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)),
                         );
-                        let (time_ns, losses) = (event.time_ns, self.losses);
-                        (Begun { time_ns, address: *address, ip: *ip, calls: None, losses }, None)
+                        (Begun::new(event, *address, *ip, self.losses), None)
                     }
                 };
                 faults.extend(self.over(event.tid, begun, &Over::Ended { cost_ns, disk: *disk }));
@@ -219,7 +211,8 @@ impl Pairing {
             EventKind::Fork { parent_tid, .. } => {
                 let name =
                     self.running.get(parent_tid).map_or_else(unknown, |parent| Arc::clone(&parent.name));
-                self.running.insert(event.tid, Running::new(event.pid, name));
+                let is_silent_child = event.pid == event.tid;
+                self.running.insert(event.tid, Running { is_silent_child, ..Running::new(event.pid, name) });
             }
             EventKind::Exit => {
                 let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
@@ -238,6 +231,23 @@ impl Pairing {
             EventKind::Lost { .. } => self.losses += 1,
         }
         self.spaces.apply(event);
+    }
+
+    /// Children that have faulted, as /proc says, and of which no fault was fed: it may be still to come.
+    pub(crate) fn silent_children(&self) -> Vec<u32> {
+        let has_faulted =
+            |pid| ProcessStat::of(pid).is_ok_and(|stat| stat.minor_faults + stat.major_faults > 0);
+        let silent = self.running.iter().filter(|(_, thread)| thread.is_silent_child);
+        silent.map(|(&pid, _)| pid).filter(|&pid| has_faulted(pid)).collect()
+    }
+
+    /// How many of `children` are as silent as before.
+    pub(crate) fn still_silent(&self, children: &[u32]) -> u64 {
+        children
+            .iter()
+            .filter_map(|pid| self.running.get(pid))
+            .filter(|thread| thread.is_silent_child)
+            .count() as u64
     }
 
     /// Appends the faults that have begun and not ended: for the end of the record.
@@ -395,9 +405,16 @@ impl Pairing {
     }
 }
 
+impl Begun {
+    fn new(event: &Event, address: u64, ip: u64, losses: u64) -> Self {
+        let &Event { time_ns, is_time_borrowed, .. } = event;
+        Self { time_ns, is_time_borrowed, address, ip, calls: None, losses }
+    }
+}
+
 impl Running {
     fn new(pid: u32, name: Arc<str>) -> Self {
-        Self { pid, name, index: None, begun: None, read: None }
+        Self { pid, name, index: None, begun: None, is_silent_child: false, read: None }
     }
 }
 

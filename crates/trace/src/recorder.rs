@@ -192,7 +192,7 @@ impl Recorder {
     /// Begins to record `scope`. A command's exit, and whether it could be executed at all, show in
     /// [`Recorder::finish`].
     ///
-    /// What observing a fault costs is measured first, on this process. It gets the highest ordinary priority, where
+    /// What observing a fault costs is measured first, on this process, but not with [`RecordOptions::page_cache`] or [`RecordOptions::frames`]. It gets the highest ordinary priority, where
     /// it may (root), so that it can keep up, and as many open files as it may have. From when all is observed, before a command begins, signals that
     /// ask to end ([`signals::endings`]) do not end this process: they go to the command, or end the recording where there is none.
     ///
@@ -223,12 +223,15 @@ impl Recorder {
         // Each thread takes some open files for each CPU.
         open_files::allow_many();
         let moment = Moment::now();
-        let cost = ProbeCost::measure(&probe)?;
+        // What the tracepoints of the page cache and a recorder that wakes up every few faults add depends on the fault: a figure of others' would be wrong.
+        let is_steady = !options.page_cache && !options.frames;
+        let cost = is_steady.then(|| ProbeCost::measure(&probe)).transpose()?;
         // It opens file systems, which may take a while: nobody waits for that yet.
-        let page_cache = options.page_cache.then(|| PageCacheWatch::new(cost.inside_ns));
+        let page_cache = options.page_cache.then(PageCacheWatch::new);
         let observing = Observing::begin(scope, waiting)?;
         let mut pairing = Pairing::new(0);
-        (pairing.filters, pairing.probe_cost_ns) = (options.filters.clone(), cost.inside_ns);
+        pairing.filters = options.filters.clone();
+        pairing.probe_cost_ns = cost.map_or(0, |cost| cost.inside_ns);
         let mut unread_maps = Vec::new();
         let stream = match scope {
             Scope::Command(_) => Stream::attach_to(&observing.target(), &probe)?,
@@ -257,8 +260,8 @@ impl Recorder {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             started_unix_ns: started.as_nanos() as u64,
             system_calls_hidden: !stream.sees_system_calls(),
-            probe_cost_ns: Some(cost.inside_ns),
-            probe_total_ns: Some(cost.total_ns),
+            probe_cost_ns: cost.map(|cost| cost.inside_ns),
+            probe_total_ns: cost.map(|cost| cost.total_ns),
             filters: options.filters.texts().to_vec(),
             ended_early: true,
             ..TraceFacts::default()
@@ -314,6 +317,7 @@ impl Recorder {
             lost: self.lost_by_second.values().sum(),
             lost_by_second: self.lost_by_second.iter().map(|(&second, &records)| (second, records)).collect(),
             outside_faults: self.stream.outside_faults(),
+            borrowed_times: self.stream.borrowed_times(),
             unwatched_cpus: self.stream.unwatched_cpus(),
             tsc_hz: self.moment.and_then(|moment| moment.hz()),
             exact: self.exact.as_ref().map(|exact| exact.0(self.ended).of(self.tables().objects)),
@@ -403,6 +407,9 @@ impl Recorder {
     fn read(&mut self, ended: bool, faults: &mut Vec<Fault>) {
         let Self { stream, pairing, observing, facts, frames, page_cache, lost_by_second, .. } = self;
         let origin_ns = self.origin_ns;
+        // Of those that are forked later no fault is reported either.
+        let looks_for_children = ended && !facts.pids.is_empty();
+        let silent = if looks_for_children { pairing.silent_children() } else { Vec::new() };
         let mut take = |event: Event| {
             if facts.execs == 0 && observing.is_start(&event) {
                 return;
@@ -437,6 +444,7 @@ impl Recorder {
             let is_whole =
                 |event: &Event| event.time_ns < end_ns || !matches!(event.kind, EventKind::FaultBegin { .. });
             stream.finish().filter(is_whole).for_each(&mut take);
+            facts.unseen_children = pairing.still_silent(&silent);
             pairing.finish(faults);
             facts.duration_ns = end_ns - origin_ns;
             self.ended = true;

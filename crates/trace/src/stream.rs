@@ -1,6 +1,7 @@
 //! The events of a process tree, in the order they happened.
 
 mod attach;
+mod clocks;
 mod decode;
 mod watched_cpus;
 
@@ -8,11 +9,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use prepage_sys::perf::{Observed, PerfError, PerfEvent, Record, Ring, Source, online_cpus};
+use prepage_sys::perf::{Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Source, online_cpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::{Event, EventKind};
+use clocks::{Clocks, Latest};
 use decode::Decoder;
 use watched_cpus::{Look, WatchedCpus};
 
@@ -39,6 +41,7 @@ pub struct Stream {
     /// Events older than this are complete in `pending`.
     ripe_before_ns: u64,
     uncounted: Uncounted,
+    clocks: Clocks,
     sees_system_calls: bool,
     /// This process, where it would observe itself.
     own_pid: Option<u32>,
@@ -52,16 +55,23 @@ struct CpuRing {
     source: Source,
     owner: PerfEvent,
     observed: Observed,
-    /// The last event that was read from the ring.
-    last: Option<Event>,
+    /// The last event that was read from the ring, and the stamp of its record.
+    last: Option<(Event, Stamp)>,
+    latest: Latest,
     /// The owner's thread ended: it is always "ready" now.
     silent: bool,
 }
+
+/// By what the records of two events of one fault or tracepoint are told from those of two faults: the time that the kernel gave it, and the id
+/// of its event, where it has one.
+type Stamp = (u64, Option<u64>);
 
 #[derive(Debug, Default)]
 struct Uncounted {
     lost: u64,
     malformed: u64,
+    /// Ends of faults that were read.
+    ends: u64,
     /// Minor and major faults of this process, which are left out.
     own: (u64, u64),
     /// Those that were seen twice.
@@ -96,6 +106,12 @@ impl Stream {
     /// Faults seen and left out of processes outside this one's PID namespace: their mappings and names cannot be told apart.
     pub fn outside_faults(&self) -> u64 {
         self.uncounted.outside.0 + self.uncounted.outside.1
+    }
+
+    /// Beginnings and ends of faults that have no time of their own, because another observer of the same process has another clock (Linux 6.3 and
+    /// later). Their faults have no costs, and may bear the number that their process has in the other's PID namespace.
+    pub fn borrowed_times(&self) -> u64 {
+        self.clocks.borrowed
     }
 
     /// Processors that came online after the beginning, or again: what happens there is not observed. The most that
@@ -193,8 +209,8 @@ impl Stream {
             }
         }
         if !lost_known {
-            // Before Linux 6.0 only the records that say so: the last ones may be missing.
-            counts.lost = self.uncounted.lost;
+            let unread_ends = (counts.minor + counts.major).saturating_sub(self.uncounted.ends);
+            counts.lost = self.uncounted.lost_at_least(unread_ends);
         }
         counts.lost += self.uncounted.malformed;
         let Uncounted { own, twice, outside, .. } = self.uncounted;
@@ -205,50 +221,101 @@ impl Stream {
 
     /// Moves all records from the rings to `pending` and sorts it.
     pub(crate) fn collect(&mut self) {
-        let Self { rings, decoder, pending, uncounted, own_pid, .. } = self;
-        for CpuRing { ring, last, .. } in rings {
+        let Self { rings, decoder, pending, uncounted, clocks, own_pid, ripe_before_ns, .. } = self;
+        for CpuRing { ring, last, latest, .. } in rings {
             let first = pending.len();
+            let mut last_stamp = last.as_ref().map(|&(_, stamp)| stamp);
+            let mut read_ns = None;
             ring.drain(|bytes| {
                 let Ok(record) = Record::decode(bytes) else {
                     uncounted.malformed += 1;
                     return;
                 };
                 let Some(kind) = decoder.event(&record, uncounted) else { return };
-                let left_out = match record.pid {
+                let stamp = match record.kind {
+                    RecordKind::Sample(sample) => (record.time_ns, Some(sample.id)),
+                    _ => (record.time_ns, None),
+                };
+                let Record { time_ns, pid, tid, .. } = record;
+                let mut event = Event { time_ns, pid, tid, kind, is_time_borrowed: false };
+                // Of when the kernel was asked for what there is.
+                let read_ns = *read_ns.get_or_insert_with(now_ns);
+                clocks.settle(&mut event, latest, &mut pending[first..], *ripe_before_ns..read_ns);
+                let (mut minor, mut major) = (0, 0);
+                if let EventKind::FaultEnd { disk, .. } = event.kind {
+                    *(if disk { &mut major } else { &mut minor }) = 1;
+                }
+                uncounted.ends += minor + major;
+                let before = pending[first..].last().or(last.as_ref().map(|(event, _)| event));
+                let left_out = match pid {
+                    _ if matches!(event.kind, EventKind::Lost { .. }) => None,
                     pid if *own_pid == Some(pid) => Some(&mut uncounted.own),
                     NO_PID | ENDED_PID => Some(&mut uncounted.outside),
+                    _ if is_again(before.zip(last_stamp), &event, stamp) => Some(&mut uncounted.twice),
                     _ => None,
                 };
-                if let Some((minor, major)) = left_out
-                    && !matches!(kind, EventKind::Lost { .. })
-                {
-                    match kind {
-                        EventKind::FaultEnd { disk: false, .. } => *minor += 1,
-                        EventKind::FaultEnd { disk: true, .. } => *major += 1,
-                        _ => {}
+                match left_out {
+                    Some(sum) => *sum = (sum.0 + minor, sum.1 + major),
+                    None => {
+                        clocks.borrowed += u64::from(event.is_time_borrowed);
+                        last_stamp = Some(stamp);
+                        pending.push(event);
                     }
-                    return;
-                }
-                let Record { time_ns, pid, tid, .. } = record;
-                let event = Event { time_ns, pid, tid, kind };
-                // A thread that was started while its process was attached to may be observed twice: by the events it
-                // inherited and by its own. The kernel fills one sample for all (see `Sample::id`).
-                let before = pending[first..].last().or(last.as_ref());
-                if before != Some(&event) {
-                    pending.push(event);
-                } else if let EventKind::FaultEnd { disk, .. } = event.kind {
-                    *(if disk { &mut uncounted.twice.1 } else { &mut uncounted.twice.0 }) += 1;
                 }
             });
-            *last = pending[first..].last().cloned().or(last.take());
+            *last = pending[first..].last().cloned().or(last.take().map(|(event, _)| event)).zip(last_stamp);
         }
         // A stable sort that finds the rings' sorted runs and merges them.
         pending.sort_by_key(|event| event.time_ns);
     }
 }
 
+impl Uncounted {
+    /// How many records were lost where the kernel does not count them (before Linux 6.0), and so many ends of faults were counted and not read. A
+    /// record of the loss comes with the next one that finds room: none comes of the last.
+    fn lost_at_least(&self, unread_ends: u64) -> u64 {
+        self.lost.max(unread_ends)
+    }
+}
+
+/// Whether `event` is `before` once more: a thread that was started while its process was attached to may be observed by the events it inherited and by
+/// its own. The samples of one fault are alike since Linux 6.3. Before, and of a tracepoint, they tell by their ids whose they are.
+fn is_again(before: Option<(&Event, Stamp)>, event: &Event, (time_ns, id): Stamp) -> bool {
+    before.is_some_and(|(before, (time_before_ns, id_before))| {
+        (before.pid, before.tid, &before.kind) == (event.pid, event.tid, &event.kind)
+            && (time_before_ns == time_ns || id_before != id)
+    })
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC, the clock of [`Event::time_ns`].
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before Linux 6.3 each event of a fault has a time of its own, and of a tracepoint always.
+    #[test]
+    fn what_two_events_report_is_told_from_what_happens_twice() {
+        let event = |kind| Event { time_ns: 0, pid: 1, tid: 2, kind, is_time_borrowed: false };
+        let begin = || EventKind::FaultBegin { address: 0x1000, ip: 9, calls: None };
+        let before = event(begin());
+        let again = |stamp, event: &Event| is_again(Some((&before, (500, Some(7)))), event, stamp);
+        assert!(again((500, Some(7)), &event(begin())), "one sample of both");
+        assert!(again((520, Some(8)), &event(begin())), "of another event");
+        assert!(!again((520, Some(7)), &event(begin())), "later, of the same event");
+        let end = EventKind::FaultEnd { address: 0x1000, ip: 9, disk: false };
+        assert!(!again((500, Some(7)), &event(end)));
+        assert!(!again((500, Some(7)), &Event { tid: 3, ..event(begin()) }));
+        assert!(!is_again(None, &before, (500, Some(7))));
+    }
+
+    #[test]
+    fn a_loss_that_no_record_tells_of_shows_in_the_ends_that_are_missing() {
+        let uncounted = Uncounted { lost: 5, ..Uncounted::default() };
+        assert_eq!([0, 5, 80].map(|unread_ends| uncounted.lost_at_least(unread_ends)), [5, 5, 80]);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -98,6 +99,7 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     })
     .join()
     .expect("a thread");
+    stream.set_enabled(false).expect("ours");
     let events: Vec<Event> = stream.finish().collect();
     assert!(events.is_sorted_by_key(|event| event.time_ns));
     let mut resolved = 0;
@@ -118,41 +120,57 @@ fn a_running_process_is_seen_with_the_threads_it_starts_and_where_they_fault() {
     assert!(count(|kind| matches!(kind, EventKind::Switch { .. })) >= 1);
 }
 
-/// Such a thread may inherit the events of the one that started it and get its own.
-#[test]
-fn threads_started_while_their_process_is_attached_to_are_seen_once() {
+/// Attaches to this process while it starts threads, each of which then does `work`. Returns what they returned, too.
+fn attach_while_threads_start<T: Send>(
+    probe: &Probe,
+    work: impl Fn() -> T + Sync,
+) -> Option<(Stream, Vec<T>)> {
     const THREADS_MAX: usize = 600;
-    let _process = PROCESS.lock().anyway();
-    let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
     let attached = AtomicBool::new(false);
-    // Maps a page of its own and touches it, once the process is attached to.
-    let touch = || {
+    let work = || {
         while !attached.load(Ordering::Acquire) {
             thread::sleep(Duration::from_millis(1));
         }
-        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(1)));
-        let mapping = mapping.expect("mapped");
-        std::hint::black_box(mapping.byte(0));
-        (gettid().as_raw_nonzero().get() as u32, mapping.address())
+        work()
     };
-    let (stream, touched) = thread::scope(|scope| {
+    let (stream, done) = thread::scope(|scope| {
         let start_threads = || {
             let mut threads = Vec::new();
             while threads.len() < THREADS_MAX && !attached.load(Ordering::Acquire) {
-                threads.push(scope.spawn(touch));
+                threads.push(scope.spawn(work));
                 thread::sleep(Duration::from_micros(100));
             }
             threads
         };
         let starter = scope.spawn(start_threads);
         thread::sleep(Duration::from_millis(10));
-        let stream = attach(&Probe::default());
+        let stream = attach(probe);
         attached.store(true, Ordering::Release);
         let threads = starter.join().expect("a thread").into_iter();
-        (stream, threads.map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>())
+        (stream, threads.map(|thread| thread.join().expect("a thread")).collect())
     });
-    let Some(mut stream) = stream else { return };
+    let stream = stream?;
     stream.set_enabled(false).expect("ours");
+    Some((stream, done))
+}
+
+fn own_tid() -> u32 {
+    gettid().as_raw_nonzero().get() as u32
+}
+
+/// Such a thread may inherit the events of the one that started it and get its own.
+#[test]
+fn threads_started_while_their_process_is_attached_to_are_seen_once() {
+    let _process = PROCESS.lock().anyway();
+    let file = fs::File::open(std::env::current_exe().expect("a test")).expect("its file");
+    // Maps a page of its own and touches it.
+    let touch = || {
+        let mapping = FileMapping::new(file.as_fd(), PageRange::new(PageIndex(0), PageIndex(1)));
+        let mapping = mapping.expect("mapped");
+        std::hint::black_box(mapping.byte(0));
+        (own_tid(), mapping.address())
+    };
+    let Some((mut stream, touched)) = attach_while_threads_start(&Probe::default(), touch) else { return };
     let mut ends = HashMap::new();
     for event in stream.finish() {
         if let EventKind::FaultEnd { address, .. } = event.kind {
@@ -161,6 +179,35 @@ fn threads_started_while_their_process_is_attached_to_are_seen_once() {
     }
     let counts: Vec<i32> = touched.iter().map(|place| ends.get(place).copied().unwrap_or(0)).collect();
     assert!(counts.iter().all(|&count| count == 1), "{counts:?}");
+}
+
+/// The samples of a tracepoint have a time each, and one page may be read again and again.
+#[test]
+fn what_such_threads_read_is_seen_once_and_each_time() {
+    const READS: usize = 3;
+    let _process = PROCESS.lock().anyway();
+    if !has(Need::Root) {
+        return;
+    }
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
+    std::io::Write::write_all(&mut file, &[1; 4096]).expect("written");
+    let inode = fs::metadata(file.path()).expect("there").st_ino();
+    let read = || {
+        (0..READS).for_each(|_| file.as_file().read_exact_at(&mut [0], 0).expect("read"));
+        own_tid()
+    };
+    let probe = Probe { page_cache: PageCacheEvents::All, ..Probe::default() };
+    let Some((mut stream, readers)) = attach_while_threads_start(&probe, read) else { return };
+    let mut reads = HashMap::new();
+    for event in stream.finish() {
+        if let EventKind::PagesRead { file: (_, found), .. } = event.kind
+            && found == inode
+        {
+            *reads.entry(event.tid).or_insert(0) += 1;
+        }
+    }
+    let counts: Vec<usize> = readers.iter().map(|tid| reads.get(tid).copied().unwrap_or(0)).collect();
+    assert!(!counts.is_empty() && counts.iter().all(|&count| count == READS), "{counts:?}");
 }
 
 #[test]

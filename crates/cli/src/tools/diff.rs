@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use prepage_core::Missing;
 use prepage_report::{Diff, Filter, Measure, Options, Report};
 use prepage_trace::parquet::TraceFile;
 
@@ -65,9 +64,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let unequal = diff.unequal_in(args.of);
     if !unequal.is_empty() && !args.allow_incomplete {
         bail!(match unequal[..] {
-            [Missing::ProbeCosts] => Remedied::new(
-                "the costs of these traces cannot be compared: those of one hold what recording added",
-                "--of count, record both with prepage record, or --allow-incomplete"
+            ref gaps if gaps.iter().all(|gap| gap.is_of_costs()) => Remedied::new(
+                "the costs of these traces cannot be compared",
+                "--of count, record both in the same way while nobody else observes page faults, or --allow-incomplete"
             ),
             _ => Remedied::new(
                 "these traces cannot be compared: one of them lacks faults that the other may have",

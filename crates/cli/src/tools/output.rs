@@ -1,11 +1,9 @@
 //! Files that commands write, and standard output. Errors of writing name what could not be written.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, LineWriter, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use prepage_display::terminal::{self, Lines, printable_json};
 use prepage_sys::exec::was_closed;
-use prepage_sys::new_file::NewFile;
+use prepage_sys::new_file::{NewFile, led_to};
 use prepage_sys::random::random;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -50,32 +48,6 @@ where
     let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
     fill(&mut Named { file: new.file(), name: &name })?;
     new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
-}
-
-/// Where `path` leads, as far as links go.
-///
-/// # Errors
-/// ELOOP where there are too many links, EACCES where somebody else may have put one there: as where the kernel follows links with
-/// fs.protected_symlinks (proc_sys_fs(5)).
-fn led_to(path: &Path) -> Result<PathBuf, Errno> {
-    /// The kernel follows no more (path_resolution(7)).
-    const LINKS_MAX: usize = 40;
-    let mut path = path.to_owned();
-    for _ in 0..=LINKS_MAX {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Whoever writes there says why that fails.
-        let Ok(link) = rustix::fs::open(&path, flags, Mode::empty()) else { return Ok(path) };
-        let Ok(to) = rustix::fs::readlinkat(&link, "", Vec::new()) else { return Ok(path) };
-        let owner = rustix::fs::fstat(&link)?.st_uid;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let directory = rustix::fs::stat(parent)?;
-        let is_shared = directory.st_mode & 0o1002 == 0o1002;
-        if is_shared && owner != rustix::process::geteuid().as_raw() && owner != directory.st_uid {
-            return Err(Errno::ACCESS);
-        }
-        path = parent.join(OsStr::from_bytes(to.to_bytes()));
-    }
-    Err(Errno::LOOP)
 }
 
 /// Writes a new file in the temporary directory, where others may write too, with `write`: under a name that begins with `begin`, ends with `end`,

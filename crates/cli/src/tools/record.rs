@@ -281,12 +281,18 @@ fn tell(summary: &Summary, objects: &[Object], facts: &TraceFacts) -> std::io::R
         )?,
         None => {}
     }
-    if let (Some(total), Some(inside)) = (facts.probe_total_ns, facts.probe_cost_ns) {
-        let (total, inside) = (total as f64 / 1e3, inside as f64 / 1e3);
-        writeln!(
+    match (facts.probe_total_ns, facts.probe_cost_ns) {
+        (Some(total), Some(inside)) => {
+            let (total, inside) = (total as f64 / 1e3, inside as f64 / 1e3);
+            writeln!(
+                out,
+                "probe      {total:.2} µs added to each fault; the {inside:.2} µs of it inside the costs are taken off"
+            )?;
+        }
+        _ => writeln!(
             out,
-            "probe      {total:.2} µs added to each fault; the {inside:.2} µs of it inside the costs are taken off"
-        )?;
+            "probe      costs hold what recording adds: --page-cache and --frames add more to some faults than to others"
+        )?,
     }
     if !facts.filters.is_empty() {
         writeln!(

@@ -27,6 +27,7 @@ use prepage_simulate::page::Page;
 use prepage_simulate::pages::MOST_PAGES;
 use prepage_simulate::{Contender, CostModel, Input, Options, compare, rows, sweep, tables};
 use prepage_simulate::{DescriptionError, DeviceModel, device as devices};
+use prepage_trace::parquet::TraceFile;
 
 use crate::calibrate;
 use crate::newest;
@@ -207,9 +208,10 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if let Some(script) = &args.forks {
         return forks::run(script, args.json).map(|()| ExitCode::SUCCESS);
     }
-    if args.trace.is_none() && args.touches.is_none() && args.model.is_none() {
-        args.trace = Some(newest::open(None)?.path().to_owned());
-    }
+    let is_unnamed = args.trace.is_none() && args.touches.is_none() && args.model.is_none();
+    // To open a trace takes a look at all of it.
+    let newest = is_unnamed.then(|| newest::open(None)).transpose()?;
+    args.trace = args.trace.take().or_else(|| Some(newest.as_ref()?.path().to_owned()));
     let args = &args;
     let read = [&args.trace, &args.touches].into_iter().flatten().chain(&args.train);
     if let Some(page) = &args.html {
@@ -227,7 +229,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         let what = "policy `predicted` needs --train FILE\n";
         usage::refuse(clap::Error::raw(clap::error::ErrorKind::MissingRequiredArgument, what));
     }
-    let mut input = input(args)?;
+    let mut input = input(args, newest)?;
     for (name, policy) in &advised {
         if input.layout.advise(name, policy) == 0 {
             bail!("--advise: no file called {name} is touched");
@@ -324,10 +326,11 @@ impl Device {
     }
 }
 
-fn input(args: &Args) -> Result<Input> {
-    let input = match (&args.touches, args.model) {
-        (Some(touches), _) => Input::read_text(touches, &text_options(args))?,
-        (_, Some(model)) => Input::model(model),
+fn input(args: &Args, newest: Option<TraceFile>) -> Result<Input> {
+    let input = match (&args.touches, args.model, newest) {
+        (Some(touches), ..) => Input::read_text(touches, &text_options(args))?,
+        (_, Some(model), _) => Input::model(model),
+        (.., Some(newest)) => Input::of_trace(newest)?,
         _ => Input::read_trace(args.trace.as_deref().expect("the newest, where nothing is named"))?,
     };
     Ok(if args.header_read { input.with_headers_read() } else { input })

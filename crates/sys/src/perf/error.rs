@@ -47,8 +47,11 @@ pub enum PerfError {
         pid: u32,
     },
     /// Events need a descriptor for each CPU and thread, and the limit is reached.
-    #[error("too many open files: each event needs one a CPU and thread")]
-    TooManyFiles,
+    #[error("too many open files{}: each event needs one a CPU and thread", if *.of_machine { " on this machine" } else { "" })]
+    TooManyFiles {
+        /// Whether the limit is the machine's rather than the process's.
+        of_machine: bool,
+    },
     /// No ring of even the smallest size could be mapped.
     #[error("no memory for the perf ring of {bytes} bytes a CPU")]
     Ring {
@@ -88,7 +91,11 @@ impl PerfError {
             Self::NotSystem { .. } => "run as root, or sudo sysctl kernel.perf_event_paranoid=0",
             Self::Proc { path, .. } if path.starts_with("/sys/") => "mount -t sysfs sysfs /sys",
             Self::Proc { .. } => "mount -t proc proc /proc (and without hidepid, or run as root)",
-            Self::TooManyFiles => "ulimit -n $(ulimit -Hn)",
+            // Recorders have raised the soft limit to the hard one. Events of the whole machine are a few for each CPU.
+            Self::TooManyFiles { of_machine: false } => {
+                "as root: record --all, with --comm or another filter, or a higher hard limit (ulimit -Hn)"
+            }
+            Self::TooManyFiles { of_machine: true } => "a higher limit: sysctl fs.file-max",
             Self::Ring { .. } => {
                 "sudo sysctl kernel.perf_event_mlock_kb=2048, or end other recordings of this user"
             }
@@ -115,7 +122,8 @@ impl PerfError {
             },
             Some(libc::ENOSYS) => Self::Unavailable { filtered: false },
             Some(libc::ESRCH) => Self::NoProcess { pid },
-            Some(libc::EMFILE | libc::ENFILE) => Self::TooManyFiles,
+            Some(libc::EMFILE) => Self::TooManyFiles { of_machine: false },
+            Some(libc::ENFILE) => Self::TooManyFiles { of_machine: true },
             _ => Self::Other { action: "perf_event_open", source: error },
         }
     }
@@ -134,7 +142,8 @@ mod tests {
         assert!(matches!(open(libc::EPERM, Some(2)), PerfError::Unavailable { filtered: true }));
         assert!(matches!(open(libc::EACCES, Some(2)), PerfError::NotYours { pid: 7 }));
         assert!(matches!(open(libc::ENOSYS, None), PerfError::Unavailable { filtered: false }));
-        assert!(matches!(open(libc::EMFILE, Some(2)), PerfError::TooManyFiles));
+        assert!(matches!(open(libc::EMFILE, Some(2)), PerfError::TooManyFiles { of_machine: false }));
+        assert!(matches!(open(libc::ENFILE, Some(2)), PerfError::TooManyFiles { of_machine: true }));
         let error = io::Error::from_raw_os_error(libc::EACCES);
         let system = PerfError::from_open(error, Observed::System, Some(2));
         assert!(matches!(system, PerfError::NotSystem { level: 2 }));
@@ -145,5 +154,8 @@ mod tests {
         let error = PerfError::Unavailable { filtered: true };
         assert!(error.to_string().contains("seccomp"));
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("PERFMON")));
+        // The soft limit is the hard one already (`open_files::allow_many`).
+        let remedy = PerfError::TooManyFiles { of_machine: false }.remedy().expect("one");
+        assert!(remedy.contains("--all") && !remedy.contains("ulimit -n "), "{remedy}");
     }
 }

@@ -47,7 +47,8 @@ impl Sample {
     ) {
         let Self { pid, tid, address, ip, calls } = self;
         let before = faults.len();
-        let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid, kind }, faults);
+        let mut feed =
+            |kind| pairing.feed(&Event { time_ns, pid, tid, kind, is_time_borrowed: false }, faults);
         if kind == Kind::Any || one_sided {
             feed(EventKind::FaultBegin { address, ip, calls });
         }

@@ -9,7 +9,7 @@ const FILE: Inode = (1, 2);
 
 /// Feeds events (time, thread, what) of process 1, which has [`FILE`] mapped at 0x10000.
 fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
-    let (mut pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let (mut pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new());
     let map = Mapped {
         start: 0x1_0000,
         end: 0x9_0000,
@@ -20,7 +20,7 @@ fn facts(events: Vec<(u64, u32, EventKind)>) -> PageCacheFacts {
     };
     let map = (0, 1, EventKind::Map(Box::new(map)));
     for (time_ns, tid, kind) in std::iter::once(map).chain(events) {
-        let event = Event { time_ns, pid: 1, tid, kind };
+        let event = Event { time_ns, pid: 1, tid, kind, is_time_borrowed: false };
         pairing.feed(&event, &mut Vec::new());
         watch.apply(&event, &pairing);
     }
@@ -113,9 +113,9 @@ fn a_wait_begins_with_its_own_fault() {
 
 #[test]
 fn a_day_of_reading_is_watched_in_bounded_memory() {
-    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new());
     let mut apply = |time_ns, tid, inode, kind: fn(u64) -> EventKind| {
-        watch.apply(&Event { time_ns, pid: tid, tid, kind: kind(inode) }, &pairing);
+        watch.apply(&Event { time_ns, pid: tid, tid, kind: kind(inode), is_time_borrowed: false }, &pairing);
     };
     const PAGES: u64 = 1 << 8;
     let files = 2 * FILES_MAX as u64;
@@ -146,10 +146,10 @@ fn a_day_of_reading_is_watched_in_bounded_memory() {
 
 #[test]
 fn as_many_files_are_given_up_as_it_takes() {
-    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new(0));
+    let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new());
     let mut cached = |inode: u64, count: u64| {
         let kind = EventKind::PageCached { file: (1 << 20, inode), pages: pages(0, count) };
-        watch.apply(&Event { time_ns: inode, pid: 1, tid: 1, kind }, &pairing);
+        watch.apply(&Event { time_ns: inode, pid: 1, tid: 1, kind, is_time_borrowed: false }, &pairing);
         assert!(watch.pages <= PAGES_MAX, "{} pages with file {inode}", watch.pages);
     };
     (0..300).for_each(|inode| cached(inode, 1));

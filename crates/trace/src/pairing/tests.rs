@@ -5,7 +5,7 @@ use crate::event::Mapped;
 fn feed(pairing: &mut Pairing, events: Vec<(u64, u32, EventKind)>) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (time_ns, tid, kind) in events {
-        pairing.feed(&Event { time_ns, pid: 1, tid, kind }, &mut faults);
+        pairing.feed(&Event { time_ns, pid: 1, tid, kind, is_time_borrowed: false }, &mut faults);
     }
     faults
 }
@@ -48,17 +48,38 @@ fn a_thread_id_that_another_process_has_now_is_that_process() {
     let mut pairing = Pairing::new(0);
     feed(&mut pairing, vec![(1, 7, end(0x1000)), (2, 7, EventKind::Lost { records: 2 })]);
     let mut faults = Vec::new();
-    pairing.feed(&Event { time_ns: 3, pid: 2, tid: 7, kind: end(0x1000) }, &mut faults);
+    pairing
+        .feed(&Event { time_ns: 3, pid: 2, tid: 7, kind: end(0x1000), is_time_borrowed: false }, &mut faults);
     let Tables { threads, .. } = pairing.tables();
     assert_eq!(threads[faults[0].thread.0 as usize].pid, 2);
     assert_eq!(faults[0].class, FaultClass::ZeroFill, "the other process has touched nothing");
 }
 
+/// As of a program that catches SIGSEGV and jumps out of the handler: what it does in between is no part of a fault.
 #[test]
-fn a_fault_begun_again_keeps_its_first_start() {
-    let faults =
-        feed(&mut Pairing::new(0), vec![(1, 1, begin(0x1000)), (5, 1, begin(0x1000)), (9, 1, end(0x1000))]);
-    assert_eq!((faults.len(), faults[0].start_ns, faults[0].cost_ns), (1, 1, Some(8)));
+fn a_fault_begun_again_is_another() {
+    let mut events: Vec<_> = (1..=1000).map(|time_ns| (time_ns, 1, begin(0x1000))).collect();
+    events.push((1009, 1, end(0x1000)));
+    let mut faults = feed(&mut Pairing::new(0), events);
+    let last = faults.pop().expect("a fault");
+    assert_eq!((last.start_ns, last.cost_ns, last.class), (1000, Some(9), FaultClass::ZeroFill));
+    assert_eq!(faults.len(), 999);
+    assert!(faults.iter().all(|fault| (fault.class, fault.cost_ns) == (FaultClass::Failed, None)));
+}
+
+#[test]
+fn times_of_another_observers_clock_give_no_cost() {
+    for borrowed in 0..2 {
+        let mut faults = Vec::new();
+        let mut pairing = Pairing::new(0);
+        for (nth, kind) in [begin(0x1000), end(0x1000)].into_iter().enumerate() {
+            let is_time_borrowed = nth == borrowed;
+            let event = Event { time_ns: nth as u64, pid: 1, tid: 1, kind, is_time_borrowed };
+            pairing.feed(&event, &mut faults);
+        }
+        let [fault] = faults.try_into().expect("one fault");
+        assert_eq!((fault.class, fault.cost_ns), (FaultClass::ZeroFill, None));
+    }
 }
 
 #[test]
@@ -122,7 +143,6 @@ fn after_a_loss_an_end_is_unseen_and_a_cost_unknown() {
 fn who_jumps_out_of_a_signal_handler_begins_another_fault() {
     let other_place = EventKind::FaultBegin { address: 0x1000, ip: 77, calls: None };
     let other_end = EventKind::FaultEnd { address: 0x1000, ip: 77, disk: false };
-    let later = RESTART_NS_MAX + 50;
     let faults = feed(
         &mut Pairing::new(0),
         vec![
@@ -130,15 +150,15 @@ fn who_jumps_out_of_a_signal_handler_begins_another_fault() {
             (20, 1, other_place),
             (30, 1, other_end),
             (40, 1, begin(0x1000)),
-            (later, 1, begin(0x1000)),
-            (later + 9, 1, end(0x1000)),
+            (50, 1, begin(0x1000)),
+            (59, 1, end(0x1000)),
         ],
     );
     let seen: Vec<_> = faults.iter().map(|fault| (fault.start_ns, fault.class, fault.cost_ns)).collect();
     use FaultClass::{CopyOnWrite, Failed, ZeroFill};
     assert_eq!(
         seen,
-        [(1, Failed, None), (20, ZeroFill, Some(10)), (40, Failed, None), (later, CopyOnWrite, Some(9))]
+        [(1, Failed, None), (20, ZeroFill, Some(10)), (40, Failed, None), (50, CopyOnWrite, Some(9))]
     );
 }
 
@@ -223,14 +243,35 @@ fn after_a_fork_both_copy_what_was_touched_before_it_once() {
     let mut pairing = Pairing::new(0);
     let mut faults = feed(&mut pairing, vec![(1, 1, map(0x1000, 0x9000, false, 3, 2)), (2, 1, end(0x1000))]);
     let fork = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
-    pairing.feed(&Event { time_ns: 3, pid: 8, tid: 8, kind: fork }, &mut faults);
+    pairing.feed(&Event { time_ns: 3, pid: 8, tid: 8, kind: fork, is_time_borrowed: false }, &mut faults);
     let touches = [(8, 0x1000), (8, 0x2000), (8, 0x1000), (1, 0x1000), (1, 0x2000), (1, 0x1000)];
     for (time_ns, (pid, address)) in (4..).zip(touches) {
-        pairing.feed(&Event { time_ns, pid, tid: pid, kind: end(address) }, &mut faults);
+        pairing.feed(
+            &Event { time_ns, pid, tid: pid, kind: end(address), is_time_borrowed: false },
+            &mut faults,
+        );
     }
     let classes: Vec<_> = faults.iter().map(|fault| fault.class).collect();
     use FaultClass::{CopyOnWrite, ZeroFill};
     assert_eq!(classes, [ZeroFill, CopyOnWrite, ZeroFill, ZeroFill, CopyOnWrite, ZeroFill, ZeroFill]);
+}
+
+/// Of a child whose fork took longer than its parent was attached to nothing is reported but the fork.
+#[test]
+fn a_child_that_faults_unseen_is_told_by_its_silence() {
+    let (mut pairing, mut faults) = (Pairing::new(0), Vec::new());
+    // This process has faulted, as /proc says; there is none of the other number.
+    let (here, nobody) = (std::process::id(), u32::MAX - 1);
+    let mut feed = |pairing: &mut Pairing, pid, kind| {
+        pairing.feed(&Event { time_ns: 1, pid, tid: pid, kind, is_time_borrowed: false }, &mut faults);
+    };
+    for pid in [here, nobody] {
+        feed(&mut pairing, pid, EventKind::Fork { parent_pid: 1, parent_tid: 1 });
+    }
+    let silent = pairing.silent_children();
+    assert_eq!((silent.as_slice(), pairing.still_silent(&silent)), (&[here][..], 1));
+    feed(&mut pairing, here, end(0x1000));
+    assert_eq!((pairing.still_silent(&silent), pairing.silent_children()), (0, vec![]));
 }
 
 #[test]
@@ -277,7 +318,7 @@ fn a_process_that_is_gone_is_known_until_its_last_events_are_read() {
     pairing.look_at = 1;
     let mut faults = Vec::new();
     let mut feed = |pairing: &mut Pairing, time_ns, kind| {
-        pairing.feed(&Event { time_ns, pid: GONE, tid: GONE, kind }, &mut faults);
+        pairing.feed(&Event { time_ns, pid: GONE, tid: GONE, kind, is_time_borrowed: false }, &mut faults);
     };
     feed(&mut pairing, 1, EventKind::Name { name: "child".into(), exec: true });
     feed(&mut pairing, 2, map(0x1000, 0x9000, true, 1, 2));

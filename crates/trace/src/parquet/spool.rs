@@ -7,13 +7,20 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::parquet::file::reader::Length;
-use rustix::fs::{CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, fallocate, flock, renameat_with};
+use prepage_sys::new_file::led_to;
+use rustix::fs::{
+    CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, fallocate, fcntl_getfl, fcntl_setfl, flock,
+    renameat_with,
+};
+use rustix::io::Errno;
 
 use super::prefix::Prefix;
 use super::{TraceFileError, seal};
 
 /// Reserve disk space where the file system cannot.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// For the user alone, as perf.data.
+const MODE: u32 = 0o600;
 /// Recordings of one name that were killed and are kept at most.
 const KEPT_MAX: u32 = 1000;
 
@@ -39,26 +46,35 @@ impl Spool {
     pub(super) fn create(path: &Path) -> Result<Self, TraceFileError> {
         // The target of a link is replaced, not the link; but others' links could have root replace any file.
         let is_followed = !is_link_of_others(path);
-        let path = fs::canonicalize(path).ok().filter(|_| is_followed).unwrap_or_else(|| path.to_owned());
+        let special = is_followed && fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let path = match is_followed && !special {
+            true => led_to(path).map_err(|error| TraceFileError::io(path, "create", error))?,
+            false => path.to_owned(),
+        };
         let mut rescued = None;
-        let special = is_followed && fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let partial = (!special).then(|| with_suffix(&path, ".partial"));
         let target = partial.as_ref().unwrap_or(&path);
         let open_once = || {
             let mut options = OpenOptions::new();
-            options.read(!special).write(true).create(!special).truncate(false);
-            if !special {
-                // Others know the name, too, and may have put something there.
-                options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
-            }
+            // A trace tells where programs and the kernel have their code and what they do, which is not for all to know.
+            options.read(!special).write(true).create(!special).truncate(false).mode(MODE);
+            // Others know the name, too, and may have put something there. A pipe that nobody reads is not waited for, with signals held back.
+            let flags = if special { OFlags::NONBLOCK } else { OFlags::NOFOLLOW | OFlags::NONBLOCK };
+            options.custom_flags(flags.bits() as i32);
             let failed = |source| TraceFileError::io(target, "create", source);
-            let file = options.open(target).map_err(failed)?;
-            if !special {
+            let file = options.open(target).map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::NXIO) if special => failed(io::Error::other("nobody reads this pipe")),
+                _ => failed(error),
+            })?;
+            if special {
+                let flags = fcntl_getfl(&file).map_err(|error| failed(error.into()))?;
+                fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
+            } else {
                 if !file.metadata().map_err(failed)?.is_file() {
                     return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")));
                 }
                 flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-                    rustix::io::Errno::WOULDBLOCK => TraceFileError::Busy(path.clone()),
+                    Errno::WOULDBLOCK => TraceFileError::Busy(path.clone()),
                     error => TraceFileError::io(target, "lock", error),
                 })?;
             }
@@ -77,7 +93,11 @@ impl Spool {
         if !special {
             let failed = |source| TraceFileError::io(target, "rescue", source);
             rescued = rescue(&file, target).map_err(failed)?;
-            if rescued.is_some() {
+            let is_old = rescued.is_none() && !is_ours_alone(&file).map_err(failed)?;
+            if is_old {
+                fs::remove_file(target).map_err(failed)?;
+            }
+            if is_old || rescued.is_some() {
                 file = open()?;
             }
             file.set_len(0).map_err(|source| TraceFileError::io(target, "empty", source))?;
@@ -122,7 +142,7 @@ impl Spool {
             return Ok(());
         }
         let reserved = match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.written_bytes, bytes) {
-            Err(rustix::io::Errno::OPNOTSUPP) => self.fill(end),
+            Err(Errno::OPNOTSUPP) => self.fill(end),
             reserved => reserved.map_err(io::Error::from),
         };
         reserved.map_err(|error| TraceFileError::io(&self.path, "reserve space", error))?;
@@ -201,6 +221,12 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(file), Ok(found)) if at(&file) == at(&found))
 }
 
+/// Whether nobody but this process's user can read or write `file`. It may be another's, or of an older version, whose files all could read.
+fn is_ours_alone(file: &File) -> io::Result<bool> {
+    let found = file.metadata()?;
+    Ok(found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o777 & !MODE == 0)
+}
+
 /// Whether `path` is a symbolic link of another user's than root and this process's.
 fn is_link_of_others(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
@@ -217,10 +243,10 @@ fn rescue(file: &File, partial: &Path) -> io::Result<Option<PathBuf>> {
         let kept = with_suffix(partial, &suffix);
         match renameat_with(CWD, partial, CWD, &kept, RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(Some(kept)),
-            Err(rustix::io::Errno::EXIST) => {}
+            Err(Errno::EXIST) => {}
             // A file system that cannot refuse to replace.
-            Err(rustix::io::Errno::INVAL) if kept.exists() => {}
-            Err(rustix::io::Errno::INVAL) => return fs::rename(partial, &kept).map(|()| Some(kept)),
+            Err(Errno::INVAL) if kept.exists() => {}
+            Err(Errno::INVAL) => return fs::rename(partial, &kept).map(|()| Some(kept)),
             Err(error) => return Err(error.into()),
         }
     }

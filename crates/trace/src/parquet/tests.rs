@@ -1,6 +1,6 @@
 use std::fs;
 use std::num::NonZeroU32;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::PathBuf;
 
 use prepage_core::random::SplitMix;
@@ -9,7 +9,7 @@ use prepage_core::{
     PageCacheFacts, PageIndex, Permissions, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
 use prepage_testing::{Need, has, passes_as_child};
-use rustix::fs::{CWD, FileType, mknodat};
+use rustix::fs::{CWD, FileType, OFlags, mknodat};
 
 use super::*;
 use crate::tables::Tables;
@@ -32,6 +32,8 @@ fn trace(faults: u64) -> Trace {
         system_calls_hidden: true,
         unsaved: 0,
         unrecorded: 9,
+        borrowed_times: 14,
+        unseen_children: 15,
         pids: vec![7],
         unread_maps: vec![7],
         probe_total_ns: Some(300),
@@ -144,7 +146,9 @@ fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
     let (mut most, mut rounds) = (0, 0);
     for time_ns in 0..45_000u64 {
         let pid = 1000 + time_ns as u32;
-        let mut feed = |kind| pairing.feed(&Event { time_ns, pid, tid: pid, kind }, &mut faults);
+        let mut feed = |kind| {
+            pairing.feed(&Event { time_ns, pid, tid: pid, kind, is_time_borrowed: false }, &mut faults)
+        };
         feed(EventKind::Fork { parent_pid: 1, parent_tid: 1 });
         feed(EventKind::Map(Box::new(Mapped {
             start: 0x1000,
@@ -354,6 +358,47 @@ fn a_pipe_is_not_waited_for() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("made");
     let read = read_trace(&pipe).map(drop);
     assert!(matches!(read, Err(TraceFileError::NotATrace(_, "no regular file"))), "{read:?}");
+    let refused = TraceWriter::create(&pipe).map(drop);
+    let error = refused.expect_err("nobody reads it");
+    assert_eq!(std::error::Error::source(&error).expect("why").to_string(), "nobody reads this pipe");
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let _reader = rustix::fs::open(&pipe, flags, rustix::fs::Mode::empty()).expect("it is there");
+    TraceWriter::create(&pipe).expect("somebody reads it");
+}
+
+#[test]
+fn a_trace_is_for_its_user_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [path, partial] = ["t.parquet", "t.parquet.partial"].map(|name| dir.path().join(name));
+    let state = || {
+        write_trace(&path, &trace(1)).expect("written");
+        let metadata = fs::metadata(&path).expect("there");
+        (metadata.mode() & 0o777, metadata.uid())
+    };
+    let ours = (0o600, rustix::process::geteuid().as_raw());
+    assert_eq!(state(), ours);
+    // What was left there others may have open.
+    fs::write(&partial, "left").expect("written");
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).expect("ours");
+    let mut others = fs::File::open(&partial).expect("opened");
+    assert_eq!(state(), ours);
+    assert_eq!(std::io::read_to_string(&mut others).expect("read"), "left");
+    if !has(Need::Root) {
+        return;
+    }
+    fs::write(&partial, "left").expect("written");
+    lchown(&partial, Some(65534), None).expect("root may");
+    assert_eq!(state(), ours);
+}
+
+#[test]
+fn what_ones_own_link_names_is_made_where_it_is_missing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [path, target] = ["t.parquet", "target"].map(|name| dir.path().join(name));
+    symlink("target", &path).expect("a link");
+    write_trace(&path, &trace(1)).expect("written");
+    assert_eq!(read_trace(&target).expect("read").faults.len(), 1);
+    assert!(path.is_symlink());
 }
 
 #[test]

@@ -4,7 +4,7 @@ const READ: Permissions = Permissions::of_mapping(1, 2);
 const WRITE: Permissions = Permissions::of_mapping(3, 2);
 
 fn event(pid: u32, tid: u32, kind: EventKind) -> Event {
-    Event { time_ns: 0, pid, tid, kind }
+    Event { time_ns: 0, pid, tid, kind, is_time_borrowed: false }
 }
 
 fn file(start: u64, end: u64, offset_bytes: u64, path: &str) -> EventKind {

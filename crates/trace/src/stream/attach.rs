@@ -10,6 +10,7 @@ use prepage_sys::perf::{Observed, PerfError, PerfEvent, Ring, Setup, Source, onl
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::processes::{living_thread, processes};
 
+use super::clocks::{Clocks, Latest};
 use super::decode::{Decoder, PageCacheTracepoint};
 use super::watched_cpus::WatchedCpus;
 use super::{CpuRing, Stream, Uncounted};
@@ -117,6 +118,7 @@ impl Stream {
             pending: Vec::new(),
             ripe_before_ns: 0,
             uncounted: Uncounted::default(),
+            clocks: Clocks::default(),
             sees_system_calls: !setup.exclude_kernel,
             own_pid: is_of_system.then(std::process::id),
             watched_cpus: WatchedCpus::default(),
@@ -305,7 +307,16 @@ fn open_rings(
         let open = |&cpu| {
             let owner = PerfEvent::open(setup, observed, cpu)?;
             let ring = Ring::map(&owner, bytes).map_err(|source| PerfError::Ring { bytes, source })?;
-            Ok(CpuRing { cpu, ring, source: setup.source, owner, observed, last: None, silent: false })
+            Ok(CpuRing {
+                cpu,
+                ring,
+                source: setup.source,
+                owner,
+                observed,
+                last: None,
+                latest: Latest::default(),
+                silent: false,
+            })
         };
         match cpus.iter().map(open).collect() {
             Err(PerfError::Ring { .. }) if bytes > RING_BYTES_MIN => bytes /= 2,

@@ -139,8 +139,10 @@ impl Decoder {
             Source::PageFaults => {
                 // Zeros stand where code without frame pointers led astray.
                 let known = |&address: &u64| address != 0;
+                // Another observer's chain, which all get since Linux 6.3, may begin in the kernel.
+                let is_programs = |&address: &u64| address >> 63 == 0;
                 let calls = match self.stacks {
-                    true => Some(sample.callchain()?.take_while(known).collect()),
+                    true => Some(sample.callchain()?.filter(is_programs).take_while(known).collect()),
                     false => None,
                 };
                 EventKind::FaultBegin { address, ip, calls }

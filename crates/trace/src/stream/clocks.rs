@@ -1,0 +1,173 @@
+//! Faults that have another observer's time.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::event::{Event, EventKind};
+
+/// By how much the kernel's clock may seem to go back (Linux 6.18, kernel/time/timekeeping.c, `ktime_get_mono_fast_ns`).
+const BACK_NS_MAX: u64 = 10_000;
+/// Once one beginning (or end) of a process had another's time, none of its is believed for so long: where faults are rare, a wrong time
+/// may look right.
+const DOUBTED_NS: u64 = 10_000_000_000;
+/// Processes in doubt, beyond which those are forgotten of which the doubt is over.
+const DOUBTED_MAX: usize = 1 << 10;
+
+/// A process id, and whether it is about the ends of its faults or their beginnings: the kernel's events of these are two, and another may
+/// observe one of them alone.
+type Side = (u32, bool);
+
+/// Tells which samples of faults have the time of another observer's clock.
+///
+/// Since Linux 6.3 the kernel fills one sample for all that observe a fault (kernel/events/core.c, `do_perf_sw_event`): the event that was
+/// opened last gives it its time, and perf(1) has a clock of its own. What is certain is the order of a ring's records, which is that in which they happened on its
+/// processor, and that a record is no older than what was complete before it and no newer than its reading.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    /// Until when, by CLOCK_MONOTONIC.
+    doubted: HashMap<Side, u64>,
+    /// Samples that were given the time of the record before.
+    pub(super) borrowed: u64,
+}
+
+/// The last record of a ring whose time was believed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Latest {
+    time_ns: u64,
+    side: Option<Side>,
+}
+
+impl Clocks {
+    /// Sees to it that `event` is no older than the events of its ring before it, of which `before` are the last. It happened within
+    /// `bounds`.
+    pub(super) fn settle(
+        &mut self,
+        event: &mut Event,
+        latest: &mut Latest,
+        before: &mut [Event],
+        bounds: Range<u64>,
+    ) {
+        let side = side(event);
+        let oldest_ns = if side.is_some() { latest.time_ns.max(bounds.start) } else { latest.time_ns };
+        let is_early = event.time_ns.saturating_add(BACK_NS_MAX) < oldest_ns;
+        let is_late = side.is_some() && event.time_ns > bounds.end.saturating_add(BACK_NS_MAX);
+        if is_early || is_late {
+            // Of a beginning and an end that contradict each other, the beginning: it is what others mostly observe.
+            let is_earlier_wrong = match (side, latest.side) {
+                (None, _) => true,
+                (Some((_, true)), Some((_, false))) => {
+                    event.time_ns.saturating_add(BACK_NS_MAX) >= bounds.start
+                }
+                _ => false,
+            };
+            let wrong = if is_earlier_wrong && !is_late { latest.side } else { side };
+            wrong.into_iter().for_each(|wrong| self.doubt(wrong, oldest_ns));
+            if wrong != side {
+                for earlier in before.iter_mut().rev().take_while(|earlier| earlier.time_ns > event.time_ns) {
+                    self.borrowed += u64::from(self::side(earlier) == wrong && !earlier.is_time_borrowed);
+                    earlier.is_time_borrowed |= self::side(earlier) == wrong;
+                    earlier.time_ns = event.time_ns;
+                }
+                latest.time_ns = event.time_ns;
+            }
+        }
+        let is_doubted = |side: Side| self.doubted.get(&side).is_some_and(|&until_ns| oldest_ns < until_ns);
+        event.is_time_borrowed = !self.doubted.is_empty() && side.is_some_and(is_doubted);
+        if event.is_time_borrowed {
+            event.time_ns = oldest_ns;
+        } else {
+            event.time_ns = event.time_ns.max(latest.time_ns);
+            *latest = Latest { time_ns: event.time_ns, side };
+        }
+    }
+
+    fn doubt(&mut self, side: Side, now_ns: u64) {
+        if self.doubted.len() >= DOUBTED_MAX {
+            self.doubted.retain(|_, until_ns| now_ns < *until_ns);
+        }
+        self.doubted.insert(side, now_ns.saturating_add(DOUBTED_NS));
+    }
+}
+
+fn side(event: &Event) -> Option<Side> {
+    event.kind.is_of_fault().then_some((event.pid, matches!(event.kind, EventKind::FaultEnd { .. })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: EventKind = EventKind::FaultBegin { address: 0x1000, ip: 9, calls: None };
+    const END: EventKind = EventKind::FaultEnd { address: 0x1000, ip: 9, disk: false };
+    const SECOND: u64 = 1_000_000_000;
+
+    /// The times of the records of a ring, read at `read_ns` (nanoseconds, process, what), and whether they are another's.
+    fn settled(clocks: &mut Clocks, read_ns: u64, records: &[(u64, u32, EventKind)]) -> Vec<(u64, bool)> {
+        let mut latest = Latest::default();
+        let mut events: Vec<Event> = Vec::new();
+        for (time_ns, pid, kind) in records {
+            let kind = kind.clone();
+            let mut event = Event { time_ns: *time_ns, pid: *pid, tid: *pid, kind, is_time_borrowed: false };
+            clocks.settle(&mut event, &mut latest, &mut events, SECOND..read_ns);
+            events.push(event);
+        }
+        assert!(events.is_sorted_by_key(|event| event.time_ns), "{events:?}");
+        events.iter().map(|event| (event.time_ns - SECOND, event.is_time_borrowed)).collect()
+    }
+
+    /// Three faults of 500 ns, 40 µs apart, whose beginnings, ends or both are `off` by so many nanoseconds.
+    fn faults(off: [i64; 2]) -> Vec<(u64, u32, EventKind)> {
+        let fault = |nth: u64| {
+            let at = |ns: u64, off: i64| (SECOND + 5_000_000 + nth * 40_000 + ns).wrapping_add_signed(off);
+            [(at(0, off[0]), 1, BEGIN), (at(500, off[1]), 1, END)]
+        };
+        let exit = (SECOND + 6_000_000, 1, EventKind::Exit);
+        (0..3).flat_map(fault).chain([exit]).collect()
+    }
+
+    #[test]
+    fn whoever_has_another_clock_is_found_and_the_order_of_the_ring_stays() {
+        let all = |begins, ends| [begins, ends, begins, ends, begins, ends, false];
+        for (off, borrowed) in [
+            ([0, 0], all(false, false)),
+            // perf's clock is ahead or behind, by little or by days.
+            ([300_000, 0], all(true, false)),
+            ([-300_000, 0], [false, false, true, false, true, false, false]),
+            ([86_400_000_000_000, 0], all(true, false)),
+            ([-1_000_000_000, 0], all(true, false)),
+            ([0, 86_400_000_000_000], all(false, true)),
+            ([0, -1_000_000_000], all(false, true)),
+            ([86_400_000_000_000; 2], all(true, true)),
+            ([-1_000_000_000; 2], all(true, true)),
+        ] {
+            let mut clocks = Clocks::default();
+            let settled = settled(&mut clocks, SECOND + 7_000_000, &faults(off));
+            let is_borrowed: Vec<bool> = settled.iter().map(|&(_, is_borrowed)| is_borrowed).collect();
+            assert_eq!(is_borrowed, borrowed, "{off:?}: {settled:?}");
+            assert!(settled.iter().all(|&(ns, _)| ns <= 6_000_000), "{off:?}: {settled:?}");
+        }
+    }
+
+    #[test]
+    fn the_doubt_is_of_one_process_and_ends() {
+        let mut clocks = Clocks::default();
+        settled(&mut clocks, SECOND + 7_000_000, &faults([86_400_000_000_000, 0]));
+        let later = |seconds: u64, pid, kind| (SECOND * (1 + seconds), pid, kind);
+        let records = [
+            later(1, 2, BEGIN),
+            later(2, 1, BEGIN),
+            later(2, 1, END),
+            later(29, 2, EventKind::Exit),
+            later(30, 1, BEGIN),
+        ];
+        let settled = settled(&mut clocks, 60 * SECOND, &records);
+        let expected = [(1, false), (1, true), (2, false), (29, false), (30, false)];
+        assert_eq!(settled, expected.map(|(seconds, is_borrowed)| (seconds * SECOND, is_borrowed)));
+    }
+
+    #[test]
+    fn a_clock_that_seems_to_go_back_a_little_is_ours() {
+        let records = [(SECOND + 900, 1, BEGIN), (SECOND + 700, 1, END)];
+        assert_eq!(settled(&mut Clocks::default(), 2 * SECOND, &records), [(900, false), (900, false)]);
+    }
+}
