@@ -9,7 +9,7 @@ use std::time::Duration;
 use prepage_core::PAGE_SIZE;
 use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::{REGION_ALIGN, try_copy};
-use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_testing::{Doctor, Need, has, unless_refused};
 use prepage_vm::{
     AccessError, FlushError, MakeError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions,
 };
@@ -69,6 +69,31 @@ fn frames_that_the_kernel_does_not_free_stay() {
     }
     drop((object, map));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+/// As in a container that was given the device.
+#[test]
+fn maps_are_served_by_way_of_the_device_where_the_call_is_refused() {
+    let device = "/dev/userfaultfd";
+    if !has(Need::Root) || !has(Need::Path(device.into())) {
+        return;
+    }
+    let file = file(16 * PAGE_SIZE);
+    let user_only = VmOptions::default().user_mode_only();
+    for (options, mode) in [
+        (VmOptions::default(), Mode::Inline),
+        (VmOptions::default(), Mode::Handler),
+        (user_only, Mode::Handler),
+    ] {
+        let refused = [(libc::SYS_userfaultfd, When::Always)];
+        let touched = while_failing(libc::EPERM, &refused, || {
+            let vm = Vm::new(options).unwrap();
+            let object = vm.file(file.path()).unwrap();
+            let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+            touch(&map, 5)
+        });
+        assert!(touched.is_none_or(|touched| touched == word(5 * PAGE_SIZE)));
+    }
 }
 
 #[test]
