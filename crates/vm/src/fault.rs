@@ -181,7 +181,7 @@ impl<'a> Fault<'a> {
                     self.account.tally.waits += 1;
                     self.account.tally.shared_atomics += 1;
                     waited = true;
-                    if let Seen::Failed(code) = frames.pages.wait(page) {
+                    if let Seen::Failed(code) = frames.pages.wait(page, self.account.endings) {
                         return FaultOutcome::Failed(code);
                     }
                 }
@@ -281,7 +281,7 @@ impl<'a> Fault<'a> {
                 } else {
                     vm.jobs.push_from_signal(Job::Fill { object, claim, wanted, then: Then::Wake });
                 }
-                if let Seen::Failed(code) = frames.pages.wait(place.page) {
+                if let Seen::Failed(code) = frames.pages.wait(place.page, self.account.endings) {
                     return FaultOutcome::Failed(code);
                 }
                 return self.show_hard(place, frames, read);
@@ -388,8 +388,7 @@ pub(crate) fn finish_read(
     outcome: Result<PageRange, u16>,
     account: &mut Account,
 ) {
-    let tally = std::mem::take(&mut account.tally);
-    let account = Account { cpu: account.cpu, tally };
+    let account = Account { tally: std::mem::take(&mut account.tally), ..Account::on(account.cpu) };
     let mut fault = Fault::new(map, at, *touch, Context::Handler, account);
     let shown = map.look(&mut fault.account);
     let place = lookup(&shown, touch.page);
@@ -447,7 +446,7 @@ pub(crate) fn serve_listed(jobs: &Jobs, account: &mut Account) {
         let Some(map) = at.enter(account.cpu) else { continue };
         let shown = map.look(account);
         let place = lookup(&shown, touch.page);
-        let account = Account { cpu: account.cpu, tally: std::mem::take(&mut account.tally) };
+        let account = Account { tally: std::mem::take(&mut account.tally), ..Account::on(account.cpu) };
         let mut fault = Fault::new(&map, at, touch, Context::Handler, account);
         match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.

@@ -585,7 +585,7 @@ impl MapCore {
                 }
                 // Another thread fills it, or it was taken away.
                 if frames.pages.see(place.page) == Seen::Filling {
-                    frames.pages.wait(place.page);
+                    frames.pages.wait(place.page, account.endings);
                 } else if !missing(&place, place.page, account) {
                     place.page.0 += 1;
                 }

@@ -350,6 +350,7 @@ pub(crate) mod tests {
 
     use prepage_sys::call_filter::{When, fail};
     use prepage_sys::sigbus::{BusFault, Verdict};
+    use prepage_sys::signals::Endings;
     use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
@@ -449,7 +450,8 @@ pub(crate) mod tests {
         let _first = map.snapshot().unwrap();
         assert_eq!(read(&map, 42), 0);
         let address = map.address() + 42 * PAGE_SIZE;
-        let touch = BusFault { address, ip: 0, write: Some(true), protected: true };
+        let touch =
+            BusFault { address, ip: 0, write: Some(true), protected: true, endings: Endings::default() };
         assert_eq!(on_fault(&touch), Verdict::Resolved);
         assert_eq!(map.core.written().len(), 1);
         assert_eq!(object.evict(PageRange::new(PageIndex(42), PageIndex(43))).unwrap(), 1);
