@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use prepage_core::policy::FaultAt;
+use prepage_core::policy::{FaultAt, Holes};
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
@@ -154,7 +154,12 @@ impl<'a> Fault<'a> {
         let page = place.page;
         let mut waited = false;
         loop {
-            match frames.pages.see(page) {
+            let seen = frames.pages.see(page);
+            // A page that is missing is claimed before that.
+            if matches!(seen, Seen::Resident { .. } | Seen::Filling) {
+                self.begin_opening(place);
+            }
+            match seen {
                 Seen::Resident { .. } => {
                     match self.map.show_soft(place, frames, &mut self.account) {
                         Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
@@ -195,20 +200,31 @@ impl<'a> Fault<'a> {
                     let fault = FaultAt { page, window: place.window };
                     let (policy, memory) = self.map.policy();
                     let decided = memory.with(&mut self.account.tally, |state| {
-                        let cluster = policy.hard(state, &fault, &*frames.pages);
-                        let inside = cluster.within(place.window);
+                        let mut cluster = policy.hard(state, &fault, &*frames.pages);
+                        if self.map.is_in_order() {
+                            // Nobody wants what lies before.
+                            cluster.range = PageRange::new(page, cluster.range.end());
+                            cluster.before_object = 0;
+                        }
+                        let inside = match cluster.holes {
+                            Holes::Stop => cluster.clip(&fault, &*frames.pages),
+                            Holes::Skip => cluster.within(place.window),
+                        };
                         let wanted = self.map.one_read(place, frames, inside);
                         let mut claim = frames.pages.claim(page)?;
                         claim.extend(wanted);
                         policy.read(state, claim.range());
-                        let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
-                        Some((claim, cluster, truncated))
+                        Some((claim, cluster, inside, wanted))
                     });
-                    let Some((claim, cluster, truncated)) = decided else { continue };
+                    let Some((claim, cluster, inside, wanted)) = decided else { continue };
                     let pages = claim.range().len();
                     self.account.tally.shared_atomics += pages;
+                    let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
                     self.map.vm.figures.cluster(self.account.cpu, pages, truncated);
-                    self.read_others(place, &cluster, claim.range());
+                    // What lies behind pages that are there is wanted only where the policy skips those.
+                    let read = if cluster.holes == Holes::Stop { wanted } else { claim.range() };
+                    self.begin_opening(place);
+                    self.read_others(place, &cluster, inside, read);
                     return self.hard(place, frames, claim, cluster.mark);
                 }
             }
@@ -402,28 +418,23 @@ pub(crate) fn finish_read(
 
 impl MapCore {
     /// What a fault reads at once of what is wanted: of touches in order that overtake what is read ahead all of a block that is missing as a whole, as that
-    /// would.
+    /// would. Not where the policy asks for the page alone.
     fn one_read(&self, place: &Place<'_>, frames: &Frames, wanted: PageRange) -> PageRange {
-        let block = block(place.page, BLOCK_PAGES, wanted);
-        let is_block = self.is_in_order() && place.object.is_missing_block(frames, block);
+        let block = block(place.page, BLOCK_PAGES, place.window);
+        let is_block = self.is_in_order() && wanted.len() > 1 && place.object.is_missing_block(frames, block);
         if is_block { block } else { place.object.one_read(place.page, wanted) }
     }
 }
 
 impl ObjectCore {
-    /// What a fault on `page` reads at once: so much of what is wanted as one read brings in, and all of the grain around.
+    /// What a fault on `page` reads at once: so much of what is wanted, in whole grains, as one read brings in, from the touched grain on, and before it where
+    /// what is wanted ends.
     pub(crate) fn one_read(&self, page: PageIndex, wanted: PageRange) -> PageRange {
-        let piece = self.piece_pages();
-        let wanted = if wanted.len() <= piece { wanted } else { clip(block(page, piece, wanted), wanted) };
-        if self.grain_pages == 1 {
-            return wanted;
-        }
-        let grain = self.grain_pages;
-        let start = wanted.start().0 - wanted.start().0 % grain;
-        let whole = PageRange::new(PageIndex(start), PageIndex(wanted.end().0.next_multiple_of(grain)));
-        // Not beyond a buffer: of what is wanted beside the grain the rest is left.
-        let whole = if whole.len() <= piece { whole } else { block(page, grain, whole) };
-        clip(whole, self.pages())
+        let (piece, grain) = (self.piece_pages(), self.grain_pages);
+        let down = |page: PageIndex| page.0 - page.0 % grain;
+        let end = wanted.end().0.next_multiple_of(grain);
+        let start = down(page).min(end.saturating_sub(piece)).max(down(wanted.start()));
+        clip(PageRange::new(PageIndex(start), PageIndex(end.min(start + piece))), self.pages())
     }
 }
 
