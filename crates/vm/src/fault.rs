@@ -364,7 +364,7 @@ impl<'a> Fault<'a> {
             }
             FaultOutcome::Failed(code) => {
                 self.account.tally.failed += 1;
-                vm.failures.keep(place.object.id, place.page, touch.address, code);
+                vm.failures.keep(place.object, place.page, touch.address, code);
                 place.object.mention();
                 if by_handler {
                     map.poison(touch.page, &mut self.account);
