@@ -668,6 +668,19 @@ fn child_loses_sigbus() {
     eprintln!("noticed");
 }
 
+/// Each mapping is one that the kernel copies at fork(2), and one of vm.max_map_count.
+#[test]
+fn a_vm_takes_few_mappings() {
+    let status = fork(|| {
+        let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let before = mappings();
+        let _vm = vm();
+        u8::try_from(mappings() - before).unwrap_or(u8::MAX)
+    });
+    let more = status.exit_status().unwrap();
+    assert!((1..20).contains(&more), "{more}");
+}
+
 #[test]
 fn what_is_written_over_poison_stays() {
     struct Heals(Arc<AtomicBool>);

@@ -250,8 +250,8 @@ fn a_vm_that_gets_no_memory_leaves_no_thread() {
         assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
         return;
     }
-    // What is mapped of a buffer for reads, and of zeros, before it is cut to its size.
-    for len in [(1 << 20) + REGION_ALIGN, 2 * REGION_ALIGN] {
+    // What is mapped of buffers for reads, and of zeros, before it is cut to its size.
+    for len in [(64 << 20) + REGION_ALIGN, 2 * REGION_ALIGN] {
         let refuse = [(libc::SYS_mmap, When::Is(1, len as u32))];
         let Some(made) = while_failing(libc::ENOMEM, &refuse, || Vm::new(VmOptions::default())) else {
             return;
