@@ -280,7 +280,7 @@ impl<'a> Fault<'a> {
             }
             // Others may wait for this thread: it waits for no device.
             (Bytes::Local(file), Context::Handler) => {
-                match fill_cached(place.object, frames, file, claim, wanted, &mut self.account) {
+                match fill_cached(place.object, frames, file, claim, wanted, &mut by, &mut self.account) {
                     Ok(filled) => filled,
                     Err(claim) => return self.hand_over(place, claim, wanted),
                 }
@@ -310,6 +310,7 @@ impl<'a> Fault<'a> {
         match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
+                self.map.forget_poisoned(place, read, &mut self.account);
                 self.map.showed(read.len(), &mut self.account);
                 FaultOutcome::Mapped(FaultClass::Disk, read.len())
             }

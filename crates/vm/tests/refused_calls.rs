@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
+use prepage_core::policy::Neighbours;
 use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::{REGION_ALIGN, try_copy};
 use prepage_testing::{Doctor, Need, has, unless_refused};
@@ -164,6 +165,24 @@ fn a_frame_that_cannot_be_made_and_mapped_by_one_call_is_written_first() {
 }
 
 #[test]
+fn a_handler_makes_and_maps_a_frame_by_one_call() {
+    // File systems that say what is in the page cache.
+    if !has(Need::Eviction(std::env::temp_dir())) {
+        return;
+    }
+    let file = file(16 * PAGE_SIZE);
+    let came = while_failing(libc::ENOSPC, &[(libc::SYS_pwrite64, When::Always)], || {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::shared().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        unless_refused(vm.map(&object, &options), need, refused).map(|map| touch(&map, 5))
+    });
+    assert!(came.flatten().is_none_or(|came| came == word(5 * PAGE_SIZE)));
+}
+
+#[test]
 fn frames_that_cannot_be_written_are_given_back() {
     let file = file(16 * PAGE_SIZE);
     let vm = Vm::new(VmOptions::default()).unwrap();
@@ -229,8 +248,9 @@ fn a_handler_that_cannot_map_a_page_says_so_to_who_touches_it() {
         // Its threads are those of this one.
         let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
         let object = vm.file(file.path()).unwrap();
-        // All pages come by one read: the kernel would map them by itself from then on.
-        let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler).every_fault());
+        // All pages come by one read: the kernel would map them by itself from then on. One is mapped, so not by the call that makes frames.
+        let options = MapOptions::shared().mode(Mode::Handler).every_fault();
+        let map = vm.map(&object, &options.neighbours(Neighbours::Block(1)));
         let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
         let map = unless_refused(map, need, |error| matches!(error, MapError::Userfaultfd(_)))?;
         let copied = try_copy(map.address() + 3 * PAGE_SIZE, &mut [0; 8]).unwrap();
