@@ -8,9 +8,11 @@ use prepage_sys::region::try_copy;
 use prepage_sys::signals::Masked;
 
 use crate::error::AccessError;
+use crate::install::Change;
 use crate::jobs::is_worker;
 use crate::map::Map;
 use crate::object::{Bytes, ObjectCore};
+use crate::pages::Seen;
 use crate::reason;
 use crate::request::Priority;
 use crate::segment::{Place, places};
@@ -88,7 +90,14 @@ impl Map {
         }
         // Whoever else brought pages meanwhile, and whoever took some away: what is missing now is read here.
         let mut unread = Ok(());
-        let shown = self.core.show_all(range, account, |place, page, account| {
+        let change = Some(Change::of(&self.core));
+        let shown = self.core.show_all(range, change, account, |place, page, account| {
+            let pages = &place.frames().expect("zeros are never missing").pages;
+            // Another thread fills it, or it was taken away.
+            if pages.see(page) == Seen::Filling {
+                pages.wait(page, account.endings);
+                return true;
+            }
             if place.object.is_frozen() {
                 *freed = true;
                 return false;

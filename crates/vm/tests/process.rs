@@ -576,8 +576,13 @@ fn pages_that_are_mapped_already_take_no_call_each_to_be_populated() {
             map.advise(Advice::DontNeed(pages(100, 101))).unwrap();
             map.advise(Advice::DontNeed(pages(700, 900))).unwrap();
             map.populate(map.window()).unwrap();
-            let is_there = |page: &u64| prepage_sys::region::is_present(map.address() + page * 4096).unwrap();
+            let is_there = |page: &u64| is_present(map.address() + page * 4096).unwrap();
             assert_eq!((0..1024).filter(is_there).count(), 1024, "{mode:?}");
+            // The same of what threads of the VM do.
+            let gap = 4 * 256 - 1;
+            map.advise(Advice::DontNeed(pages(gap, gap + 1))).unwrap();
+            map.advise(Advice::WillNeed(map.window())).unwrap();
+            until(|| is_there(&gap));
         }
         return;
     }
