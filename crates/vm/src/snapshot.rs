@@ -59,7 +59,7 @@ impl Map {
     ///
     /// Other threads may write meanwhile (through pointers: a mutable slice borrows the map). There is one moment within the call:
     /// everything that was written before it is in the snapshot, and nothing that was written after it. Writers wait until the pages
-    /// are protected, and then each only for the copy of the page that it writes to. If a system call has begun and a device still
+    /// are protected, and then each for the copy of 32 pages at most, its own among them. If a system call has begun and a device still
     /// writes for it, these bytes may be in the snapshot or not.
     ///
     /// After each snapshot, the first write to a page is a fault that the VM serves. In inline mode, and with
