@@ -14,7 +14,7 @@ use prepage_testing::{Doctor, Need, has, unless_refused};
 use prepage_vm::{
     AccessError, FlushError, MakeError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions,
 };
-use support::{child, file, is_child, left_in, page_bytes, pages, touch, until, word};
+use support::{child, file, is_child, left_in, page_bytes, pages, read, touch, until, word, write};
 
 // include/uapi/linux/userfaultfd.h
 const COPY: When = When::Is(1, 0xc028_aa03);
@@ -217,6 +217,24 @@ fn pages_that_cannot_be_protected_stay_dirty() {
         let mut bytes = [0];
         file.as_file().read_exact_at(&mut bytes, 4 * PAGE_SIZE).unwrap();
         assert_eq!((object.dirty_pages(), bytes), (0, [value]));
+    }
+}
+
+/// Where the processor tells whether a page was there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn first_writes_after_a_snapshot_do_not_look_into_the_page_table() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let zeros = vm.anonymous(256 * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..64).for_each(|page| write(&mut map, page, 1));
+    let snapshot = map.snapshot().unwrap();
+    let look = [(libc::SYS_pread64, When::Always)];
+    let written = while_failing(libc::EIO, &look, || (0..256).for_each(|page| write(&mut map, page, 2)));
+    if written.is_some() {
+        assert!((0..256).all(|page| read(&map, page) == 2));
+        let clone = vm.map(&snapshot, &MapOptions::private()).unwrap();
+        assert!((0..256).all(|page| read(&clone, page) == u64::from(page < 64)));
     }
 }
 
