@@ -271,9 +271,9 @@ mod tests {
         }
         // SAFETY: a signal of this thread.
         let raise = |signal| unsafe { libc::raise(signal) };
-        let block = || drop(std::mem::ManuallyDrop::new(Masked::asynchronous()));
+        let block = || std::mem::forget(Masked::asynchronous());
         // SAFETY: the handler does what handlers may do.
-        let handle = || drop(unsafe { libc::signal(libc::SIGTERM, handler as *const () as usize) });
+        let handle = || _ = unsafe { libc::signal(libc::SIGTERM, handler as *const () as usize) };
         let nothing = || ();
         let prepare: [(&dyn Fn(), Option<i32>); 3] =
             [(&nothing, Some(libc::SIGTERM)), (&block, None), (&handle, None)];

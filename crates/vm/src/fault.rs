@@ -15,7 +15,7 @@ use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
 use crate::blocks::BLOCK_PAGES;
-use crate::fill::{FaultMap, Wanted, fill_cached, fill_local};
+use crate::fill::{FaultMap, Wanted, fill_at_once, fill_local};
 use crate::install::{Shown, block};
 use crate::jobs::{Job, Jobs, is_worker};
 use crate::map::MapCore;
@@ -272,6 +272,7 @@ impl<'a> Fault<'a> {
             whole_grains: true,
         };
         let read = claim.range();
+        let offset_bytes = read.start().offset_bytes();
         let mut by =
             FaultMap { map: self.map, place, cpu: self.account.cpu, shows: false, has_helped: false };
         let filled = match (&frames.bytes, self.context) {
@@ -280,14 +281,30 @@ impl<'a> Fault<'a> {
             }
             // Others may wait for this thread: it waits for no device.
             (Bytes::Local(file), Context::Handler) => {
-                match fill_cached(place.object, frames, file, claim, wanted, &mut by, &mut self.account) {
+                let read = |bytes: &mut [u8]| file.read_cached(offset_bytes, bytes);
+                match fill_at_once(place.object, frames, claim, wanted, &mut by, &mut self.account, read) {
                     Ok(filled) => filled,
                     Err(claim) => return self.hand_over(place, claim, wanted),
                 }
             }
             (Bytes::Frozen, _) => unreachable!("frozen pages are never claimed to be filled"),
             (Bytes::Custom(_), Context::Handler) => return self.hand_over(place, claim, wanted),
-            (Bytes::Custom(_), Context::Signal) => {
+            (Bytes::Custom(_), Context::Signal) => 'filled: {
+                let claim = match place.object.saved() {
+                    // Its images are files. Whoever else reads one that is damaged can say so.
+                    Some(saved) => {
+                        let read = |bytes: &mut [u8]| {
+                            bytes.fill(0);
+                            saved.bring(offset_bytes, bytes).is_ok()
+                        };
+                        let account = &mut self.account;
+                        match fill_at_once(place.object, frames, claim, wanted, &mut by, account, read) {
+                            Ok(filled) => break 'filled filled,
+                            Err(claim) => claim,
+                        }
+                    }
+                    None => claim,
+                };
                 vm.figures.settle(&mut self.account);
                 let object = Arc::clone(place.object);
                 if is_worker() {
