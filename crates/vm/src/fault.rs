@@ -440,7 +440,12 @@ impl MapCore {
     fn one_read(&self, place: &Place<'_>, frames: &Frames, wanted: PageRange) -> PageRange {
         let block = block(place.page, BLOCK_PAGES, place.window);
         let is_block = self.is_in_order() && wanted.len() > 1 && place.object.is_missing_block(frames, block);
-        if is_block { block } else { place.object.one_read(place.page, wanted) }
+        if is_block {
+            return block;
+        }
+        // The next block is read as a whole.
+        let ends_here = self.is_in_order() && place.object.has_blocks();
+        place.object.one_read(place.page, if ends_here { clip(wanted, block) } else { wanted })
     }
 }
 
