@@ -1,7 +1,9 @@
 //! Parts of a region that several threads write to, each to its own.
 
+use std::io;
 use std::sync::Arc;
 
+use crate::given::check;
 use crate::region::{Region, Span};
 
 /// A part of a region, which stays mapped while one of its parts lives.
@@ -21,6 +23,30 @@ impl Part {
         let count = region.as_mut_slice().len() as u64 / len;
         let span = region.span();
         (0..count).map(|number| Self { span: Arc::clone(span), offset: number * len, len }).collect()
+    }
+
+    /// Where it lies.
+    pub fn start(&self) -> u64 {
+        self.span.at(self.offset, self.len) as u64
+    }
+
+    /// Bytes of it.
+    pub fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Gives the memory of its first `len` bytes back: zeros are there next.
+    ///
+    /// # Errors
+    /// Those of madvise(2).
+    ///
+    /// # Panics
+    /// Where it is not so long.
+    pub fn discard(&mut self, len: u64) -> io::Result<()> {
+        assert!(len <= self.len, "beyond the part");
+        let start = self.span.own_at(self.offset, len);
+        // SAFETY: as below: the bytes are this part's, and nobody borrows them.
+        check(unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED_LOCKED) })
     }
 
     /// Its bytes, with whatever was left in them.
@@ -50,6 +76,10 @@ mod tests {
         });
         let mut last = parts.pop().unwrap();
         assert_eq!(parts.len(), 3);
+        parts[1].discard(PAGE_SIZE).unwrap();
+        let (gone, kept) = parts[1].as_mut_slice().split_at(4096);
+        assert!(gone.iter().all(|&byte| byte == 0) && kept.iter().all(|&byte| byte == 2));
+        parts[1].as_mut_slice().fill(2);
         for (number, part) in (1..).zip(&mut parts) {
             assert!(
                 part.as_mut_slice().len() == 8192 && part.as_mut_slice().iter().all(|&byte| byte == number)

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::made_once::MadeOnce;
+use crate::signals::Endings;
 
 /// Resolves the fault that a signal tells of, in the context of the signal: it may not allocate, nor take a lock that
 /// code holds while it touches memory the resolver answers for.
@@ -23,6 +24,8 @@ pub struct BusFault {
     pub write: Option<bool>,
     /// Whether a page was there that may not be touched so; false where this architecture is not known.
     pub protected: bool,
+    /// What may end the process while the fault is resolved.
+    pub endings: Endings,
 }
 
 /// What a resolver found.
@@ -74,7 +77,7 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
             // would end the process for it.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
             // Other signals wait, as they do for the kernel's own faults: a handler of theirs that touched the page
-            // which this thread is bringing in would wait for itself.
+            // which this thread is bringing in would wait for itself. Who sleeps in a resolution heeds those that end the process (`Endings`).
             libc::sigfillset(&mut action.sa_mask);
             libc::sigdelset(&mut action.sa_mask, libc::SIGBUS);
             libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
@@ -105,7 +108,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // by kill(2) and the like.
     let verdict = if code == libc::BUS_ADRERR {
         let (ip, write, protected) = registers(context);
-        (installed.resolver)(&BusFault { address, ip, write, protected })
+        // SAFETY: with SA_SIGINFO the kernel passes a ucontext, with the mask of the code that was interrupted.
+        let endings = Endings::unblocked(unsafe { &(*context.cast::<libc::ucontext_t>()).uc_sigmask });
+        (installed.resolver)(&BusFault { address, ip, write, protected, endings })
     } else {
         Verdict::NotOurs
     };

@@ -203,6 +203,11 @@ impl Masked {
     pub(crate) fn before(&self) -> &libc::sigset_t {
         &self.before
     }
+
+    /// What may end the process meanwhile.
+    pub fn endings(&self) -> Endings {
+        Endings::unblocked(&self.before)
+    }
 }
 
 impl Drop for Masked {
@@ -218,10 +223,75 @@ impl std::fmt::Debug for Masked {
     }
 }
 
+/// Those of [`ENDING`] that a thread would take, but for a mask that blocks all signals for a while: of [`Masked`], or of a signal handler. Who sleeps
+/// meanwhile heeds them, as the kernel does while it serves a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endings([bool; ENDING.len()]);
+
+impl Endings {
+    /// Those that `mask`, the one from before, lets through.
+    pub(crate) fn unblocked(mask: &libc::sigset_t) -> Self {
+        // SAFETY: the call only reads the set, which is one.
+        Self(ENDING.map(|signal| unsafe { libc::sigismember(mask, signal) } == 0))
+    }
+
+    /// Ends the process if one of them has come and its action is the default one. Else nothing happens: handlers of the program wait. Safe in
+    /// signal handlers.
+    pub fn heed(self) {
+        for (signal, _) in ENDING.into_iter().zip(self.0).filter(|&(_, is_unblocked)| is_unblocked) {
+            // SAFETY: zeros are valid sets and a valid sigaction, which the calls fill in or only read; the mask of this thread is as before at the end, and
+            // no handler runs meanwhile.
+            unsafe {
+                let mut pending: libc::sigset_t = std::mem::zeroed();
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigpending(&mut pending);
+                libc::sigaction(signal, std::ptr::null(), &mut action);
+                if libc::sigismember(&pending, signal) == 1 && action.sa_sigaction == libc::SIG_DFL {
+                    let mut ends: libc::sigset_t = std::mem::zeroed();
+                    libc::sigaddset(&mut ends, signal);
+                    // It comes at once, unless another thread has just taken it.
+                    libc::pthread_sigmask(libc::SIG_UNBLOCK, &ends, std::ptr::null_mut());
+                    libc::pthread_sigmask(libc::SIG_BLOCK, &ends, std::ptr::null_mut());
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::forked::Forked;
+
+    #[test]
+    fn what_asks_a_program_to_end_ends_it_unless_the_program_blocks_or_handles_it() {
+        extern "C" fn handler(_: libc::c_int) {
+            // SAFETY: _exit runs nothing of this process's.
+            unsafe { libc::_exit(2) }
+        }
+        // SAFETY: a signal of this thread.
+        let raise = |signal| unsafe { libc::raise(signal) };
+        let block = || std::mem::forget(Masked::asynchronous());
+        // SAFETY: the handler does what handlers may do.
+        let handle = || _ = unsafe { libc::signal(libc::SIGTERM, handler as *const () as usize) };
+        let nothing = || ();
+        let prepare: [(&dyn Fn(), Option<i32>); 3] =
+            [(&nothing, Some(libc::SIGTERM)), (&block, None), (&handle, None)];
+        for (before, ended_by) in prepare {
+            let child = Forked::new(|| {
+                before();
+                let masked = Masked::asynchronous();
+                masked.endings().heed();
+                raise(libc::SIGTERM);
+                masked.endings().heed();
+                // SAFETY: ends the process at once, before the mask is as it was.
+                unsafe { libc::_exit(7) }
+            });
+            let ended = child.unwrap().wait().unwrap();
+            assert_eq!(ended.terminating_signal(), ended_by, "{ended:?}");
+            assert_eq!(ended.exit_status(), ended_by.is_none().then_some(7));
+        }
+    }
     use crate::spawn::spawn_waiting;
 
     #[test]

@@ -129,7 +129,7 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// [`OpenError::NotPermitted`] names what would permit it; [`Delivery::Signal`] and
-    /// [`Delivery::MessageUserOnly`] are permitted to every user outside a sandbox.
+    /// [`Delivery::MessageUserOnly`] are permitted to every user outside a sandbox, and in one to those who may open /dev/userfaultfd.
     pub fn open(delivery: Delivery) -> Result<Self, OpenError> {
         Self::open_for(delivery, 0)
     }
@@ -144,14 +144,11 @@ impl Userfaultfd {
     }
 
     fn open_for(delivery: Delivery, events: u64) -> Result<Self, OpenError> {
-        let fd = match delivery {
-            Delivery::Message => Self::descriptor(0).or_else(|error| match error {
-                OpenError::NotPermitted => Self::from_device(),
-                other => Err(other),
-            })?,
-            Delivery::Signal | Delivery::MessageUserOnly => Self::descriptor(USER_MODE_ONLY)?,
+        let flags = if delivery == Delivery::Message { 0 } else { USER_MODE_ONLY };
+        let uffd = match Self::descriptor(flags) {
+            Err(OpenError::NotPermitted) => Self { fd: Self::from_device(flags)? },
+            opened => Self { fd: opened? },
         };
-        let uffd = Self { fd };
         let mut features = FEATURE_MINOR_SHMEM | FEATURE_POISON | events;
         features |= if delivery == Delivery::Signal { FEATURE_SIGBUS } else { FEATURE_THREAD_ID };
         let mut api = Api { api: API, features, ioctls: 0 };
@@ -178,14 +175,14 @@ impl Userfaultfd {
     }
 
     /// /dev/userfaultfd, for users who may open it.
-    fn from_device() -> Result<OwnedFd, OpenError> {
+    fn from_device(flags: libc::c_int) -> Result<OwnedFd, OpenError> {
         let device = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open("/dev/userfaultfd")
             .map_err(|_| OpenError::NotPermitted)?;
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
         // SAFETY: the request takes flags alone and returns a new descriptor.
         let opened = unsafe { descriptor(libc::ioctl(device.as_raw_fd(), IOC_NEW, flags)) };
         opened.map_err(OpenError::Other)

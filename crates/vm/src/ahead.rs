@@ -9,20 +9,31 @@ use crate::segment::Place;
 use crate::work::{READERS, read_ahead};
 
 impl Fault<'_> {
-    /// What a hard fault wants beside the run it reads itself, in the background.
-    pub(crate) fn read_others(&mut self, place: &Place<'_>, cluster: &Cluster, reads: PageRange) {
+    /// Has what the policy of the map reads first read in the background, where this is the map's first fault.
+    pub(crate) fn begin_opening(&mut self, place: &Place<'_>) {
         if let Some(opening) = self.map.take_opening() {
             opening.start(place.object, READERS as usize, &mut self.account);
         }
-        let wanted = cluster.within(place.window);
-        if cluster.holes == Holes::Stop || wanted == reads {
+    }
+
+    /// Has what is `wanted` of a cluster beside what the fault `reads` itself read in the background.
+    pub(crate) fn read_others(
+        &mut self,
+        place: &Place<'_>,
+        cluster: &Cluster,
+        wanted: PageRange,
+        reads: PageRange,
+    ) {
+        if wanted == reads {
             return;
         }
         let before = PageRange::new(wanted.start(), reads.start().max(wanted.start()));
         let after = PageRange::new(reads.end().min(wanted.end()), wanted.end());
+        // A cluster that ends at what is there is no part of a longer one.
+        let window = if cluster.holes == Holes::Stop { wanted } else { place.window };
         // Nothing follows what lies before this fault.
-        let until_here = PageRange::new(place.window.start(), before.end());
-        for (range, window) in [(after, place.window), (before, until_here)] {
+        let until_here = PageRange::new(window.start(), before.end());
+        for (range, window) in [(after, window), (before, until_here)] {
             read_ahead(place.object, range, window, cluster.mark, self.at, &mut self.account);
         }
     }

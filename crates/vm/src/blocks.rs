@@ -11,6 +11,7 @@
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::block::{BLOCK_BYTES, Block};
+use prepage_sys::signals::Endings;
 use std::os::fd::AsFd;
 
 use crate::buffers::{BUFFER_PAGES, Buffer};
@@ -82,9 +83,9 @@ impl ObjectCore {
     }
 
     /// Waits for who fills pages of blocks in which a page of `run` lies.
-    pub(crate) fn wait_for_blocks(&self, run: PageRange) {
+    pub(crate) fn wait_for_blocks(&self, run: PageRange, endings: Endings) {
         let Some(frames) = self.frames().filter(|_| self.has_blocks()) else { return };
-        self.blocks_of(run).flat_map(PageRange::iter).for_each(|page| _ = frames.pages.wait(page));
+        self.blocks_of(run).flat_map(PageRange::iter).for_each(|page| _ = frames.pages.wait(page, endings));
     }
 
     /// The blocks in which a page of `run` lies, as far as the object goes.

@@ -34,16 +34,11 @@ const MOST_WARM: usize = 64;
 /// Page-aligned memory of [`BUFFER_PAGES`] or more.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    memory: Memory,
+    memory: Part,
+    /// Whether it is of the huge page that long reads share.
+    is_long: bool,
     /// So many of its first pages may take memory.
     used_pages: u64,
-}
-
-#[derive(Debug)]
-enum Memory {
-    Own(Region),
-    /// Of the huge page that long reads share.
-    Part(Part),
 }
 
 /// Buffers that nobody uses.
@@ -69,37 +64,26 @@ pub(crate) struct Buffers {
 impl Buffer {
     /// Zeroed memory of this size is mapped, not touched.
     pub(crate) fn new(pages: u64) -> io::Result<Self> {
-        let region = Region::map(pages.max(BUFFER_PAGES) * PAGE_SIZE, Contents::Undumped)?;
-        Ok(Self { memory: Memory::Own(region), used_pages: 0 })
+        let len = pages.max(BUFFER_PAGES) * PAGE_SIZE;
+        let memory = Part::cut(Region::map(len, Contents::Undumped)?, len).remove(0);
+        Ok(Self { memory, is_long: false, used_pages: 0 })
     }
 
     /// The first `pages` pages of it, with whatever was left in them.
     pub(crate) fn pages(&mut self, pages: u64) -> &mut [u8] {
         self.used_pages = self.used_pages.max(pages);
-        let all = match &mut self.memory {
-            Memory::Own(region) => region.as_mut_slice(),
-            Memory::Part(part) => part.as_mut_slice(),
-        };
-        &mut all[..(pages * PAGE_SIZE) as usize]
-    }
-
-    fn len(&self) -> u64 {
-        match &self.memory {
-            Memory::Own(region) => region.len(),
-            Memory::Part(_) => LONG_PAGES * PAGE_SIZE,
-        }
+        &mut self.memory.as_mut_slice()[..(pages * PAGE_SIZE) as usize]
     }
 
     /// Pages that a long read brings into it at once. No frame counts a buffer, and those that are taken first keep their memory.
     pub(crate) fn part_pages(&self) -> u64 {
-        if matches!(self.memory, Memory::Part(_)) { LONG_PAGES } else { PART_PAGES }
+        if self.is_long { LONG_PAGES } else { PART_PAGES }
     }
 
     /// Gives memory back, but for a little.
     fn cool(&mut self) {
-        let Memory::Own(region) = &mut self.memory else { return };
         // Where the kernel refuses it is tried again after the next use.
-        if self.used_pages > COLD_PAGES && region.discard(0, self.used_pages * PAGE_SIZE).is_ok() {
+        if self.used_pages > COLD_PAGES && self.memory.discard(self.used_pages * PAGE_SIZE).is_ok() {
             self.used_pages = 0;
         }
     }
@@ -110,8 +94,13 @@ impl Buffers {
     pub(crate) fn new(count: usize, ready: usize) -> io::Result<Self> {
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let cold = ArrayQueue::new(count);
-        for _ in 0..ready {
-            drop(cold.push(Buffer::new(BUFFER_PAGES)?));
+        if ready > 0 {
+            // In one mapping: each takes a dozen calls to be made, and one in every child of fork(2).
+            let len = BUFFER_PAGES * PAGE_SIZE;
+            let region = Region::map(ready as u64 * len, Contents::Undumped)?;
+            for memory in Part::cut(region, len) {
+                drop(cold.push(Buffer { memory, is_long: false, used_pages: 0 }));
+            }
         }
         let warm = at_once.clamp(LEAST_WARM, count.clamp(LEAST_WARM, MOST_WARM));
         let empty = AtomicU64::new(u64::MAX >> (MOST_WARM - warm));
@@ -134,8 +123,8 @@ impl Buffers {
         let _ = region.prefer_huge(true);
         let parts = Part::cut(region, LONG_PAGES * PAGE_SIZE);
         let long = Arc::new(ArrayQueue::new(parts.len()));
-        for part in parts {
-            drop(long.push(Buffer { memory: Memory::Part(part), used_pages: 0 }));
+        for memory in parts {
+            drop(long.push(Buffer { memory, is_long: true, used_pages: 0 }));
         }
         let of_ahead = Self { long: Arc::clone(&long), ..Self::new(count, count)? };
         Ok([Self { long, ..Self::new(count, count)? }, of_ahead])
@@ -185,7 +174,7 @@ impl Buffers {
             return Buffer::new(pages);
         }
         match self.pop() {
-            Some(buffer) if buffer.len() >= pages * PAGE_SIZE => Ok(buffer),
+            Some(buffer) if buffer.memory.len_bytes() >= pages * PAGE_SIZE => Ok(buffer),
             too_small => {
                 too_small.into_iter().for_each(|buffer| self.give(buffer));
                 Buffer::new(pages)
@@ -195,10 +184,10 @@ impl Buffers {
 
     /// Gives a buffer back.
     pub(crate) fn give(&self, buffer: Buffer) {
-        if matches!(buffer.memory, Memory::Part(_)) {
+        if buffer.is_long {
             return drop(self.long.push(buffer));
         }
-        if buffer.len() > REGION_ALIGN {
+        if buffer.memory.len_bytes() > REGION_ALIGN {
             // Of a source with a large grain: too much to keep.
             return;
         }
@@ -246,8 +235,7 @@ mod tests {
 
     /// Whether its first page takes memory.
     fn present(buffer: &Buffer) -> bool {
-        let Memory::Own(region) = &buffer.memory else { return true };
-        is_present(region.start()).unwrap()
+        is_present(buffer.memory.start()).unwrap()
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::fmt::{self, Write};
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::PageIndex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::object::ObjectCore;
 use crate::reason::Reason;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -50,24 +52,29 @@ impl Failures {
         Self { kept: ArrayQueue::new(KEPT), count: AtomicU64::new(0), explain }
     }
 
-    /// Keeps a failure, in any context, and tells of it on stderr.
-    pub(crate) fn keep(&self, object: u64, page: PageIndex, address: u64, code: u16) {
-        self.kept.force_push(Kept { object, page: page.0, address, code });
+    /// Keeps a failure, in any context, and tells of it on stderr, where that takes it now: a reader that rests holds up neither touches nor threads of the VM.
+    pub(crate) fn keep(&self, object: &ObjectCore, page: PageIndex, address: u64, code: u16) {
+        self.kept.force_push(Kept { object: object.id, page: page.0, address, code });
         self.count.fetch_add(1, Ordering::SeqCst);
-        if self.explain {
-            let mut line = Line { bytes: [0; 256], len: 0 };
-            let _ = write!(
-                line,
-                "prepage: a fault at {address:#x} failed: page {page} of object {object} cannot be brought in: "
-            );
+        let stderr = rustix::stdio::stderr();
+        let takes_it = || poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
+        if self.explain && takes_it() == Ok(1) {
+            let mut line = Line { bytes: [0; LINE_BYTES + 1], len: 0 };
+            let _ = write!(line, "prepage: a fault at {address:#x} failed: ");
             let _ = match Reason::of(code, None) {
                 // The system's own words are asked for memory.
                 Reason::System(errno) => write!(line, "errno {errno}"),
+                // The source's are behind a lock.
+                Reason::Refused(_) => {
+                    line.write_str("the source failed (Vm::take_failures gives its own words)")
+                }
                 reason => write!(line, "{reason}"),
             };
-            let _ = line.write_str("\n");
+            // Last: a long name is cut.
+            let _ = write!(line, ": page {page} of {}", object.name);
+            line.bytes[line.len] = b'\n';
             // Nobody to tell where stderr is closed.
-            let _ = rustix::io::write(rustix::stdio::stderr(), &line.bytes[..line.len]);
+            let _ = rustix::io::write(stderr, &line.bytes[..=line.len]);
         }
     }
 
@@ -90,15 +97,18 @@ pub(crate) fn say(failure: fmt::Arguments<'_>) {
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("prepage: {failure}\n"));
 }
 
+/// The longest line, without its end.
+const LINE_BYTES: usize = 255;
+
 /// Text without memory of its own to ask for: this runs in signal handlers.
 struct Line {
-    bytes: [u8; 256],
+    bytes: [u8; LINE_BYTES + 1],
     len: usize,
 }
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.len..];
+        let room = &mut self.bytes[self.len..LINE_BYTES];
         let fits = text.len().min(room.len());
         room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
         self.len += fits;

@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use prepage_core::policy::FaultAt;
+use prepage_core::policy::{FaultAt, Holes};
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
 use crate::blocks::BLOCK_PAGES;
-use crate::fill::{FaultMap, Wanted, fill_cached, fill_local};
+use crate::fill::{FaultMap, Wanted, fill_at_once, fill_local};
 use crate::install::{Shown, block};
 use crate::jobs::{Job, Jobs, is_worker};
 use crate::map::MapCore;
@@ -154,7 +154,12 @@ impl<'a> Fault<'a> {
         let page = place.page;
         let mut waited = false;
         loop {
-            match frames.pages.see(page) {
+            let seen = frames.pages.see(page);
+            // A page that is missing is claimed before that.
+            if matches!(seen, Seen::Resident { .. } | Seen::Filling) {
+                self.begin_opening(place);
+            }
+            match seen {
                 Seen::Resident { .. } => {
                     match self.map.show_soft(place, frames, &mut self.account) {
                         Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
@@ -181,7 +186,7 @@ impl<'a> Fault<'a> {
                     self.account.tally.waits += 1;
                     self.account.tally.shared_atomics += 1;
                     waited = true;
-                    if let Seen::Failed(code) = frames.pages.wait(page) {
+                    if let Seen::Failed(code) = frames.pages.wait(page, self.account.endings) {
                         return FaultOutcome::Failed(code);
                     }
                 }
@@ -195,20 +200,31 @@ impl<'a> Fault<'a> {
                     let fault = FaultAt { page, window: place.window };
                     let (policy, memory) = self.map.policy();
                     let decided = memory.with(&mut self.account.tally, |state| {
-                        let cluster = policy.hard(state, &fault, &*frames.pages);
-                        let inside = cluster.within(place.window);
+                        let mut cluster = policy.hard(state, &fault, &*frames.pages);
+                        if self.map.is_in_order() {
+                            // Nobody wants what lies before.
+                            cluster.range = PageRange::new(page, cluster.range.end());
+                            cluster.before_object = 0;
+                        }
+                        let inside = match cluster.holes {
+                            Holes::Stop => cluster.clip(&fault, &*frames.pages),
+                            Holes::Skip => cluster.within(place.window),
+                        };
                         let wanted = self.map.one_read(place, frames, inside);
                         let mut claim = frames.pages.claim(page)?;
                         claim.extend(wanted);
                         policy.read(state, claim.range());
-                        let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
-                        Some((claim, cluster, truncated))
+                        Some((claim, cluster, inside, wanted))
                     });
-                    let Some((claim, cluster, truncated)) = decided else { continue };
+                    let Some((claim, cluster, inside, wanted)) = decided else { continue };
                     let pages = claim.range().len();
                     self.account.tally.shared_atomics += pages;
+                    let truncated = cluster.is_truncated(inside) || claim.range() != wanted;
                     self.map.vm.figures.cluster(self.account.cpu, pages, truncated);
-                    self.read_others(place, &cluster, claim.range());
+                    // What lies behind pages that are there is wanted only where the policy skips those.
+                    let read = if cluster.holes == Holes::Stop { wanted } else { claim.range() };
+                    self.begin_opening(place);
+                    self.read_others(place, &cluster, inside, read);
                     return self.hard(place, frames, claim, cluster.mark);
                 }
             }
@@ -256,6 +272,7 @@ impl<'a> Fault<'a> {
             whole_grains: true,
         };
         let read = claim.range();
+        let offset_bytes = read.start().offset_bytes();
         let mut by =
             FaultMap { map: self.map, place, cpu: self.account.cpu, shows: false, has_helped: false };
         let filled = match (&frames.bytes, self.context) {
@@ -264,14 +281,30 @@ impl<'a> Fault<'a> {
             }
             // Others may wait for this thread: it waits for no device.
             (Bytes::Local(file), Context::Handler) => {
-                match fill_cached(place.object, frames, file, claim, wanted, &mut self.account) {
+                let read = |bytes: &mut [u8]| file.read_cached(offset_bytes, bytes);
+                match fill_at_once(place.object, frames, claim, wanted, &mut by, &mut self.account, read) {
                     Ok(filled) => filled,
                     Err(claim) => return self.hand_over(place, claim, wanted),
                 }
             }
             (Bytes::Frozen, _) => unreachable!("frozen pages are never claimed to be filled"),
             (Bytes::Custom(_), Context::Handler) => return self.hand_over(place, claim, wanted),
-            (Bytes::Custom(_), Context::Signal) => {
+            (Bytes::Custom(_), Context::Signal) => 'filled: {
+                let claim = match place.object.saved() {
+                    // Its images are files. Whoever else reads one that is damaged can say so.
+                    Some(saved) => {
+                        let read = |bytes: &mut [u8]| {
+                            bytes.fill(0);
+                            saved.bring(offset_bytes, bytes).is_ok()
+                        };
+                        let account = &mut self.account;
+                        match fill_at_once(place.object, frames, claim, wanted, &mut by, account, read) {
+                            Ok(filled) => break 'filled filled,
+                            Err(claim) => claim,
+                        }
+                    }
+                    None => claim,
+                };
                 vm.figures.settle(&mut self.account);
                 let object = Arc::clone(place.object);
                 if is_worker() {
@@ -281,7 +314,7 @@ impl<'a> Fault<'a> {
                 } else {
                     vm.jobs.push_from_signal(Job::Fill { object, claim, wanted, then: Then::Wake });
                 }
-                if let Seen::Failed(code) = frames.pages.wait(place.page) {
+                if let Seen::Failed(code) = frames.pages.wait(place.page, self.account.endings) {
                     return FaultOutcome::Failed(code);
                 }
                 return self.show_hard(place, frames, read);
@@ -294,6 +327,7 @@ impl<'a> Fault<'a> {
         match filled.outcome {
             // What was unwired again meanwhile faults once more.
             Ok(read) if by.shows => {
+                self.map.forget_poisoned(place, read, &mut self.account);
                 self.map.showed(read.len(), &mut self.account);
                 FaultOutcome::Mapped(FaultClass::Disk, read.len())
             }
@@ -348,7 +382,7 @@ impl<'a> Fault<'a> {
             }
             FaultOutcome::Failed(code) => {
                 self.account.tally.failed += 1;
-                vm.failures.keep(place.object.id, place.page, touch.address, code);
+                vm.failures.keep(place.object, place.page, touch.address, code);
                 place.object.mention();
                 if by_handler {
                     map.poison(touch.page, &mut self.account);
@@ -388,8 +422,7 @@ pub(crate) fn finish_read(
     outcome: Result<PageRange, u16>,
     account: &mut Account,
 ) {
-    let tally = std::mem::take(&mut account.tally);
-    let account = Account { cpu: account.cpu, tally };
+    let account = Account { tally: std::mem::take(&mut account.tally), ..Account::on(account.cpu) };
     let mut fault = Fault::new(map, at, *touch, Context::Handler, account);
     let shown = map.look(&mut fault.account);
     let place = lookup(&shown, touch.page);
@@ -403,28 +436,28 @@ pub(crate) fn finish_read(
 
 impl MapCore {
     /// What a fault reads at once of what is wanted: of touches in order that overtake what is read ahead all of a block that is missing as a whole, as that
-    /// would.
+    /// would. Not where the policy asks for the page alone.
     fn one_read(&self, place: &Place<'_>, frames: &Frames, wanted: PageRange) -> PageRange {
-        let block = block(place.page, BLOCK_PAGES, wanted);
-        let is_block = self.is_in_order() && place.object.is_missing_block(frames, block);
-        if is_block { block } else { place.object.one_read(place.page, wanted) }
+        let block = block(place.page, BLOCK_PAGES, place.window);
+        let is_block = self.is_in_order() && wanted.len() > 1 && place.object.is_missing_block(frames, block);
+        if is_block {
+            return block;
+        }
+        // The next block is read as a whole.
+        let ends_here = self.is_in_order() && place.object.has_blocks();
+        place.object.one_read(place.page, if ends_here { clip(wanted, block) } else { wanted })
     }
 }
 
 impl ObjectCore {
-    /// What a fault on `page` reads at once: so much of what is wanted as one read brings in, and all of the grain around.
+    /// What a fault on `page` reads at once: so much of what is wanted, in whole grains, as one read brings in, from the touched grain on, and before it where
+    /// what is wanted ends.
     pub(crate) fn one_read(&self, page: PageIndex, wanted: PageRange) -> PageRange {
-        let piece = self.piece_pages();
-        let wanted = if wanted.len() <= piece { wanted } else { clip(block(page, piece, wanted), wanted) };
-        if self.grain_pages == 1 {
-            return wanted;
-        }
-        let grain = self.grain_pages;
-        let start = wanted.start().0 - wanted.start().0 % grain;
-        let whole = PageRange::new(PageIndex(start), PageIndex(wanted.end().0.next_multiple_of(grain)));
-        // Not beyond a buffer: of what is wanted beside the grain the rest is left.
-        let whole = if whole.len() <= piece { whole } else { block(page, grain, whole) };
-        clip(whole, self.pages())
+        let (piece, grain) = (self.piece_pages(), self.grain_pages);
+        let down = |page: PageIndex| page.0 - page.0 % grain;
+        let end = wanted.end().0.next_multiple_of(grain);
+        let start = down(page).min(end.saturating_sub(piece)).max(down(wanted.start()));
+        clip(PageRange::new(PageIndex(start), PageIndex(end.min(start + piece))), self.pages())
     }
 }
 
@@ -447,7 +480,7 @@ pub(crate) fn serve_listed(jobs: &Jobs, account: &mut Account) {
         let Some(map) = at.enter(account.cpu) else { continue };
         let shown = map.look(account);
         let place = lookup(&shown, touch.page);
-        let account = Account { cpu: account.cpu, tally: std::mem::take(&mut account.tally) };
+        let account = Account { tally: std::mem::take(&mut account.tally), ..Account::on(account.cpu) };
         let mut fault = Fault::new(&map, at, touch, Context::Handler, account);
         match place.frames().map(|frames| frames.pages.see(place.page)) {
             // It waited for this.

@@ -368,19 +368,21 @@ fn read_part(
     }
 }
 
-/// As [`fill_local`], if all of it is in the page cache, so that nothing waits for a device; else gives the claim back.
-pub(crate) fn fill_cached(
+/// Brings in all pages of `claim` for a fault of `by`, if `read` gives their bytes, and without a wait for a frame or a buffer; else gives the claim back. Allocates
+/// nothing.
+pub(crate) fn fill_at_once(
     object: &ObjectCore,
     frames: &Frames,
-    file: &LocalFile,
     mut claim: Claim,
     wanted: Wanted,
+    by: &mut FaultMap<'_>,
     account: &mut Account,
+    read: impl FnOnce(&mut [u8]) -> bool,
 ) -> Result<Filled, Claim> {
     let range = claim.range();
     let valid = valid_bytes(object, range);
     let buffers = &object.vm.buffers;
-    let is_short = !file.direct && range.len() <= BUFFER_PAGES;
+    let is_short = range.len() <= BUFFER_PAGES;
     let Some(mut buffer) = (if is_short { buffers.pop() } else { None }) else { return Err(claim) };
     if object.vm.pool.core().frames.reserve_spare(range.len()) != Reserve::Got {
         buffers.give(buffer);
@@ -389,8 +391,7 @@ pub(crate) fn fill_cached(
     claim.will_fail(reason::PANICKED);
     let bytes = buffer.pages(range.len());
     bytes[valid..].fill(0);
-    let outcome = file.read_cached(range.start().offset_bytes(), &mut bytes[..valid])
-        && frames.verify(range.start(), bytes).and_then(|()| frames.write(range, bytes)).is_ok();
+    let outcome = read(&mut bytes[..valid]) && make_frames(frames, range, bytes, wanted, Some(by)).is_ok();
     buffers.give(buffer);
     if outcome {
         return Ok(commit(object, frames, claim, wanted, Waiters::default(), account));
@@ -433,6 +434,17 @@ fn read(
     }
     // The rest of the last page, in which an earlier fill may have left its bytes.
     bytes[valid..].fill(0);
+    make_frames(frames, range, bytes, wanted, by)
+}
+
+/// Makes frames of `bytes`, which were read for `range`. The map of the fault shows them where one call does both.
+fn make_frames(
+    frames: &Frames,
+    range: PageRange,
+    bytes: &[u8],
+    wanted: Wanted,
+    by: Option<&mut FaultMap<'_>>,
+) -> Result<(), u16> {
     debug_assert!((bytes.len() as u64).is_multiple_of(PAGE_SIZE));
     frames.verify(range.start(), bytes)?;
     if let Some(by) = by.filter(|_| !wanted.marks_in(range)) {

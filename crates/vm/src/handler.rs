@@ -205,6 +205,7 @@ pub(crate) fn serve_message(space: &Space, message: &Message) {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use std::os::fd::AsFd;
+    use std::path::Path;
     use std::time::Instant;
 
     use prepage_core::PageIndex;
@@ -299,29 +300,46 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(touch).join().unwrap());
     }
 
+    /// Has the fault on a page of a new map of `file` served by a VM in which nobody does what is left to others; `None` where that is not permitted.
+    fn serve_alone(file: &Path) -> Option<impl Fn(u64) -> Seen + use<>> {
+        std::fs::write(file, vec![7; 1 << 20]).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file).unwrap();
+        let options = MapOptions::shared().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        let map = unless_refused(vm.map(&object, &options), need, refused)?;
+        vm.core.jobs.stop();
+        vm.core.jobs.wait_for_threads();
+        Some(move |page: u64| {
+            let _alive = &vm;
+            let address = map.address() + page * PAGE_SIZE;
+            serve_message(&map.core.space, &Message { address, tid: 1, write: false, protected: false });
+            object.core.frames().unwrap().pages.see(PageIndex(page))
+        })
+    }
+
+    /// It takes no call that waits for nothing.
+    #[test]
+    fn a_page_of_a_file_in_a_tmpfs_is_left_to_nobody() {
+        let memory = Path::new("/dev/shm");
+        if !has(Need::Path(memory.into())) {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new_in(memory).unwrap();
+        let Some(serve) = serve_alone(file.path()) else { return };
+        assert_eq!(serve(3), Seen::Resident { marked: false });
+    }
+
     #[test]
     fn a_page_that_is_not_in_the_page_cache_is_left_to_others() {
         let file = tempfile::NamedTempFile::new().unwrap();
         if !has(Need::Eviction(std::env::temp_dir())) {
             return;
         }
-        std::fs::write(file.path(), vec![7; 1 << 20]).unwrap();
-        file.as_file().sync_all().unwrap();
-        let vm = Vm::new(VmOptions::default()).unwrap();
-        let object = vm.file(file.path()).unwrap();
-        let options = MapOptions::shared().mode(Mode::Handler).policy("none".parse().unwrap());
-        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
-        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
-        let Some(map) = unless_refused(vm.map(&object, &options), need, refused) else { return };
-        // From here on nobody does what is left to others.
-        vm.core.jobs.stop();
-        vm.core.jobs.wait_for_threads();
-        let serve = |page: u64| {
-            let address = map.address() + page * PAGE_SIZE;
-            serve_message(&map.core.space, &Message { address, tid: 1, write: false, protected: false });
-            object.core.frames().unwrap().pages.see(PageIndex(page))
-        };
+        let Some(serve) = serve_alone(file.path()) else { return };
         assert_eq!(serve(3), Seen::Resident { marked: false });
+        file.as_file().sync_all().unwrap();
         // What the kernel reads ahead may come after an eviction.
         let is_left = |page| {
             prepage_sys::cachestat::evict(file.as_file().as_fd(), Duration::from_secs(1)).unwrap();

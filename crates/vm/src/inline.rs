@@ -14,7 +14,7 @@ pub(crate) fn on_fault(fault: &BusFault) -> Verdict {
 /// Resolves a fault on one of the maps at `addresses`.
 pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict {
     let start_ns = now_ns();
-    let account = Account::here();
+    let account = Account { endings: fault.endings, ..Account::here() };
     let Some((map, at)) = addresses.find(fault.address, account.cpu) else { return Verdict::NotOurs };
     let touch = Touch {
         page: map.page_at(fault.address),
@@ -45,6 +45,7 @@ pub(crate) fn serve(addresses: &'static Addresses, fault: &BusFault) -> Verdict 
 mod tests {
     use prepage_core::PAGE_SIZE;
     use prepage_sys::call_filter::When;
+    use prepage_sys::signals::Endings;
 
     use super::*;
     use crate::snapshot::tests::while_failing;
@@ -57,7 +58,13 @@ mod tests {
 
     /// What there is of the first page's fault on `map`.
     fn serve_first(map: &Map) -> Verdict {
-        on_fault(&BusFault { address: map.address(), ip: 0, write: Some(false), protected: false })
+        on_fault(&BusFault {
+            address: map.address(),
+            ip: 0,
+            write: Some(false),
+            protected: false,
+            endings: Endings::default(),
+        })
     }
 
     /// As where a private copy cannot be read back: the page is not missing, and cannot be read.

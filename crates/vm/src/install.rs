@@ -522,38 +522,27 @@ impl MapCore {
         Ok(Shown::Pages(pages))
     }
 
-    /// Maps what is resident of `range` of `object`, wherever the map shows it.
+    /// Maps what is resident of `range` of `object`, wherever the map shows it. Waits for nothing.
     pub(crate) fn show_pages_of(&self, object: &Arc<ObjectCore>, range: PageRange, account: &mut Account) {
-        let shown = self.shown.current();
-        for segment in &shown[..] {
-            if !Arc::ptr_eq(&segment.object, object) {
-                continue;
-            }
+        for segment in self.shown.current().iter().filter(|segment| Arc::ptr_eq(&segment.object, object)) {
             let range = clip(range, segment.of_object());
-            let start = PageIndex(segment.pages.start().0 + (range.start().0 - segment.first.0));
-            let end = PageIndex(start.0 + range.len());
-            let mut at = start;
-            while at < end {
-                let place = lookup(&shown, at);
-                let Some(frames) = place.frames() else { break };
-                match self.show(&place, frames, range, true, account) {
-                    Ok(Shown::Pages(pages) | Shown::There(pages)) => at.0 += pages.max(1),
-                    Ok(Shown::Away) => at.0 += 1,
-                    Ok(Shown::Changing | Shown::Gone) | Err(_) => return,
-                }
-            }
+            let start = segment.pages.start().0 + (range.start().0 - segment.first.0);
+            let shown = PageRange::new(PageIndex(start), PageIndex(start + range.len()));
+            // What cannot be mapped is left to its faults.
+            let _ = self.show_all(shown, None, account, |_, _, _| false);
         }
     }
 
-    /// Maps all of the map's pages `range` that are resident or come meanwhile; `missing` is asked for each that is not.
+    /// Maps all of the map's pages `range` that are resident; `missing` is asked for each that is not, and says whether it came meanwhile. Without a
+    /// `change` to wait for it ends where the address space is being changed.
     pub(crate) fn show_all(
         &self,
         range: PageRange,
+        mut change: Option<Change>,
         account: &mut Account,
         mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
     ) -> Result<(), (Arc<ObjectCore>, PageIndex, io::Error)> {
         let mut outcome = Ok(());
-        let mut change = Change::of(self);
         for (first, count) in places(&self.shown.current(), range) {
             let Some(frames) = first.frames() else { continue };
             let end = PageIndex(first.page.0 + count);
@@ -562,7 +551,7 @@ impl MapCore {
                 let rest = PageRange::new(place.page, end.min(PageIndex(place.page.0 + SECTION_PAGES)));
                 match self.show(&place, frames, rest, false, account) {
                     Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
-                        change.is_over();
+                        change.iter_mut().for_each(Change::is_over);
                         place.page.0 += pages.max(1);
                         if matches!(shown, Shown::There(_)) {
                             let behind = PageRange::new(place.page.min(rest.end()), rest.end());
@@ -570,10 +559,13 @@ impl MapCore {
                         }
                         continue;
                     }
-                    Ok(Shown::Changing) => match change.wait() {
-                        Ok(()) => continue,
+                    Ok(Shown::Changing) => match change.as_mut().map(Change::wait) {
+                        Some(Ok(())) => continue,
                         // The rest would take as long.
-                        Err(error) => return outcome.and(Err((Arc::clone(place.object), place.page, error))),
+                        Some(Err(error)) => {
+                            return outcome.and(Err((Arc::clone(place.object), place.page, error)));
+                        }
+                        None => return outcome,
                     },
                     Ok(Shown::Gone) => return outcome,
                     Ok(Shown::Away) => {}
@@ -583,10 +575,7 @@ impl MapCore {
                         continue;
                     }
                 }
-                // Another thread fills it, or it was taken away.
-                if frames.pages.see(place.page) == Seen::Filling {
-                    frames.pages.wait(place.page);
-                } else if !missing(&place, place.page, account) {
+                if !missing(&place, place.page, account) {
                     place.page.0 += 1;
                 }
             }
@@ -671,7 +660,7 @@ mod tests {
         let map = vm.map(&object, &options).unwrap();
         let show_all = || {
             let mut account = Account::here();
-            map.core.show_all(map.window(), &mut account, |_, _, _| panic!("all are there")).unwrap();
+            map.core.show_all(map.window(), None, &mut account, |_, _, _| panic!("all are there")).unwrap();
             let Account { tally, .. } = account;
             (tally.pages_mapped, tally.shared_atomics / 2)
         };

@@ -11,6 +11,7 @@ mod whole_path {
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
     use prepage_sys::region::{is_present, try_copy};
     use prepage_sys::sigbus::{BusFault, Verdict};
+    use prepage_sys::signals::Endings;
     use prepage_sys::userfaultfd::Message;
     use shuttle::sync::Arc;
     use shuttle::sync::atomic::{AtomicU32, Ordering};
@@ -70,7 +71,13 @@ mod whole_path {
             if is_present(address).unwrap() {
                 return true;
             }
-            let fault = BusFault { address, ip: 0, write: Some(false), protected: false };
+            let fault = BusFault {
+                address,
+                ip: 0,
+                write: Some(false),
+                protected: false,
+                endings: Endings::default(),
+            };
             match inline::serve(map.core.space.addresses, &fault) {
                 Verdict::Resolved => {}
                 Verdict::Failed => return false,
@@ -295,7 +302,13 @@ mod whole_path {
                 memory.write_all_at(&[value], address).unwrap();
                 return;
             }
-            let fault = BusFault { address, ip: 0, write: Some(true), protected: entry[0].is_present() };
+            let fault = BusFault {
+                address,
+                ip: 0,
+                write: Some(true),
+                protected: entry[0].is_present(),
+                endings: Endings::default(),
+            };
             assert_eq!(inline::serve(map.core.space.addresses, &fault), Verdict::Resolved);
         }
     }
@@ -405,6 +418,7 @@ mod words_and_sections {
     use loom::thread;
     use prepage_core::{PageIndex, PageRange};
     use prepage_sys::sections::Sections;
+    use prepage_sys::signals::Endings;
 
     use crate::pages::{Pages, Seen};
 
@@ -438,7 +452,7 @@ mod words_and_sections {
                             return;
                         }
                     }
-                    Seen::Filling => drop(self.pages.wait(PAGE)),
+                    Seen::Filling => drop(self.pages.wait(PAGE, Endings::default())),
                     Seen::Absent | Seen::Failed(_) => {
                         if let Some(mut claim) = self.pages.claim(PAGE) {
                             assert_eq!(self.frame[1].load(Ordering::SeqCst), 0, "a frame is filled once");

@@ -217,7 +217,7 @@ mod tests {
         let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
         for _ in 0..10 * KEPT {
             let zeros = vm.anonymous(PAGE_SIZE).unwrap();
-            vm.core.failures.keep(zeros.core.id, PageIndex(0), 0, crate::reason::SHORT);
+            vm.core.failures.keep(&zeros.core, PageIndex(0), 0, crate::reason::SHORT);
             zeros.core.mention();
         }
         let kept = vm.core.names.named.lock().anyway().len();

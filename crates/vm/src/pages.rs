@@ -22,14 +22,19 @@
 //! the page is queued again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prepage_core::policy::Residency;
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::signals::Endings;
 
 use crate::frame::Frame;
 use crate::order::MOST_COUNT;
 use crate::reason;
-use crate::sync::{AtomicU32, Ordering, wait, wake};
+use crate::sync::{AtomicU32, Ordering, wait_for, wake};
+
+/// A program that is asked to end while all its threads wait for sources does so after this long.
+pub(crate) const HEED_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) const STATE: u32 = 0b11;
 const ABSENT: u32 = 0;
@@ -362,8 +367,8 @@ impl Pages {
         }
     }
 
-    /// Sleeps while somebody fills `page`; says what became of it.
-    pub(crate) fn wait(&self, page: PageIndex) -> Seen {
+    /// Sleeps while somebody fills `page`, unless one of `endings` ends the process; says what became of it.
+    pub(crate) fn wait(&self, page: PageIndex, endings: Endings) -> Seen {
         let word = self.word(page);
         let mut now = word.load(Ordering::Acquire);
         while now & STATE == FILLING {
@@ -376,7 +381,9 @@ impl Pages {
                     }
                 }
             }
-            wait(word, now);
+            if wait_for(word, now, HEED_PERIOD) {
+                endings.heed();
+            }
             now = word.load(Ordering::Acquire);
         }
         seen(now)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prepage_core::{PageIndex, PageRange};
-use prepage_sys::signals::Masked;
+use prepage_sys::signals::{Endings, Masked};
 
 use crate::error::AccessError;
 use crate::map::Map;
@@ -156,7 +156,9 @@ impl Map {
         self.populate(range)?;
         if !are_settled {
             // A block that was given up meanwhile is in no map.
-            pinned.of_objects.iter().for_each(|(object, run)| object.wait_for_blocks(*run));
+            for (object, run) in &pinned.of_objects {
+                object.wait_for_blocks(*run, Endings::default());
+            }
             self.populate(range)?;
         }
         Ok(pinned)

@@ -8,9 +8,11 @@ use prepage_sys::region::try_copy;
 use prepage_sys::signals::Masked;
 
 use crate::error::AccessError;
+use crate::install::Change;
 use crate::jobs::is_worker;
 use crate::map::Map;
 use crate::object::{Bytes, ObjectCore};
+use crate::pages::Seen;
 use crate::reason;
 use crate::request::Priority;
 use crate::segment::{Place, places};
@@ -19,6 +21,9 @@ use crate::whole;
 use crate::work::Sweep;
 use crate::zero;
 
+/// Pages that [`Map::populate`] brings in while signals wait: what takes a fast device a quarter of a second, and more than all reads that may be under way at
+/// once, so that few of them end with nothing to follow.
+const SOME_PAGES: u64 = 1 << 16;
 /// Pages that [`Map::read_at`] brings in at once.
 const READ_AT_PAGES: u64 = 1 << 14;
 /// How often [`Map::read_at`] brings in what then cannot be read. A page may be reclaimed meanwhile, some times in a row.
@@ -42,18 +47,27 @@ impl Map {
         self.core.vm.check_process().map_err(|_| AccessError::Forked)?;
         self.inside(range)?;
         let mut account = Account::here();
-        let outcome = {
-            let _masked = Masked::asynchronous();
-            self.forget_poison(range)?;
+        let mut outcome = Ok(());
+        let mut at = range.start();
+        while at < range.end() && !matches!(outcome, Err((_, _, reason::TIMED_OUT))) {
+            let some = PageRange::new(at, PageIndex((at.0 + SOME_PAGES).min(range.end().0)));
+            at = some.end();
+            let masked = Masked::asynchronous();
+            account.endings = masked.endings();
+            self.forget_poison(some)?;
             // Again where frozen pages were freed meanwhile: other versions of them are shown by now.
-            loop {
+            let brought = loop {
                 let mut freed = false;
-                let outcome = self.bring(range, &mut freed, &mut account);
+                let brought = self.bring(some, &mut freed, &mut account);
                 if !freed {
-                    break outcome;
+                    break brought;
                 }
+            };
+            outcome = outcome.and(brought);
+            if range == self.core.window && at == range.end() {
+                let _ = whole::give(&self.core, self.at);
             }
-        };
+        }
         self.core.vm.figures.settle(&mut account);
         outcome.map_err(|(object, page, code)| unavailable(&object, page, code))
     }
@@ -76,7 +90,14 @@ impl Map {
         }
         // Whoever else brought pages meanwhile, and whoever took some away: what is missing now is read here.
         let mut unread = Ok(());
-        let shown = self.core.show_all(range, account, |place, page, account| {
+        let change = Some(Change::of(&self.core));
+        let shown = self.core.show_all(range, change, account, |place, page, account| {
+            let pages = &place.frames().expect("zeros are never missing").pages;
+            // Another thread fills it, or it was taken away.
+            if pages.see(page) == Seen::Filling {
+                pages.wait(page, account.endings);
+                return true;
+            }
             if place.object.is_frozen() {
                 *freed = true;
                 return false;
@@ -99,9 +120,6 @@ impl Map {
                 }
             }
         });
-        if range == self.core.window {
-            let _ = whole::give(&self.core, self.at);
-        }
         let shown =
             shown.map_err(|(object, page, error)| (object, page, reason::of_errno(error.raw_os_error())));
         outcome.and(unread).and(shown)
@@ -171,7 +189,7 @@ fn read_all(place: &Place<'_>, count: u64, account: &mut Account) -> Result<(), 
     if by_this_thread || is_worker() {
         sweep.work(object, account);
     }
-    sweep.wait()
+    sweep.wait(account.endings)
 }
 
 fn unavailable(object: &ObjectCore, page: PageIndex, code: u16) -> AccessError {

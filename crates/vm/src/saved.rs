@@ -249,6 +249,26 @@ impl Source for SavedPages {
     }
 
     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        self.bring(offset_bytes, into).map_err(|bad| match bad {
+            Bad::Unread(error) => SourceError::Io(error),
+            Bad::Damaged(page, image) => {
+                let path = image.display();
+                SourceError::Other(format!("page {page} of {path} is damaged"))
+            }
+        })
+    }
+}
+
+/// Why bytes of a saved snapshot cannot be had.
+pub(crate) enum Bad<'a> {
+    Unread(io::Error),
+    /// The page of the image has other bytes than were saved.
+    Damaged(PageIndex, &'a Path),
+}
+
+impl SavedPages {
+    /// As [`Source::read`], in any context: nothing here allocates.
+    pub(crate) fn bring(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Bad<'_>> {
         let wanted = PageRange::covering(offset_bytes, into.len() as u64);
         let runs = &self.manifest.runs;
         let first = runs.partition_point(|run| run.pages().end() <= wanted.start());
@@ -257,14 +277,37 @@ impl Source for SavedPages {
             let (path, image) = &self.images[run.image as usize];
             let within = (pages.start().0 - wanted.start().0) * PAGE_SIZE;
             let bytes = &mut into[within as usize..(within + pages.bytes()) as usize];
-            image.read_exact_at(bytes, pages.start().offset_bytes())?;
+            image.read_exact_at(bytes, pages.start().offset_bytes()).map_err(Bad::Unread)?;
             for (page, bytes) in pages.iter().zip(bytes.chunks(PAGE_SIZE as usize)) {
                 if self.manifest.sum(bytes) != run.sums[(page.0 - run.start) as usize] {
-                    let path = path.display();
-                    return Err(SourceError::Other(format!("page {page} of {path} is damaged")));
+                    return Err(Bad::Damaged(page, path));
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use prepage_core::PAGE_SIZE;
+
+    use crate::{MapOptions, Vm, VmOptions};
+
+    #[test]
+    fn a_touch_of_a_saved_page_waits_for_no_thread() {
+        const PAGES: u64 = 64;
+        let directory = tempfile::tempdir().unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(PAGES * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        map.as_mut_slice()[..16 * PAGE_SIZE as usize].fill(7);
+        map.snapshot().unwrap().save(directory.path()).unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let opened = vm.map(&vm.open_snapshot(directory.path()).unwrap(), &MapOptions::private()).unwrap();
+        vm.core.jobs.stop();
+        vm.core.jobs.wait_for_threads();
+        let bytes = opened.as_slice().chunks(PAGE_SIZE as usize).map(|page| page[5]);
+        assert!(bytes.eq((0..PAGES).map(|page| if page < 16 { 7 } else { 0 })));
     }
 }

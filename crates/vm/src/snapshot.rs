@@ -59,7 +59,7 @@ impl Map {
     ///
     /// Other threads may write meanwhile (through pointers: a mutable slice borrows the map). There is one moment within the call:
     /// everything that was written before it is in the snapshot, and nothing that was written after it. Writers wait until the pages
-    /// are protected, and then each only for the copy of the page that it writes to. If a system call has begun and a device still
+    /// are protected, and then each for the copy of 32 pages at most, its own among them. If a system call has begun and a device still
     /// writes for it, these bytes may be in the snapshot or not.
     ///
     /// After each snapshot, the first write to a page is a fault that the VM serves. In inline mode, and with
@@ -351,6 +351,7 @@ pub(crate) mod tests {
 
     use prepage_sys::call_filter::{When, fail};
     use prepage_sys::sigbus::{BusFault, Verdict};
+    use prepage_sys::signals::Endings;
     use prepage_testing::{Doctor, Need, unless_refused};
 
     use super::*;
@@ -450,7 +451,8 @@ pub(crate) mod tests {
         let _first = map.snapshot().unwrap();
         assert_eq!(read(&map, 42), 0);
         let address = map.address() + 42 * PAGE_SIZE;
-        let touch = BusFault { address, ip: 0, write: Some(true), protected: true };
+        let touch =
+            BusFault { address, ip: 0, write: Some(true), protected: true, endings: Endings::default() };
         assert_eq!(on_fault(&touch), Verdict::Resolved);
         assert_eq!(map.core.written().len(), 1);
         assert_eq!(object.evict(PageRange::new(PageIndex(42), PageIndex(43))).unwrap(), 1);

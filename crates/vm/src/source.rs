@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::file_system::{TMPFS, kind_of};
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::regular_file::open_regular;
 use rustix::fs::{CWD, OFlags};
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::blocks::BLOCK_PAGES;
 use crate::pages::Words;
@@ -127,6 +128,8 @@ pub(crate) struct LocalFile {
     uncached: Option<Uncached>,
     /// Of any other, for these reads.
     spin: Spin,
+    /// How the page cache is asked for what it has without waiting for a device; `None` where the file system takes no such call, as overlayfs.
+    asks: Option<ReadWriteFlags>,
     /// Of a swap file: 0 for each page that was never written there. It is zeros, and a read would have the kernel keep it in the page cache too.
     places: Option<Arc<Words>>,
 }
@@ -156,6 +159,20 @@ pub(crate) const PAUSES: [Duration; 6] = [
     Duration::from_millis(500),
 ];
 
+/// How reads of `file`, which is so long, ask what is in the page cache.
+fn asks(file: &File, len_bytes: u64) -> Option<ReadWriteFlags> {
+    // Behind the end: nothing is read for it.
+    let asked = preadv2(file, &mut [io::IoSliceMut::new(&mut [0])], len_bytes, ReadWriteFlags::NOWAIT);
+    match asked {
+        // What lies in memory is there, but for what was swapped out.
+        Err(Errno::OPNOTSUPP) if kind_of(file).is_ok_and(|kind| kind == TMPFS) => {
+            Some(ReadWriteFlags::empty())
+        }
+        Err(Errno::OPNOTSUPP) => None,
+        _ => Some(ReadWriteFlags::NOWAIT),
+    }
+}
+
 impl LocalFile {
     /// Opens `path`; with `direct`, past the page cache.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
@@ -175,7 +192,9 @@ impl LocalFile {
         // What to read ahead is the policy's to say. A file system that takes no advice reads ahead, which does no harm.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         let uncached = if direct { Uncached::of(&file) } else { None };
-        Self { file, version: FileVersion::of(facts), direct, uncached, spin: Spin::default(), places: None }
+        let asks = if direct { None } else { asks(&file, facts.len()) };
+        let version = FileVersion::of(facts);
+        Self { file, version, direct, uncached, spin: Spin::default(), asks, places: None }
     }
 
     /// A swap file, of which `facts` are.
@@ -217,9 +236,10 @@ impl LocalFile {
             into.fill(0);
             return Tried::Read;
         }
+        let Some(flags) = self.asks else { return Tried::Never };
         let wanted = into.len();
         let into = &mut [io::IoSliceMut::new(into)];
-        Tried::of(preadv2(&self.file, into, offset_bytes, ReadWriteFlags::NOWAIT), wanted)
+        Tried::of(preadv2(&self.file, into, offset_bytes, flags), wanted)
     }
 
     /// Has the kernel begin to read into the page cache. A file system that takes no advice reads when it is asked.

@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use prepage_core::FaultClass;
 use prepage_core::policy::cluster::ClusterHistogram;
 use prepage_sys::sections::{Section, Sections};
+use prepage_sys::signals::Endings;
 
 use crate::histogram::{self, AtomicHistogram, Clusters};
 use crate::pool::PoolFigures;
@@ -131,6 +132,8 @@ counters! {
 pub(crate) struct Account {
     pub(crate) cpu: usize,
     pub(crate) tally: Tally,
+    /// What may end the process while this work sleeps.
+    pub(crate) endings: Endings,
 }
 
 impl Account {
@@ -139,7 +142,7 @@ impl Account {
     }
 
     pub(crate) fn on(cpu: usize) -> Self {
-        Self { cpu, tally: Tally::default() }
+        Self { cpu, tally: Tally::default(), endings: Endings::default() }
     }
 
     /// Enters a section; leaving it is counted too.

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::signals::Endings;
 use prepage_sys::slot::Entered;
 
 use crate::addresses::MapRef;
@@ -15,12 +16,12 @@ use crate::fill::{Wanted, fill_local, give_up};
 use crate::jobs::Job;
 use crate::map::MapCore;
 use crate::object::{Bytes, ObjectCore, clip};
-use crate::pages::{Claim, Seen, Waiters};
+use crate::pages::{Claim, HEED_PERIOD, Seen, Waiters};
 use crate::reason;
 use crate::request::{self, Priority};
 use crate::source::PAUSES;
 use crate::statistics::{Account, Tally};
-use crate::sync::{Anyway, AtomicU32, AtomicUsize, Ordering, wait, wake};
+use crate::sync::{Anyway, AtomicU32, AtomicUsize, Ordering, wait_for, wake};
 
 /// Steps of a read ahead that are under way at once: enough requests for a disk to order and join.
 pub(crate) const READERS: u64 = 8;
@@ -215,7 +216,7 @@ impl Sweep {
                 read_claim(object, claim, wanted, Then::Wake, account);
                 let frames = object.frames().expect("zeros are never read");
                 // Pages are settled in order from the first, which may fail alone.
-                let failed = match frames.pages.wait(read.start()) {
+                let failed = match frames.pages.wait(read.start(), account.endings) {
                     Seen::Failed(code) => Some((read.start(), code)),
                     _ => None,
                 };
@@ -225,14 +226,16 @@ impl Sweep {
         }
     }
 
-    /// Sleeps until all pieces are done, or one took too long; returns the first page that could not be had.
-    pub(crate) fn wait(&self) -> Result<(), (PageIndex, u16)> {
+    /// Sleeps until all pieces are done, or one took too long, unless one of `endings` ends the process; returns the first page that could not be had.
+    pub(crate) fn wait(&self, endings: Endings) -> Result<(), (PageIndex, u16)> {
         loop {
             let left = self.left.load(Ordering::SeqCst);
             if left == 0 {
                 break;
             }
-            wait(&self.left, left);
+            if wait_for(&self.left, left, HEED_PERIOD) {
+                endings.heed();
+            }
         }
         self.failed.lock().anyway().map_or(Ok(()), Err)
     }

@@ -221,7 +221,7 @@ impl ObjectCore {
                     }
                     filled.outcome.err()
                 }
-                None => match frames.pages.wait(page) {
+                None => match frames.pages.wait(page, account.endings) {
                     Seen::Failed(code) => Some(code),
                     _ => None,
                 },

@@ -233,21 +233,24 @@ impl Fault<'_> {
         if !self.touch.write || !map.writes.must_protect() {
             return None;
         }
-        let mut entry = [PageEntry::default()];
-        let address = map.address_of(self.touch.page);
-        let entries = map.vm.page_map().and_then(|table| table.entries(address, &mut entry));
-        if let Err(error) = entries {
-            return Some(FaultOutcome::Failed(reason::of_errno(error.raw_os_error())));
-        }
-        if !entry[0].is_present() {
-            return None;
-        }
-        let wakes = map.space.mode == Mode::Handler;
-        if !entry[0].is_protected() {
-            if wakes {
-                map.wake(self.touch.page);
+        // What became of the page since is seen by whoever looks at its word.
+        match self.touch.surely_write.then_some(self.touch.protected) {
+            Some(true) => {}
+            Some(false) => return None,
+            None => {
+                let mut entry = [PageEntry::default()];
+                let address = map.address_of(self.touch.page);
+                let entries = map.vm.page_map().and_then(|table| table.entries(address, &mut entry));
+                if let Err(error) = entries {
+                    return Some(FaultOutcome::Failed(reason::of_errno(error.raw_os_error())));
+                }
+                if !entry[0].is_present() {
+                    return None;
+                }
+                if !entry[0].is_protected() {
+                    return Some(FaultOutcome::Mapped(FaultClass::Cached, 1));
+                }
             }
-            return Some(FaultOutcome::Mapped(FaultClass::Cached, 1));
         }
         let opened = map.open(self.touch.page, self.context, &mut self.account);
         Some(match opened {

@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use prepage_core::policy::Policy;
+use prepage_core::policy::predicted::Predicted;
+use prepage_core::profile::Extent;
 use prepage_core::{FaultClass, PageIndex};
 use prepage_sys::region::is_present;
-use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
+use prepage_vm::{Advice, MapOptions, Mode, Object, Vm, VmOptions};
 use support::{Words, file, modes, page_bytes, pages, touch, until, vm, word};
 
 #[test]
@@ -331,6 +334,46 @@ fn advice_changes_the_policy_and_brings_pages() {
     assert!(vm.statistics().counted.hard - before <= 4, "most of it was read ahead in the background");
 }
 
+/// Waits until nothing is read any more; gives how many pages are there.
+fn settled(object: &Object) -> u64 {
+    let mut before = 0;
+    while std::mem::replace(&mut before, object.resident_pages()) < object.resident_pages() {
+        thread::sleep(Duration::from_millis(100));
+    }
+    before
+}
+
+#[test]
+fn of_touches_in_order_nothing_is_read_that_lies_before_the_first() {
+    const FIRST: u64 = 8192;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(2 * FIRST * 4096).unwrap();
+    let vm = vm();
+    let object = vm.file(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    map.advise(Advice::Sequential).unwrap();
+    touch(&map, FIRST);
+    until(|| object.is_resident(PageIndex(FIRST + 1000)));
+    settled(&object);
+    assert!((0..FIRST).all(|page| !object.is_resident(PageIndex(page))));
+    let read = vm.statistics().clusters.total();
+    assert_eq!((read.full, read.truncated), (1, 0));
+}
+
+#[test]
+fn a_profile_is_read_from_the_first_fault_on_whatever_that_finds() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 1024 * 4096, ..Default::default() }).unwrap();
+    let other = vm.map(&object, &MapOptions::shared()).unwrap();
+    other.populate(pages(0, 1)).unwrap();
+    let extents = [Extent::new(pages(0, 1), 0), Extent::new(pages(512, 600), 1)];
+    let predicted = Policy::Predicted(Predicted::new(&extents, 16));
+    let map = vm.map(&object, &MapOptions::shared().policy(predicted)).unwrap();
+    assert_eq!(touch(&map, 0), word(0));
+    until(|| object.is_resident(PageIndex(599)));
+    assert_eq!(vm.statistics().counted.hard, 0);
+}
+
 #[test]
 fn what_is_read_ahead_of_touches_in_order_is_mapped_before_them() {
     const PAGES: u64 = 8192;
@@ -350,11 +393,7 @@ fn what_is_read_ahead_of_touches_in_order_is_mapped_before_them() {
             let map = vm.map(&object, &options).unwrap();
             map.advise(Advice::Sequential).unwrap();
             (0..TOUCHED).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096)));
-            // Until nothing is read any more.
-            let mut before = 0;
-            while std::mem::replace(&mut before, object.resident_pages()) < object.resident_pages() {
-                thread::sleep(Duration::from_millis(100));
-            }
+            let before = settled(&object);
             assert!(before > TOUCHED + 512, "{before} pages were read");
             let is_present = |page: &u64| is_present(map.address() + page * 4096).unwrap();
             // Faults map no pages of the next block of 256.

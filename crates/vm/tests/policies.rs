@@ -5,6 +5,7 @@ mod support;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use prepage_core::PageIndex;
 use prepage_core::policy::choice::MOST_AHEAD;
 use prepage_core::policy::{Neighbours, Policy};
 use prepage_simulate::{Replay, Touch, model};
@@ -132,6 +133,36 @@ fn every_vector_is_exact_through_real_memory() {
         }
     }
     assert_eq!(compared, VECTORS_COUNT * modes.len());
+}
+
+/// One read brings in 256 pages.
+#[test]
+fn what_is_left_of_a_long_cluster_comes_in_the_background_up_to_what_is_there() {
+    const PAGES: u64 = 6000;
+    let ranges = [(0, 2047), (3300, 3301)].map(|(start, end)| pages(start, end));
+    for policy in ["context", "aligned:1024", "sequential:1000", "readaround:600", "around:300:2000"] {
+        let policy: Policy = policy.parse().unwrap();
+        let mut replay = Replay::new();
+        let simulated = replay.add_object(PAGES);
+        let entry = replay.add_entry(simulated, 0, PAGES, policy.clone());
+        let vm = vm();
+        let source = support::Words { len_bytes: PAGES * 4096, ..Default::default() };
+        let object = vm.source("words", source).unwrap();
+        let other = vm.map(&object, &MapOptions::shared()).unwrap();
+        for range in ranges {
+            replay.give(simulated, range);
+            other.populate(range).unwrap();
+        }
+        let map = vm.map(&object, &MapOptions::shared().policy(policy.clone()).every_fault()).unwrap();
+        // The last of these finds what is there on both sides.
+        for page in [2047, 3000, 5500, 5990] {
+            replay.touch(Touch::new(entry, page));
+            assert_eq!(touch(&map, page), support::word(page * 4096));
+            let wanted = |page: &u64| replay.is_resident(simulated, PageIndex(*page));
+            support::until(|| (0..PAGES).all(|page| object.is_resident(PageIndex(page)) == wanted(&page)));
+        }
+        assert_eq!(vm.statistics().clusters.total(), replay.outcome().clusters.total(), "{policy}");
+    }
 }
 
 /// In handler mode a thread goes on once its page is there. What is mapped with it has to be there by then, also behind pages that

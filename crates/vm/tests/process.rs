@@ -16,7 +16,7 @@ use prepage_sys::forked::Forked;
 use prepage_sys::region::is_present;
 use prepage_testing::{Need, Swap, has};
 use prepage_vm::{
-    AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Request, Source, SourceError, Vm,
+    AccessError, Advice, MakeError, Map, MapError, MapOptions, Mode, Piece, Request, Source, SourceError, Vm,
     VmOptions,
 };
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -226,6 +226,93 @@ fn child_has_requests() {
     eprintln!("the parent has its frames");
 }
 
+/// A source that never gives anything, and tells of each read.
+struct Hangs(Option<io::PipeWriter>);
+
+impl Source for Hangs {
+    fn len_bytes(&self) -> u64 {
+        512 * 4096
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+        if let Some(mut tell) = self.0.as_ref() {
+            tell.write_all(&[0]).unwrap();
+        }
+        loop {
+            thread::park();
+        }
+    }
+}
+
+#[test]
+fn a_program_whose_threads_all_wait_for_a_source_ends_when_it_is_asked_to() {
+    const NAME: &str = "a_program_whose_threads_all_wait_for_a_source_ends_when_it_is_asked_to";
+    if !is_child(NAME) {
+        return passes(NAME, &["timeout", "60"], "all ended");
+    }
+    let waits: [fn(&Map); 2] = [|map| _ = touch(map, 3), |map| _ = map.populate(map.window())];
+    for wait in waits {
+        let (told, tell) = io::pipe().unwrap();
+        let child = Forked::new(|| {
+            let vm = vm();
+            let object = vm.source("hangs", Hangs(Some(tell))).unwrap();
+            wait(&vm.map(&object, &MapOptions::shared()).unwrap());
+            0
+        });
+        let child = child.unwrap();
+        (&told).read_exact(&mut [0]).unwrap();
+        let pid = rustix::process::Pid::from_raw(child.pid() as i32).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.terminating_signal(), Some(libc::SIGTERM), "{ended:?}");
+    }
+    eprintln!("all ended");
+}
+
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_usr1(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn signals_do_not_wait_for_all_of_what_is_populated() {
+    /// The read of its first page sends a signal to the thread that asks for it, and that of the second sees whether it came.
+    struct Sends(Arc<AtomicUsize>);
+    impl Source for Sends {
+        fn len_bytes(&self) -> u64 {
+            2 * 4096
+        }
+        fn read(&self, offset_bytes: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            if offset_bytes == 0 {
+                // SAFETY: a signal of this thread, with a handler that counts.
+                unsafe { libc::raise(libc::SIGUSR1) };
+            } else {
+                self.0.store(SIGNALS.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+            Ok(())
+        }
+    }
+    const NAME: &str = "signals_do_not_wait_for_all_of_what_is_populated";
+    if !is_child(NAME) {
+        return passes(NAME, &[], "it came");
+    }
+    // SAFETY: a handler that counts.
+    unsafe { libc::signal(libc::SIGUSR1, on_usr1 as *const () as usize) };
+    let vm = vm();
+    let came = Arc::new(AtomicUsize::new(0));
+    let sends = vm.source("sends", Sends(Arc::clone(&came))).unwrap();
+    let words = vm.source("words", Words { len_bytes: 4096 * 4096, ..Default::default() }).unwrap();
+    // 384 MiB, in 16 MiB of memory.
+    let mut pieces = vec![Piece::new(&words, words.pages()); 24];
+    pieces.insert(0, Piece::new(&sends, pages(0, 1)));
+    pieces.push(Piece::new(&sends, pages(1, 2)));
+    let map = vm.map_pieces(&pieces, &MapOptions::private()).unwrap();
+    map.populate(map.window()).unwrap();
+    assert_eq!(came.load(Ordering::SeqCst), 1);
+    eprintln!("it came");
+}
+
 #[test]
 fn touches_of_a_source_that_hangs_end_at_the_deadline() {
     passes("child_touches_what_hangs", &["timeout", "60"], "all had SIGBUS");
@@ -242,17 +329,6 @@ extern "C" fn on_sigbus(_: libc::c_int) {
 
 #[test]
 fn child_touches_what_hangs() {
-    struct Hangs;
-    impl Source for Hangs {
-        fn len_bytes(&self) -> u64 {
-            64 * 4096
-        }
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
-            loop {
-                thread::park();
-            }
-        }
-    }
     if !is_child("child_touches_what_hangs") {
         return;
     }
@@ -265,7 +341,7 @@ fn child_touches_what_hangs() {
         let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(100));
         let vm = Vm::new(options.explain(false)).unwrap();
         for _ in 0..80 {
-            let object = vm.source("hangs", Hangs).unwrap();
+            let object = vm.source("hangs", Hangs(None)).unwrap();
             let map = vm.map(&object, &MapOptions::shared().mode(*mode)).unwrap();
             thread::spawn(move || touch(&map, 3));
         }
@@ -500,8 +576,13 @@ fn pages_that_are_mapped_already_take_no_call_each_to_be_populated() {
             map.advise(Advice::DontNeed(pages(100, 101))).unwrap();
             map.advise(Advice::DontNeed(pages(700, 900))).unwrap();
             map.populate(map.window()).unwrap();
-            let is_there = |page: &u64| prepage_sys::region::is_present(map.address() + page * 4096).unwrap();
+            let is_there = |page: &u64| is_present(map.address() + page * 4096).unwrap();
             assert_eq!((0..1024).filter(is_there).count(), 1024, "{mode:?}");
+            // The same of what threads of the VM do.
+            let gap = 4 * 256 - 1;
+            map.advise(Advice::DontNeed(pages(gap, gap + 1))).unwrap();
+            map.advise(Advice::WillNeed(map.window())).unwrap();
+            until(|| is_there(&gap));
         }
         return;
     }
@@ -590,6 +671,19 @@ fn child_loses_sigbus() {
     let again = other.anonymous(4096).unwrap();
     assert!(matches!(other.map(&again, &MapOptions::private()).unwrap_err(), MapError::SigbusTaken));
     eprintln!("noticed");
+}
+
+/// Each mapping is one that the kernel copies at fork(2), and one of vm.max_map_count.
+#[test]
+fn a_vm_takes_few_mappings() {
+    let status = fork(|| {
+        let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let before = mappings();
+        let _vm = vm();
+        u8::try_from(mappings() - before).unwrap_or(u8::MAX)
+    });
+    let more = status.exit_status().unwrap();
+    assert!((1..20).contains(&more), "{more}");
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
+use prepage_core::policy::Neighbours;
 use prepage_sys::call_filter::{When, fail};
 use prepage_sys::region::{REGION_ALIGN, try_copy};
-use prepage_testing::{Doctor, Need, unless_refused};
+use prepage_testing::{Doctor, Need, has, unless_refused};
 use prepage_vm::{
     AccessError, FlushError, MakeError, MapError, MapOptions, Mode, Pool, Reason, Vm, VmOptions,
 };
-use support::{child, file, is_child, left_in, page_bytes, pages, touch, until, word};
+use support::{child, file, is_child, left_in, page_bytes, pages, read, touch, until, word, write};
 
 // include/uapi/linux/userfaultfd.h
 const COPY: When = When::Is(1, 0xc028_aa03);
@@ -69,6 +70,31 @@ fn frames_that_the_kernel_does_not_free_stay() {
     }
     drop((object, map));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+/// As in a container that was given the device.
+#[test]
+fn maps_are_served_by_way_of_the_device_where_the_call_is_refused() {
+    let device = "/dev/userfaultfd";
+    if !has(Need::Root) || !has(Need::Path(device.into())) {
+        return;
+    }
+    let file = file(16 * PAGE_SIZE);
+    let user_only = VmOptions::default().user_mode_only();
+    for (options, mode) in [
+        (VmOptions::default(), Mode::Inline),
+        (VmOptions::default(), Mode::Handler),
+        (user_only, Mode::Handler),
+    ] {
+        let refused = [(libc::SYS_userfaultfd, When::Always)];
+        let touched = while_failing(libc::EPERM, &refused, || {
+            let vm = Vm::new(options).unwrap();
+            let object = vm.file(file.path()).unwrap();
+            let map = vm.map(&object, &MapOptions::shared().mode(mode)).unwrap();
+            touch(&map, 5)
+        });
+        assert!(touched.is_none_or(|touched| touched == word(5 * PAGE_SIZE)));
+    }
 }
 
 #[test]
@@ -139,6 +165,24 @@ fn a_frame_that_cannot_be_made_and_mapped_by_one_call_is_written_first() {
 }
 
 #[test]
+fn a_handler_makes_and_maps_a_frame_by_one_call() {
+    // File systems that say what is in the page cache.
+    if !has(Need::Eviction(std::env::temp_dir())) {
+        return;
+    }
+    let file = file(16 * PAGE_SIZE);
+    let came = while_failing(libc::ENOSPC, &[(libc::SYS_pwrite64, When::Always)], || {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let options = MapOptions::shared().mode(Mode::Handler).policy("none".parse().unwrap());
+        let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
+        let refused = |error: &MapError| matches!(error, MapError::Userfaultfd(_));
+        unless_refused(vm.map(&object, &options), need, refused).map(|map| touch(&map, 5))
+    });
+    assert!(came.flatten().is_none_or(|came| came == word(5 * PAGE_SIZE)));
+}
+
+#[test]
 fn frames_that_cannot_be_written_are_given_back() {
     let file = file(16 * PAGE_SIZE);
     let vm = Vm::new(VmOptions::default()).unwrap();
@@ -176,6 +220,24 @@ fn pages_that_cannot_be_protected_stay_dirty() {
     }
 }
 
+/// Where the processor tells whether a page was there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn first_writes_after_a_snapshot_do_not_look_into_the_page_table() {
+    let vm = Vm::new(VmOptions::default()).unwrap();
+    let zeros = vm.anonymous(256 * PAGE_SIZE).unwrap();
+    let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+    (0..64).for_each(|page| write(&mut map, page, 1));
+    let snapshot = map.snapshot().unwrap();
+    let look = [(libc::SYS_pread64, When::Always)];
+    let written = while_failing(libc::EIO, &look, || (0..256).for_each(|page| write(&mut map, page, 2)));
+    if written.is_some() {
+        assert!((0..256).all(|page| read(&map, page) == 2));
+        let clone = vm.map(&snapshot, &MapOptions::private()).unwrap();
+        assert!((0..256).all(|page| read(&clone, page) == u64::from(page < 64)));
+    }
+}
+
 #[test]
 fn pages_that_cannot_be_unmapped_stay_wired() {
     let file = file(64 * PAGE_SIZE);
@@ -204,8 +266,9 @@ fn a_handler_that_cannot_map_a_page_says_so_to_who_touches_it() {
         // Its threads are those of this one.
         let vm = Vm::new(VmOptions::default().explain(false)).unwrap();
         let object = vm.file(file.path()).unwrap();
-        // All pages come by one read: the kernel would map them by itself from then on.
-        let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler).every_fault());
+        // All pages come by one read: the kernel would map them by itself from then on. One is mapped, so not by the call that makes frames.
+        let options = MapOptions::shared().mode(Mode::Handler).every_fault();
+        let map = vm.map(&object, &options.neighbours(Neighbours::Block(1)));
         let need = Need::Doctor(Doctor::ServedFaultsInSystemCalls);
         let map = unless_refused(map, need, |error| matches!(error, MapError::Userfaultfd(_)))?;
         let copied = try_copy(map.address() + 3 * PAGE_SIZE, &mut [0; 8]).unwrap();
@@ -225,8 +288,8 @@ fn a_vm_that_gets_no_memory_leaves_no_thread() {
         assert!(child.status.success(), "{:?} {}", child.status, String::from_utf8_lossy(&child.stderr));
         return;
     }
-    // What is mapped of a buffer for reads, and of zeros, before it is cut to its size.
-    for len in [(1 << 20) + REGION_ALIGN, 2 * REGION_ALIGN] {
+    // What is mapped of buffers for reads, and of zeros, before it is cut to its size.
+    for len in [(64 << 20) + REGION_ALIGN, 2 * REGION_ALIGN] {
         let refuse = [(libc::SYS_mmap, When::Is(1, len as u32))];
         let Some(made) = while_failing(libc::ENOMEM, &refuse, || Vm::new(VmOptions::default())) else {
             return;

@@ -147,6 +147,14 @@ fn a_fault_in_signal_context_allocates_nothing() {
     let map = vm.map_pieces(&pieces, &MapOptions::private()).unwrap();
     (0..94).for_each(|page| assert_eq!(touch(&map, page), word((page + 5) * 4096)));
     (0..50).for_each(|page| assert_eq!(touch(&map, 94 + page), word(page * 4096)));
+    // Saved pages are read in the place of the touch.
+    let directory = tempfile::tempdir().unwrap();
+    let words = vm.map(&objects[1], &MapOptions::private()).unwrap();
+    let mut written = vm.map(&zeros, &MapOptions::private()).unwrap();
+    written.as_mut_slice()[..words.as_slice().len()].copy_from_slice(words.as_slice());
+    written.snapshot().unwrap().save(directory.path()).unwrap();
+    let opened = vm.map(&vm.open_snapshot(directory.path()).unwrap(), &MapOptions::private()).unwrap();
+    (0..PAGES).step_by(7).for_each(|page| assert_eq!(touch(&opened, page), word(page * 4096)));
     assert!(vm.statistics().counted.soft > 0 && vm.statistics().counted.hard > 0);
     assert_eq!(ALLOCATED.load(Ordering::SeqCst), 0, "allocated or freed in signal handlers");
 }
