@@ -231,12 +231,10 @@ pub(crate) fn login_in(session: &str, groups: &str) -> Login {
     if units().any(is_of_login) || !units().any(is_unit) { Login::Number(number) } else { Login::Job }
 }
 
-/// Whether the environment of process `pid` says that prepage is to leave it alone.
-///
-/// # Errors
-/// When it is gone.
-pub fn is_switched_off(pid: u32) -> io::Result<bool> {
-    environment(pid).map(|environment| is_switched_off_in(&environment))
+/// Whether process `pid` has an environment, and that does not say that prepage is to leave the process alone. While the kernel replaces the
+/// process's program, there is none for a moment.
+pub fn is_switched_on(pid: u32) -> bool {
+    environment(pid).is_ok_and(|environment| !environment.is_empty() && !is_switched_off_in(&environment))
 }
 
 fn is_switched_off_in(environment: &[OsString]) -> bool {
@@ -471,6 +469,9 @@ mod tests {
         assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
         assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
     }
+        let none = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env_clear());
+        let on = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env_clear().env("PREPAGE", "on"));
+        assert_eq!([&off, &none, &on].map(|one| is_switched_on(one.0.id())), [false, false, true]);
 
     #[test]
     fn a_job_belongs_to_no_login_where_the_control_groups_tell() {
