@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use prepage_core::idle::worth::Worth;
 use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
 use prepage_prefetch::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
@@ -131,6 +132,16 @@ impl Log {
         all
     }
 
+    /// What was brought in because user `uid` was expected to launch it, `brought_bytes`, was used as far as `used_bytes`.
+    pub fn settle(&mut self, uid: u32, brought_bytes: u64, used_bytes: u64, now_unix_s: u64) {
+        self.users.change(uid, |user| user.launches.worth.settle(brought_bytes, used_bytes, now_unix_s));
+    }
+
+    /// What it was worth to bring in what was expected, of each user.
+    pub fn worths(&self) -> impl Iterator<Item = (u32, Worth)> {
+        self.users.all().map(|(uid, user)| (uid, user.launches.worth))
+    }
+
     /// How many users and programs are remembered.
     pub fn size(&self) -> (usize, usize) {
         (self.users.all().count(), self.users.all().map(|(_, user)| user.launches.programs()).sum())
@@ -204,6 +215,13 @@ mod tests {
         let mut log = Log::read(above.join("launches"));
         four_days(&mut log);
         log.launched(8, &what("c"), Login::Untold, NOW + 4 * 86_400);
+        // Nothing of what was brought in for one of them was of use.
+        (0..4).for_each(|_| log.settle(7, 1 << 20, 0, NOW));
+        let paused = |log: &Log| {
+            let worths = log.worths().filter(|(_, worth)| worth.is_paused(NOW + 1));
+            worths.map(|(uid, _)| uid).collect::<Vec<_>>()
+        };
+        assert_eq!(paused(&log), [7]);
         log.users.pages(false).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         assert!(log.users.pages(true).is_empty(), "nothing has changed");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
