@@ -118,3 +118,8 @@ def read_ahead(kib):
                 # A device may have gone meanwhile.
                 with contextlib.suppress(OSError):
                     os.pwrite(file.fileno(), value, 0)
+
+
+# For benchmarks that are scripts of a shell.
+if __name__ == "__main__":
+    refuse_beside_a_service()

@@ -10,7 +10,7 @@ counted     the same with 0.5 ms a read, 3000 reads and 125 MB a second
 """
 import contextlib, ctypes, math, os, re, shutil, subprocess, sys, tempfile, time
 
-from machine import drop_caches, exit_on_signals, refuse_without_cold_caches
+from machine import drop_caches, exit_on_signals, refuse_beside_a_service, refuse_without_cold_caches
 from programs import commands, installed, set_up
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,6 +41,7 @@ def begin():
     if os.geteuid() != 0:
         sys.exit(f"{sys.argv[0]}: needs root: caches are dropped and the read-ahead is set (and restored)")
     refuse_without_cold_caches()
+    refuse_beside_a_service()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     exit_on_signals()
 

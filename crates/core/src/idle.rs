@@ -111,44 +111,61 @@ impl Calm {
 
 /// Guesses that were settled, from which follows whether there are to be more.
 pub mod worth {
+    use minicbor::{Decode, Encode};
+
     /// Guesses before which nothing is said of them.
     const GUESSES_MIN: u32 = 4;
     /// The least share of the bytes that somebody has to use.
     const USED_MIN: f64 = 0.6;
     /// Each guess takes 1 in this from what was counted before.
-    const MEMORY: f64 = 8.0;
+    const MEMORY: u64 = 8;
     /// Where too little is used, nothing is guessed for this long. Then one guess is tried.
     const PAUSE_S: u64 = 24 * 3600;
 
     /// Bytes that were brought in and bytes of them that were used; later ones count more.
-    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
     pub struct Worth {
+        #[n(0)]
         guesses: u32,
-        brought_bytes: f64,
-        used_bytes: f64,
+        #[n(1)]
+        brought_bytes: u64,
+        #[n(2)]
+        used_bytes: u64,
+        #[n(3)]
         paused_until_unix_s: u64,
     }
 
     impl Worth {
         /// A guess of so many bytes is settled.
         pub fn settle(&mut self, brought_bytes: u64, used_bytes: u64, now_unix_s: u64) {
-            let fade = |sum: f64, more: u64| sum - sum / MEMORY + more as f64;
+            let fade = |sum: u64, more: u64| (sum - sum / MEMORY).saturating_add(more);
             self.brought_bytes = fade(self.brought_bytes, brought_bytes);
             self.used_bytes = fade(self.used_bytes, used_bytes.min(brought_bytes));
             self.guesses = self.guesses.saturating_add(1);
             if self.guesses >= GUESSES_MIN && self.used_share().is_some_and(|share| share < USED_MIN) {
                 self.paused_until_unix_s = now_unix_s + PAUSE_S;
                 // What is tried then counts as much as all before.
-                *self = Self { guesses: GUESSES_MIN - 1, ..*self };
-                let scale = (brought_bytes.max(1) as f64 / self.brought_bytes.max(1.0)).min(1.0);
-                self.brought_bytes *= scale;
-                self.used_bytes *= scale;
+                let share = self.used_share().unwrap_or(0.0);
+                self.guesses = GUESSES_MIN - 1;
+                self.brought_bytes = self.brought_bytes.min(brought_bytes.max(1));
+                self.used_bytes = (share * self.brought_bytes as f64) as u64;
+            }
+        }
+
+        /// Of these and of `other` guesses together: they are paused while both are.
+        #[must_use]
+        pub fn with(self, other: Self) -> Self {
+            Self {
+                guesses: self.guesses.saturating_add(other.guesses),
+                brought_bytes: self.brought_bytes.saturating_add(other.brought_bytes),
+                used_bytes: self.used_bytes.saturating_add(other.used_bytes),
+                paused_until_unix_s: self.paused_until_unix_s.min(other.paused_until_unix_s),
             }
         }
 
         /// The share of the bytes that was used, lately. `None` before the first guess.
         pub fn used_share(&self) -> Option<f64> {
-            (self.brought_bytes > 0.0).then(|| self.used_bytes / self.brought_bytes)
+            (self.brought_bytes > 0).then(|| self.used_bytes as f64 / self.brought_bytes as f64)
         }
 
         /// Whether nothing is to be guessed now. A pause that is longer than any is one of another clock.
@@ -182,6 +199,18 @@ pub mod worth {
                 worth.settle(1 << 20, 1 << 20, day * later);
             }
             assert!(worth.used_share().unwrap() > USED_MIN && !worth.is_paused(6 * later));
+        }
+
+        #[test]
+        fn guesses_of_two_are_paused_while_both_are() {
+            let settled = |used_bytes| {
+                let mut worth = Worth::default();
+                (0..4).for_each(|_| worth.settle(1 << 20, used_bytes, 100));
+                worth
+            };
+            let [vain, used] = [settled(0), settled(1 << 20)];
+            assert!(vain.is_paused(101) && vain.with(vain).is_paused(101) && !vain.with(used).is_paused(101));
+            assert!(vain.with(used).used_share().is_some_and(|share| share > 0.0 && share < 1.0));
         }
 
         #[test]

@@ -19,6 +19,7 @@ mod saved;
 
 use std::collections::BTreeMap;
 
+use crate::idle::worth::Worth;
 use crate::profile::counts::{Counts, Use};
 
 pub use saved::SavedError;
@@ -114,6 +115,8 @@ pub struct Launches {
     counted: BTreeMap<Context, Counted>,
     open: Vec<Visit>,
     last_launch_unix_s: u64,
+    /// What it was worth to bring in what was to be expected.
+    pub worth: Worth,
     now_unix_s: u64,
     /// Seconds that the clock on the wall is ahead of UTC; not saved.
     utc_offset_s: i64,

@@ -118,6 +118,8 @@ struct Turn {
     began: Instant,
     until: Option<Instant>,
     is_stopped: Arc<AtomicBool>,
+    /// Whether the device was left to others.
+    is_left: AtomicBool,
     round: Arc<Round>,
 }
 
@@ -141,7 +143,10 @@ impl Turn {
                     return true;
                 }
                 Next::Rest(pause) => std::thread::sleep(pause),
-                Next::Leave => break,
+                Next::Leave => {
+                    self.is_left.store(true, Ordering::Relaxed);
+                    break;
+                }
             }
         }
         self.is_stopped.store(true, Ordering::Relaxed);
@@ -168,6 +173,11 @@ impl Reader {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
+    /// Whether it has stopped because others left no pause on the device: the machine is not idle.
+    pub fn has_left(&self) -> bool {
+        self.turn.lock().anyway().as_ref().is_some_and(|turn| turn.is_left.load(Ordering::Relaxed))
+    }
+
     fn turn(&self, device: u64) -> Arc<Turn> {
         let mut turn = self.turn.lock().anyway();
         turn.take_if(|turn| turn.device != device);
@@ -179,6 +189,7 @@ impl Reader {
                 began: Instant::now(),
                 until: self.until,
                 is_stopped: self.is_stopped.clone(),
+                is_left: AtomicBool::default(),
                 round: self.round.clone(),
             })
         };

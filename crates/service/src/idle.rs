@@ -79,7 +79,6 @@ struct State {
     in_memory: HashMap<(u32, Launched), Instant>,
     /// When the last round began in which nothing was expected, and nothing brought in; `None` after another, and after a launch.
     nothing_since: Option<Instant>,
-    worth: Worth,
     /// Whether the machine has slept since the last round: what was expected then is over, and nobody could start it.
     has_slept: bool,
 }
@@ -155,9 +154,10 @@ pub struct IdleStatus {
     pub brought_bytes: u64,
     /// What may be brought in at most, as long as no more memory gets free or is used.
     pub predicted_bytes_max: u64,
-    /// The share of the bytes that somebody used, lately.
+    /// The share of the bytes that somebody used, lately, of those brought in for whoever asks; of all for root.
     pub used_share: Option<f64>,
-    /// Whether nothing is brought in for a day, because too little was used.
+    /// Whether nothing is brought in for whoever asks, for a day, because too little was used; for root, whether that is so of all users for whom
+    /// anything was.
     pub is_paused: bool,
     /// What is expected of whoever asks; of all users for root.
     pub expected: Vec<ExpectedStatus>,
@@ -273,11 +273,12 @@ impl Idle {
 
     fn round(&self, is_quiet: bool, round: &Arc<Round>) {
         let now_unix_s = unix_s();
-        let (expected, has_slept) = {
+        let (expected, paused, has_slept) = {
             let mut log = self.log.lock().anyway();
             let has_slept = log.see_sleep(asleep());
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
-            (log.expected(PROBABILITY_MIN), has_slept)
+            let paused = log.worths().filter(|(_, worth)| worth.is_paused(now_unix_s)).map(|(uid, _)| uid);
+            (log.expected(PROBABILITY_MIN), paused.collect::<Vec<u32>>(), has_slept)
         };
         let reading = self.sampler.lock().anyway().look();
         let seen: Vec<(u32, SeenUsed)> = {
@@ -299,8 +300,8 @@ impl Idle {
         let is_short = reading.is_some_and(|reading| reading.is_short());
         self.settle(&expected, is_short, now_unix_s, round);
         if let Some(reading) = reading
-            && self.may_bring(&reading, is_quiet, now_unix_s)
-            && let Some((uid, what)) = self.next(&self.answered(expected))
+            && self.may_bring(&reading, is_quiet)
+            && let Some((uid, what)) = self.next(&self.of_use(expected, &paused))
         {
             self.bring(uid, what, &reading, round);
             // What the disk did meanwhile was this.
@@ -309,19 +310,18 @@ impl Idle {
         self.write_log(false);
     }
 
-    fn may_bring(&self, reading: &Reading, is_quiet: bool, now_unix_s: u64) -> bool {
+    fn may_bring(&self, reading: &Reading, is_quiet: bool) -> bool {
         let mut state = self.state.lock().anyway();
         let busy = if is_quiet { reading.busy().map(|busy| busy.name()) } else { Some("starts") };
         state.now = busy.unwrap_or("idle");
         let calm_ms = state.calm.see(busy.is_none(), self.began.elapsed().as_millis() as u64);
-        let is_calm = self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis();
-        is_calm && !state.worth.is_paused(now_unix_s)
+        self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis()
     }
 
-    /// Without those of users whose file systems do not answer.
-    fn answered(&self, mut expected: Vec<(u32, Expected)>) -> Vec<(u32, Expected)> {
+    /// Without those of users of whom too little was used, `paused`, or whose file systems do not answer.
+    fn of_use(&self, mut expected: Vec<(u32, Expected)>, paused: &[u32]) -> Vec<(u32, Expected)> {
         let rounds = self.rounds.lock().anyway();
-        expected.retain(|(uid, _)| !rounds.is_too_much_of(*uid));
+        expected.retain(|(uid, _)| !paused.contains(uid) && !rounds.is_too_much_of(*uid));
         expected
     }
 
@@ -373,7 +373,11 @@ impl Idle {
             }
             (None, begun) => begun.map(|begun| begun.brought),
         };
+        let has_left = reader.has_left();
         let mut state = self.state.lock().anyway();
+        if has_left {
+            state.calm = Calm::default();
+        }
         let at = state.bringing.iter().position(|one| one.uid == uid && one.what == what);
         let started_meanwhile = at.and_then(|at| state.bringing.swap_remove(at).started);
         let started = started_before.or(started_meanwhile);
@@ -430,15 +434,15 @@ impl Idle {
             self.counters.predicted_used_bytes.add(used_bytes);
             self.counters.predicted_unused_bytes.add(unused_bytes);
             self.counters.predicted_sent_out_bytes.add(sent_out_bytes);
-            let mut state = self.state.lock().anyway();
             if sent_out_bytes > 0 {
+                let mut state = self.state.lock().anyway();
                 // Programs share libraries: what is missing of the others now is brought in once more.
                 let others = state.brought.iter_mut().filter(|entry| entry.started.is_none());
                 others.for_each(|entry| entry.is_whole = false);
             }
             // That memory got short, that the machine slept, or that others need the place, says nothing of the guess.
             if is_over && (started.is_some() || !is_short && !has_slept) {
-                state.worth.settle(bytes, used_bytes, now_unix_s);
+                self.log.lock().anyway().settle(uid, bytes, used_bytes, now_unix_s);
             }
         }
     }
@@ -449,13 +453,16 @@ impl Idle {
 
     /// What user `uid` may know of it.
     pub fn status(&self, uid: u32) -> IdleStatus {
-        let (expected, (_, remembered_programs)) = {
+        let may_know = |of: u32| uid == 0 || uid == of;
+        let (expected, (_, remembered_programs), worth) = {
             let log = self.log.lock().anyway();
-            (log.expected(PROBABILITY_MIN), log.size())
+            let guessed = log.worths().filter(|(of, worth)| may_know(*of) && worth.used_share().is_some());
+            let worth = guessed.map(|(_, worth)| worth).reduce(Worth::with).unwrap_or_default();
+            (log.expected(PROBABILITY_MIN), log.size(), worth)
         };
         let state = self.state.lock().anyway();
-        let may_know = |(of, _): &(u32, Expected)| uid == 0 || uid == *of;
-        let expected = expected.into_iter().filter(may_know).map(|(uid, Expected { what, probability })| {
+        let expected = expected.into_iter().filter(|(of, _)| may_know(*of));
+        let expected = expected.map(|(uid, Expected { what, probability })| {
             let is_brought = state.brought.iter().any(|entry| entry.uid == uid && entry.what == what);
             let Launched { program, role } = what;
             ExpectedStatus { uid, program, role, probability, is_brought }
@@ -468,8 +475,8 @@ impl Idle {
             brought_programs: state.brought.len(),
             brought_bytes,
             predicted_bytes_max: guesses_bytes_max(brought_bytes),
-            used_share: state.worth.used_share(),
-            is_paused: state.worth.is_paused(unix_s()),
+            used_share: worth.used_share(),
+            is_paused: worth.is_paused(unix_s()),
         }
     }
 }

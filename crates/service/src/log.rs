@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use prepage_core::idle::worth::Worth;
 use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
 use prepage_prefetch::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
@@ -131,6 +132,16 @@ impl Log {
         all
     }
 
+    /// What was brought in because user `uid` was expected to launch it, `brought_bytes`, was used as far as `used_bytes`.
+    pub fn settle(&mut self, uid: u32, brought_bytes: u64, used_bytes: u64, now_unix_s: u64) {
+        self.users.change(uid, |user| user.launches.worth.settle(brought_bytes, used_bytes, now_unix_s));
+    }
+
+    /// What it was worth to bring in what was expected, of each user.
+    pub fn worths(&self) -> impl Iterator<Item = (u32, Worth)> {
+        self.users.all().map(|(uid, user)| (uid, user.launches.worth))
+    }
+
     /// How many users and programs are remembered.
     pub fn size(&self) -> (usize, usize) {
         (self.users.all().count(), self.users.all().map(|(_, user)| user.launches.programs()).sum())
@@ -204,13 +215,20 @@ mod tests {
         let mut log = Log::read(above.join("launches"));
         four_days(&mut log);
         log.launched(8, &what("c"), Login::Untold, NOW + 4 * 86_400);
+        // Nothing of what was brought in for one of them was of use.
+        (0..4).for_each(|_| log.settle(7, 1 << 20, 0, NOW));
+        let paused = |log: &Log| {
+            let worths = log.worths().filter(|(_, worth)| worth.is_paused(NOW + 1));
+            worths.map(|(uid, _)| uid).collect::<Vec<_>>()
+        };
+        assert_eq!(paused(&log), [7]);
         log.users.pages(false).iter().for_each(|page| page.write(log.users.directory()).unwrap());
         assert!(log.users.pages(true).is_empty(), "nothing has changed");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(log.users.directory()), mode(&log.users.directory().join("7"))), (0o700, 0o600));
         assert_eq!(mode(&above), 0o755, "the machine's profiles lie there");
         let mut again = Log::read(log.users.directory().into());
-        assert_eq!(again.size(), (2, 3));
+        assert_eq!((again.size(), paused(&again)), ((2, 3), vec![7]));
         again.launched(7, &what("a"), Login::Number(9), NOW + 5 * 86_400);
         let expected: Vec<_> = again.expected(0.7).into_iter().map(|(uid, one)| (uid, one.what)).collect();
         assert_eq!(expected, [(7, what("b"))]);
@@ -266,22 +284,25 @@ mod tests {
     /// who is at work has another machine run commands here.
     #[test]
     fn neither_jobs_nor_commands_of_somebody_at_work_are_arrivals() {
-        const JOB: &str = "0::/system.slice/cron.service\n";
+        const CRON: &str = "0::/system.slice/cron.service\n";
+        // What systemd starts for it has no audit session.
+        const TIMER: &str = "0::/system.slice/backup.service\n";
         const LOGIN: &str = "0::/user.slice/user-7.slice/session-3.scope\n";
         // One at night comes while nobody has been there for long.
-        'jobs: for jobs in [0..24, 1..2] {
+        'jobs: for (jobs, unit) in [(0..24, CRON), (1..2, CRON), (0..24, TIMER), (1..2, TIMER)] {
             let mut log = Log::read("/no/such/directory".into());
             let mut session = 0;
             let mut in_login = |groups: &str| {
                 session += 1;
-                login_in(&session.to_string(), groups)
+                let number = if groups == TIMER { u32::MAX } else { session };
+                login_in(&number.to_string(), groups)
             };
             for day in 0..5 {
                 for hour in 0..24 {
                     let now = NOW + day * 86_400 + hour * 3600;
                     log.tick(now, 0);
                     if jobs.contains(&hour) {
-                        log.launched(7, &what("job"), in_login(JOB), now);
+                        log.launched(7, &what("job"), in_login(unit), now);
                     }
                     if hour == 3 * (day + 1) {
                         let (now, login) = (now + 1200, in_login(LOGIN));

@@ -104,6 +104,13 @@ impl<T: Keep> Users<T> {
         self.users.values_mut().for_each(|user| user.has_changed |= change(&mut user.kept));
     }
 
+    /// Has `change` change what is kept of user `uid`, if anything is.
+    pub fn change(&mut self, uid: u32, change: impl FnOnce(&mut T)) {
+        let Some(user) = self.users.get_mut(&uid) else { return };
+        user.has_changed = true;
+        change(&mut user.kept);
+    }
+
     /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         if self.users.remove(&uid).is_some() || self.others.remove(&uid) {

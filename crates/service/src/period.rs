@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
@@ -21,6 +21,8 @@ use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
 use prepage_sys::open_files::allow_many;
 use prepage_sys::rights::Assumed;
+use prepage_sys::signals::Signals;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{BlockDevice, Blocks, Ends, needed, willneed_pages};
@@ -40,6 +42,9 @@ use crate::turn::Turn;
 /// looked at after a second, and whenever twice that time has passed: what the beginning needs of a library goes before the rest of it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
+/// Two sessions of a user that are learned begin so long after each other at least: a machine that another one looks after has one each minute, and while
+/// one is learned each open on the machine takes longer.
+const SESSIONS_APART: Duration = Duration::from_secs(3600);
 /// Fault-around is on again so long after the time is up, whatever holds this up.
 const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
 /// To look at all files once more takes some seconds, on a slow disk more.
@@ -72,8 +77,11 @@ impl Default for PeriodOptions {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeriodReport {
+    /// Of which run of the kernel (random(4)); empty where nobody knows.
+    #[serde(default)]
+    pub boot_id: String,
     /// When it ended, seconds since 1970.
     pub unix_s: u64,
     /// When it began, seconds since the kernel did.
@@ -105,11 +113,11 @@ pub struct PeriodReport {
 }
 
 impl PeriodReport {
-    /// That of the last boot; `None` where there was none that is known.
+    /// That of this machine's last boot; `None` where nothing has followed it, or something still does: then an earlier boot's report may lie there.
     pub fn of_last_boot(stores: &Stores) -> Option<Self> {
         let directory = stores.directory(Subject::Boot.layer()).ok()?;
         let report = read_in(directory, Path::new(REPORT), REPORT_BYTES_MAX, ROOT).ok()??;
-        serde_json::from_slice(&report).ok()
+        serde_json::from_slice(&report).ok().filter(|report: &Self| report.boot_id == boot_id())
     }
 }
 
@@ -120,6 +128,9 @@ impl PeriodReport {
 pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, ServiceError> {
     // A file of a boot stays open until its last page has come in.
     allow_many();
+    // A session that is over is kept as far as it came: most of those of `ssh HOST COMMAND` end before the machine was quiet for long. Before any thread begins.
+    let is_session = subject != Subject::Boot;
+    let ending = is_session.then(|| Signals::take_over(&[Signal::TERM.as_raw()])).transpose()?;
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
     let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
     let mut early = options.root.as_deref().map(enter).transpose()?;
@@ -152,7 +163,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     if let Some(early) = &early {
         early.take_the_units_turn();
     }
-    let is_learning = options.learn && config.learn;
+    let is_learning = options.learn && config.learn && is_due(subject, &stores);
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
@@ -218,6 +229,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         if is_fetching {
             report.fetched_s = began.elapsed().as_secs_f64();
         }
+        let is_asked_to_end = ending.as_ref().is_some_and(|ending| matches!(ending.next(), Ok(Some(_))));
+        if is_asked_to_end || is_session && !is_learning && !is_fetching {
+            break End::CutShort;
+        }
         if Instant::now() < next {
             continue;
         }
@@ -241,7 +256,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     report.is_exact = fault_around.is_some();
     drop(fault_around);
     report.quiet_s = began.elapsed().as_secs_f64();
-    (report.is_quiet, report.unix_s) = (end == End::Quiet, unix_s());
+    (report.is_quiet, report.unix_s, report.boot_id) = (end == End::Quiet, unix_s(), boot_id());
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
     let seen = |opened: std::io::Result<Opened>| {
@@ -251,6 +266,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     };
     let seen = opened.map(seen).transpose();
     let (seen, refused) = seen.map_or_else(|error| (None, Some(error)), |seen| (seen, None));
+    let mut kept = Ok(());
     if let Some((opens, mut observation)) = seen {
         // Whatever comes later: what leads to all that was opened so far is known.
         let is_whole = observation.coverage != Coverage::Partial;
@@ -262,10 +278,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         report.seen_pages = Some(pages(&observation));
         report.used_pages = replay.used_pages(&observation);
         let shown = Shown { observation: Some(observation), ..Shown::default() };
-        {
-            let _assumed = assumed(subject)?;
-            persist(&stores, &subject.key(), subject.layer(), &shown)?;
-        }
+        kept = keep(subject, &stores, &shown);
         let known = device.as_ref().and_then(|device| Some((device, profile(subject, &stores).ok()??)));
         let used = known.map(|(device, profile)| {
             ends.look(device, 0);
@@ -284,6 +297,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     if subject == Subject::Boot {
         write(&report, stores.directory(subject.layer())?);
     }
+    kept?;
     refused.map_or(Ok(report), |error| Err(ServiceError::Watch(error)))
 }
 
@@ -303,6 +317,32 @@ fn end_after(time: Duration) -> std::io::Result<()> {
     std::thread::Builder::new().name("end".into()).spawn(end).map(drop)
 }
 
+/// Adds what was `shown` to the profile, and notes the time ([`is_due`]): what changes nothing is not written.
+fn keep(subject: Subject, stores: &Stores, shown: &Shown) -> Result<(), ServiceError> {
+    let _assumed = assumed(subject)?;
+    persist(stores, &subject.key(), subject.layer(), shown)?;
+    if let Ok(profile) = fs::File::open(stores.path_of(&subject.key(), subject.layer())?) {
+        let _ = profile.set_modified(SystemTime::now());
+    }
+    Ok(())
+}
+
+/// Whether it is learned: a boot is, and a session if none of the user was lately.
+fn is_due(subject: Subject, stores: &Stores) -> bool {
+    let learned = || {
+        let _assumed = assumed(subject).ok()?;
+        let profile = fs::metadata(stores.path_of(&subject.key(), subject.layer()).ok()?).ok()?;
+        profile.modified().ok()?.elapsed().ok()
+    };
+    subject == Subject::Boot || learned().is_none_or(|ago| ago >= SESSIONS_APART)
+}
+
+/// The kernel's number of this boot; empty without /proc.
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim_end().into()
+}
+
 /// Seconds since the kernel began.
 fn uptime_s() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -313,11 +353,13 @@ fn uptime_s() -> f64 {
 fn config(subject: Subject) -> Config {
     let config = Config::of_machine();
     let Subject::Session(uid) = subject else { return config };
-    match (subject.rights().assume(), home(uid)) {
-        (Ok(_assumed), Some((home, _))) => of_user(config, &home),
-        // Nothing is known of the user, and nothing can be done.
-        _ => Config { enabled: false, ..config },
-    }
+    let why = match (subject.rights().assume(), home(uid)) {
+        (Ok(_assumed), Some((home, _))) => return of_user(config, &home),
+        (_, None) => "/etc/passwd has no home of that user".into(),
+        (Err(error), _) => error.to_string(),
+    };
+    eprintln!("prepaged: nothing is done for the session of user {uid}: {why}");
+    Config { enabled: false, ..config }
 }
 
 /// Whose opens count.

@@ -213,30 +213,30 @@ fn script_in(argv: &[OsString], stat: &ProcessStat) -> Option<usize> {
 pub enum Login {
     /// The one with this number.
     Number(u32),
-    /// None: it is of a job (cron, at), or of a command by ssh that systemd knows no login of.
+    /// None: it is of a job (cron, at), of a unit of systemd's, or of a command by ssh that systemd knows no login of.
     Job,
     /// Nobody says.
     Untold,
 }
 
-/// The login of a process by its audit session (/proc/PID/sessionid) and its control groups (/proc/PID/cgroup). Each job of cron has an audit session too:
-/// where systemd has put processes into units, one in none of a login or of a user belongs to no login.
+/// The login of a process by its audit session (/proc/PID/sessionid) and its control groups (/proc/PID/cgroup). Each job of cron has an audit session too,
+/// and what systemd starts for a unit has none: where systemd has put processes into units, one in none of a login or of a user belongs to no login.
 pub(crate) fn login_in(session: &str, groups: &str) -> Login {
     let number = session.trim().parse().ok().filter(|session| *session != u32::MAX);
-    let Some(number) = number else { return Login::Untold };
     let units = || groups.split(['/', '\n']).filter(|name| name.contains('.'));
     let is = |name: &str, begin: &str, end: &str| name.starts_with(begin) && name.ends_with(end);
     let is_unit = |name: &str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
     let is_of_login = |name: &str| is(name, "session-", ".scope") || is(name, "user@", ".service");
-    if units().any(is_of_login) || !units().any(is_unit) { Login::Number(number) } else { Login::Job }
+    if units().any(is_unit) && !units().any(is_of_login) {
+        return Login::Job;
+    }
+    number.map_or(Login::Untold, Login::Number)
 }
 
-/// Whether the environment of process `pid` says that prepage is to leave it alone.
-///
-/// # Errors
-/// When it is gone.
-pub fn is_switched_off(pid: u32) -> io::Result<bool> {
-    environment(pid).map(|environment| is_switched_off_in(&environment))
+/// Whether process `pid` has an environment, and that does not say that prepage is to leave the process alone. While the kernel replaces the
+/// process's program, there is none for a moment.
+pub fn is_switched_on(pid: u32) -> bool {
+    environment(pid).is_ok_and(|environment| !environment.is_empty() && !is_switched_off_in(&environment))
 }
 
 fn is_switched_off_in(environment: &[OsString]) -> bool {
@@ -469,6 +469,9 @@ mod tests {
     fn what_is_switched_off_or_gone_is_left_alone() {
         let off = Waiting::new(Command::new("sh").args(["-c", SCRIPT]).env("PREPAGE", "off"));
         assert_eq!(Process::of(off.0.id(), None).unwrap_err(), LeftAlone::SwitchedOff);
+        let none = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env_clear());
+        let on = Waiting::new(Command::new("/bin/sh").args(["-c", SCRIPT]).env_clear().env("PREPAGE", "on"));
+        assert_eq!([&off, &none, &on].map(|one| is_switched_on(one.0.id())), [false, false, true]);
         assert_eq!(Process::of(u32::MAX, None).unwrap_err(), LeftAlone::Gone);
     }
 
@@ -490,7 +493,14 @@ mod tests {
         {
             assert_eq!(login(of_none), Login::Job, "{of_none}");
         }
-        assert_eq!(login_in(&u32::MAX.to_string(), ""), Login::Untold);
+        // As systemd starts it for a timer.
+        let of_no_session = |groups| login_in(&u32::MAX.to_string(), groups);
+        assert_eq!(of_no_session("0::/system.slice/backup.service\n"), Login::Job);
+        for of_somebody in
+            ["", "0::/\n", "0::/user.slice/user-7.slice/user@7.service/app.slice/editor.service\n"]
+        {
+            assert_eq!(of_no_session(of_somebody), Login::Untold, "{of_somebody}");
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as prof
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
-use prepage_testing::{Doctor, Need, has, unless_caches_dropped, unless_refused};
-use rustix::process::Signal;
+use prepage_testing::{Doctor, Hung, Need, has, unless_caches_dropped, unless_refused};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use support::*;
 
@@ -153,6 +153,78 @@ fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_wha
     let _running = Running::start(&program);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
     assert!(pages_in_memory(&b) >= 3 && pages_in_memory(&a) == 0);
+}
+
+/// As a plain start of `prepage measure`, whose file is read from a cold disk for so long: here the loader never comes.
+#[test]
+fn nothing_is_read_for_what_prepages_tools_start_before_it_is_seen_whether_they_switch_that_off() {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
+        return;
+    }
+    // Short enough for its name to stand in place of the usual loader's.
+    let point = tempfile::tempdir_in("/tmp").unwrap();
+    let known = ["first", "second", "third"].map(|name| {
+        let (program, file) = (place.program(name), place.cold_file(&format!("{name}.file"), 0o644));
+        set_loader(&program, &point.path().join("l"));
+        place.profile(&program, &[&file]);
+        (program, file)
+    });
+    let (shell, tools) = (fs::canonicalize("/bin/sh").unwrap(), place.path("prepage-tools"));
+    assert!(Command::new("cp").args([&shell, &tools]).status().unwrap().success());
+    let service = Prepaged::start(&place, &["--no-learn"]);
+    // From their first starts on it is known which files the programs are in, and what their user wants.
+    for (at, (program, _)) in (1..).zip(&known) {
+        let _running = Running::start(program);
+        service.wait_until("it is fetched", || service.count("fetched") >= at);
+    }
+    let _hung = Hung::mount(point.path());
+    let start = |parent: &Path, program: &Path| {
+        // In a process of its own.
+        let script = "export PREPAGE=off; \"$0\" 60; :";
+        Running(Command::new(parent).args(["-c", script]).arg(program).process_group(0).spawn().unwrap())
+    };
+    service.wait_until("what others start is fetched before it is executed", || {
+        // What was fetched in the last second is not fetched again.
+        std::thread::sleep(Duration::from_millis(1500));
+        // One after the other: who waits for the file system's lock, behind another, cannot be killed.
+        let parents = [&shell, &tools, &shell];
+        let fetched = std::array::from_fn(|at| {
+            let (program, file) = &known[at];
+            chill(file);
+            let running = start(parents[at], program);
+            std::thread::sleep(Duration::from_millis(300));
+            let pages = pages_in_memory(file);
+            kill_process_group(Pid::from_child(&running.0), Signal::KILL).unwrap();
+            pages
+        });
+        let [first, second, third] = fetched;
+        assert_eq!(second, 0);
+        first >= 3 && third >= 3
+    });
+}
+
+/// Has the kernel load `program` (an ELF file of 64 bits) by a copy of its loader at `loader`.
+fn set_loader(program: &Path, loader: &Path) {
+    const PT_INTERP: usize = 3;
+    let mut bytes = fs::read(program).unwrap();
+    let number = |at: usize, len: usize| {
+        bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    };
+    // e_phoff, e_phentsize, e_phnum; p_offset and p_filesz (elf(5)).
+    let mut headers = (0..number(56, 2)).map(|header| number(32, 8) + header * number(54, 2));
+    let header = headers.find(|at| number(*at, 4) == PT_INTERP).unwrap();
+    let (at, len) = (number(header + 8, 8), number(header + 32, 8));
+    let own = OsStr::from_bytes(&bytes[at..at + len - 1]);
+    assert!(Command::new("cp").args([own, loader.as_os_str()]).status().unwrap().success());
+    let loader = loader.as_os_str().as_bytes();
+    assert!(loader.len() < len, "{len} bytes");
+    bytes[at..at + len].fill(0);
+    bytes[at..at + loader.len()].copy_from_slice(loader);
+    // Nobody could execute what this process, or a child of another thread's, has open to write.
+    let other = program.with_extension("other");
+    fs::write(&other, bytes).unwrap();
+    assert!(Command::new("cp").args([&other, program]).status().unwrap().success());
 }
 
 /// setsid(1), env(1) and shells become the program within microseconds.

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::profile::{Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -21,7 +21,7 @@ use prepage_service::subject::Subject;
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_testing::{Hung, Need, has};
 use rustix::fs::{Advice, fadvise};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -176,6 +176,9 @@ fn is_learned_and_brought_in(subject: Subject) {
     let confined = ["setpriv", "--bounding-set", "-sys_admin", PREPAGED];
     loop {
         evict(file.as_fd(), PATIENCE).unwrap();
+        // Some time later: a session is not learned again at once.
+        let path = stores.path_of(&subject.key(), subject.layer()).unwrap();
+        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert!(!begin_as(&confined, subject, directory, &[]).wait().unwrap().success());
         if in_memory(USED) {
             break;
@@ -189,10 +192,82 @@ fn is_learned_and_brought_in(subject: Subject) {
 
 /// As one of a directory on the network.
 #[test]
-fn of_a_user_whom_nobody_knows_a_session_is_ready_and_over_at_once() {
+fn of_a_user_whom_nobody_knows_a_session_is_ready_and_over_at_once_and_says_why() {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = begin(Subject::Session(54321), directory.path(), &[]);
-    assert!(child.wait().unwrap().success());
+    let child = begin_as_told(&[PREPAGED], Subject::Session(54321), directory.path(), &[], Stdio::piped());
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success());
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.contains("user 54321") && said.contains("/etc/passwd"), "{said}");
+}
+
+/// As one of `ssh HOST COMMAND`: systemd ends what follows it.
+#[test]
+fn a_session_that_is_over_before_the_machine_is_quiet_is_learned_and_the_next_one_is_not() {
+    let on_disk = Path::new("/var/tmp");
+    if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk).unwrap();
+    let (subject, endless) = (Subject::Session(0), ["--at-most", "100000"]);
+    let needed = directory.path().join("needed");
+    fs::write(&needed, vec![1; PAGE_SIZE as usize]).unwrap();
+    // What was made while it lasts is left out: the clock of files stands still for some milliseconds.
+    std::thread::sleep(Duration::from_millis(50));
+    let stores = stores(subject, directory.path());
+    let path = needed.canonicalize().unwrap();
+    let is_learned = || {
+        let profile = learned(subject, &stores);
+        profile.is_some_and(|profile| profile.files.iter().any(|file| Path::new(&file.path) == path))
+    };
+    // Where memory is short the kernel takes back its notes: tried again.
+    let until = Instant::now() + PATIENCE;
+    while !is_learned() {
+        assert!(Instant::now() < until, "not learned");
+        let _ = fs::remove_dir_all(directory.path().join("layer"));
+        let mut child = begin(subject, directory.path(), &endless);
+        let use_it = format!("exec 3<'{}'; read -r word <&3; echo; read -r line", path.display());
+        let mut user = Command::new("sh");
+        let user = user.args(["-c", &use_it]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut user = user.unwrap();
+        BufReader::new(user.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = child.wait().unwrap();
+        user.kill().unwrap();
+        user.wait().unwrap();
+        assert!(ended.success(), "{ended}");
+    }
+    let mut next = begin(subject, directory.path(), &endless);
+    let until = Instant::now() + PATIENCE;
+    let ended = loop {
+        match next.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            ended => break ended,
+        }
+    };
+    let _ = next.kill();
+    assert!(ended.is_some_and(|ended| ended.success()), "it is followed again: {ended:?}");
+}
+
+/// Whoever looks whether a boot was served is not to be shown an earlier one.
+#[test]
+fn of_a_boot_that_could_not_be_kept_there_is_a_report_and_none_of_another_boot() {
+    if !has(Need::Root) {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (subject, layer) = (Subject::Boot, directory.path().join("layer"));
+    let stores = stores(subject, directory.path());
+    // In the profile's way.
+    fs::create_dir_all(layer.join(subject.key().file_name())).unwrap();
+    for path in [directory.path(), &layer] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    assert!(!begin(subject, directory.path(), &[]).wait().unwrap().success());
+    let report = PeriodReport::of_last_boot(&stores).unwrap();
+    let earlier = PeriodReport { boot_id: "1b4e28ba-2fa1-11d2-883f-b9a761bde3fb".into(), ..report };
+    fs::write(layer.join("boot.json"), serde_json::to_vec(&earlier).unwrap()).unwrap();
+    assert_eq!(PeriodReport::of_last_boot(&stores), None);
 }
 
 #[test]

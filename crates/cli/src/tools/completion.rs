@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::ValueHint;
 use clap::error::ErrorKind;
@@ -24,11 +24,13 @@ use crate::report;
 
 /// Answers a shell, if one asks (the variable COMPLETE is set). Returns whether one did.
 pub fn answer() -> io::Result<bool> {
+    // Whoever answers removes it: what is started for that would answer, too.
+    let shell = std::env::var_os("COMPLETE").unwrap_or_default();
     let shells = CompleteEnv::with_factory(|| with_values(crate::help::command()));
     let shells = shells.bin("prepage").completer("prepage");
     match shells.try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref()) {
         Ok(false) => Ok(false),
-        Ok(true) => output::by_others(Ok(())).map(|()| true),
+        Ok(true) => output::by_others(complete_at_once(Path::new(&shell))).map(|()| true),
         // It keeps the words of the system alone.
         Err(error) if error.kind() == ErrorKind::Io => {
             let why = error.to_string();
@@ -41,6 +43,16 @@ pub fn answer() -> io::Result<bool> {
         }
         Err(error) => error.exit(),
     }
+}
+
+/// Ends the script of zsh. Where that is found by its name (`_prepage` in a directory of fpath), it is what the first press of the tab key calls, and has to
+/// complete as well. Where it was sourced nothing has called it.
+fn complete_at_once(shell: &Path) -> io::Result<()> {
+    let is_script = std::env::args_os().all(|word| word != "--");
+    if is_script && shell.file_stem() == Some(OsStr::new("zsh")) {
+        writeln!(io::stdout(), "[[ ${{funcstack[1]}} != _prepage ]] || _clap_dynamic_completer_prepage")?;
+    }
+    Ok(())
 }
 
 /// The commands, whose arguments know what can stand for them by the names of their values.

@@ -372,12 +372,11 @@ fn systemctl(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Beside this binary, or where distributions put what users do not call.
+/// Beside this binary.
 fn prepaged() -> Result<PathBuf> {
     let me = std::env::current_exe().context("/proc is not mounted")?;
-    let directory = me.parent().unwrap_or(Path::new("/"));
-    let places = [directory.join("prepaged"), directory.join("../../sbin/prepaged")];
-    let found = places.iter().find(|place| place.is_file()).and_then(|place| place.canonicalize().ok());
+    let place = me.with_file_name("prepaged");
+    let found = place.canonicalize().ok().filter(|place| place.is_file());
     found.or_try(|| {
         let what = format!("no `prepaged` next to {}", me.display());
         Remedied::new(what, "make build && sudo make install")

@@ -102,9 +102,7 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     if status["idle"].is_object() {
         print_idle(status, out)?;
     }
-    if status["boot"].is_object() {
-        print_boot(&status["boot"], out)?;
-    }
+    print_boot(&status["boot"], out)?;
     for (name, text) in [
         (
             "lost",
@@ -231,6 +229,9 @@ fn print_gains(gains: &Value, out: &mut impl Write) -> Result<()> {
 }
 
 fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
+    if !boot.is_object() {
+        return Ok(writeln!(out, "last boot: no report: it was not followed, or still is")?);
+    }
     let number = |name: &str| boot[name].as_f64().unwrap_or(0.0);
     let megabytes = |pages: f64| pages * PAGE_SIZE as f64 / 1e6;
     write!(
@@ -379,12 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_boot_where_nothing_could_be_learned_nothing_is_said_to_be_seen() {
+    fn of_a_boot_without_a_report_or_where_nothing_could_be_learned_nothing_is_said_to_be_seen() {
         let said = |boot: Value| {
             let mut said = Vec::new();
             print_boot(&boot, &mut said).unwrap();
             String::from_utf8(said).unwrap()
         };
+        assert_eq!(said(Value::Null), "last boot: no report: it was not followed, or still is\n");
         let boot = json!({ "fetched_pages": 0, "seen_pages": null, "is_quiet": true, "quiet_s": 20.0 });
         assert_eq!(
             said(boot),

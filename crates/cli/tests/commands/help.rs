@@ -67,7 +67,16 @@ fn commands_traces_profiles_and_programs_are_completed() {
 fn shells_get_their_script() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", shell).output().unwrap();
-        assert!(output.status.success() && text(&output.stdout).contains("prepage"), "{shell}: {output:?}");
+        let script = text(&output.stdout);
+        assert!(output.status.success() && script.contains("prepage"), "{shell}: {output:?}");
+        if shell == "zsh" {
+            let complete = "_clap_dynamic_completer_prepage";
+            let ending = format!("[[ ${{funcstack[1]}} != _prepage ]] || {complete}\n");
+            assert!(
+                script.contains(&format!("function {complete}()")) && script.ends_with(&ending),
+                "{script}"
+            );
+        }
     }
     let unknown = Command::new(env!("CARGO_BIN_EXE_prepage")).env("COMPLETE", "tcsh").output().unwrap();
     let said = text(&unknown.stderr);

@@ -17,6 +17,11 @@ const NO_UNITS: &str = "for units in /etc /usr/local/lib /usr/lib /lib; do\n\
 fn the_unit_names_the_binary_that_is_installed_and_goes_again() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| directory.path().join(name);
+    // Of another copy, as /usr/sbin is seen from /usr/local/bin.
+    fs::create_dir_all(path("usr/local/bin")).unwrap();
+    fs::create_dir(path("usr/sbin")).unwrap();
+    fs::write(path("usr/sbin/prepaged"), "").unwrap();
+    let path = |name: &str| directory.path().join("usr/local/bin").join(name);
     fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
     let units = path("units");
     fs::create_dir(&units).unwrap();

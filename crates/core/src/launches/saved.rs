@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use minicbor::{Decode, Encode};
 
 use super::{Context, Counted, FOLLOWERS_MAX, Launched, Launches, NAME_BYTES_MAX, PROGRAMS_MAX, Program};
+use crate::idle::worth::Worth;
 use crate::profile::counts::Counts;
 use crate::profile::file::checksum;
 
@@ -35,6 +36,9 @@ struct Saved {
     contexts: Vec<SavedContext>,
     #[n(2)]
     last_launch_unix_s: u64,
+    /// None where nothing was guessed.
+    #[n(3)]
+    worth: Option<Worth>,
 }
 
 #[derive(Encode, Decode)]
@@ -71,6 +75,7 @@ impl Launches {
             programs: programs.collect(),
             contexts: contexts.collect(),
             last_launch_unix_s: self.last_launch_unix_s,
+            worth: (self.worth != Worth::default()).then_some(self.worth),
         };
         let payload = minicbor::to_vec(&saved).expect("writing to memory does not fail");
         let mut bytes = MAGIC.to_vec();
@@ -120,7 +125,7 @@ impl Launches {
             counted
                 .insert(context, Counted { visits, followers: followers.into_iter().map(checked).collect() });
         }
-        let last_launch_unix_s = saved.last_launch_unix_s;
-        Ok(Self { programs, counted, open: Vec::new(), last_launch_unix_s, now_unix_s: 0, utc_offset_s: 0 })
+        let (last_launch_unix_s, worth) = (saved.last_launch_unix_s, saved.worth.unwrap_or_default());
+        Ok(Self { programs, counted, last_launch_unix_s, worth, ..Self::default() })
     }
 }

@@ -300,6 +300,10 @@ fn what_was_counted_comes_back_and_what_is_damaged_is_refused() {
     let bytes = launches.encode();
     let mut read = Launches::decode(&bytes).unwrap();
     assert_eq!((read.encode(), read.programs()), (bytes.clone(), 4));
+    // An array of three fields, as all logs had before what guesses were worth was kept.
+    assert_eq!((bytes[12], read.worth), (0x83, Worth::default()));
+    read.worth.settle(1 << 20, 1 << 10, MONDAY);
+    assert_eq!(Launches::decode(&read.encode()).unwrap().worth, read.worth);
     read.tick(MONDAY + 5 * DAY_S - 60);
     assert!(names(&read, 0.7).contains(&"mail".to_owned()));
     for at in 0..bytes.len() {

@@ -42,10 +42,13 @@ fn on_a_disk() -> Option<tempfile::TempDir> {
     (has(Need::Root) && has(Need::Eviction(place.into()))).then(|| tempfile::tempdir_in(place).unwrap())
 }
 
+/// One that remembers user 7.
 fn idle_in(directory: &Path) -> Idle {
     let layers = vec![directory.join("layer")];
     let library = Arc::new(Library::open(Some(layers)).unwrap());
-    Idle::new(library, Arc::default(), directory.join("log"), Duration::ZERO)
+    let idle = Idle::new(library, Arc::default(), directory.join("log"), Duration::ZERO);
+    idle.log.lock().anyway().launched(7, &what("program"), crate::process::Login::Untold, 100);
+    idle
 }
 
 fn what(name: &str) -> Launched {
@@ -138,9 +141,8 @@ fn what_was_expected_before_the_machine_slept_does_not_count_as_a_bad_guess() {
             state.has_slept = has_slept;
         }
         idle.settle(&[], false, 100, &Round::default());
-        let state = idle.state.lock().anyway();
-        assert!(state.brought.is_empty());
-        assert_eq!(state.worth.used_share(), used_share);
+        assert!(idle.state.lock().anyway().brought.is_empty());
+        assert_eq!(idle.status(7).used_share, used_share);
     }
 }
 
@@ -167,8 +169,8 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
         idle.settle(&expected, true, 100, &Round::default());
         assert!(idle.state.lock().anyway().brought.is_empty());
         assert_eq!(idle.counters.predicted_sent_out_bytes.get(), brought_bytes);
-        let worth = idle.state.lock().anyway().worth;
-        assert_eq!((worth.used_share(), worth.is_paused(100)), (None, false));
+        let status = idle.status(7);
+        assert_eq!((status.used_share, status.is_paused), (None, false));
         if in_memory() == 0 {
             break;
         }
@@ -178,7 +180,71 @@ fn what_is_still_expected_is_sent_out_when_memory_gets_short_and_does_not_count_
     let started = Entry { started: Some(Instant::now()), ..brought(&path, &what) };
     idle.state.lock().anyway().brought.push(started);
     idle.settle(&expected, true, 100, &Round::default());
-    assert_eq!(idle.state.lock().anyway().worth.used_share(), Some(0.0));
+    assert_eq!(idle.status(7).used_share, Some(0.0));
+}
+
+/// What an idle machine does.
+const IDLE: Reading = Reading {
+    disk_busy: 0.0,
+    processor_busy: 0.0,
+    io_stalled: None,
+    memory_stalled: None,
+    is_on_battery: false,
+    free_bytes: 8 << 30,
+    total_bytes: 16 << 30,
+};
+
+/// Has `idle` know a program that needs `files`.
+fn know(idle: &Idle, directory: &Path, what: &Launched, files: Vec<ProfiledFile>) {
+    let profile =
+        Profile { program: what.program.clone(), role: what.role.clone(), files, ..Profile::default() };
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let layer = directory.join("layer");
+    std::fs::create_dir_all(&layer).unwrap();
+    std::fs::set_permissions(&layer, everybody).unwrap();
+    let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
+    std::fs::write(layer.join(key.file_name()), prepage_core::profile::file::encode(&profile)).unwrap();
+    idle.library.reload();
+    assert!(idle.library.expected(&key, 7).is_some());
+}
+
+/// As one with a database, which keeps its disk busy for less than would count.
+#[test]
+fn a_machine_on_whose_disk_others_leave_no_pause_is_not_idle_any_more() {
+    let Some(directory) = on_a_disk() else { return };
+    let directory = directory.path().canonicalize().unwrap();
+    let idle = Idle { after: Duration::from_millis(1), ..idle_in(&directory) };
+    let what = what("program");
+    let (file, profiled) = needed_file(&directory.join("file"), PAGES, &[4, 5, 6, 7]);
+    know(&idle, &directory, &what, vec![profiled]);
+    let others = File::create(directory.join("others")).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_idle_after = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                std::os::unix::fs::FileExt::write_all_at(&others, &[1; 4096], 0).unwrap();
+                others.sync_all().unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let until = Instant::now() + PATIENCE;
+        // On a busy machine the others may pause, and the kernel may keep a page in memory.
+        let is_left = loop {
+            let is_out = evict(file.as_fd(), PATIENCE).is_ok();
+            while !idle.may_bring(&IDLE, true) {}
+            idle.bring(7, what.clone(), &IDLE, &Arc::default());
+            let mut state = idle.state.lock().anyway();
+            let is_left = is_out && state.brought.is_empty() && state.in_memory.is_empty();
+            if is_left || Instant::now() > until {
+                break is_left;
+            }
+            state.brought.clear();
+            state.in_memory.clear();
+        };
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_left.then(|| idle.may_bring(&IDLE, true))
+    });
+    assert_eq!(is_idle_after, Some(false));
 }
 
 /// To bring it in takes a while, and its pages are of use to whoever has started it.
@@ -199,33 +265,14 @@ fn is_started_while_it_is_brought_in() -> bool {
     let what = what("program");
     let [first, second] =
         ["first", "second"].map(|name| needed_file(&directory.join(name), PAGES, &[4, 5, 6, 7]));
-    let files = vec![first.1.clone(), second.1];
-    let profile =
-        Profile { program: what.program.clone(), role: what.role.clone(), files, ..Profile::default() };
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    let layer = directory.join("layer");
-    std::fs::create_dir_all(&layer).unwrap();
-    std::fs::set_permissions(&layer, everybody).unwrap();
-    let key = ProgramKey { program: what.program.clone(), role: what.role.clone() };
-    std::fs::write(layer.join(key.file_name()), prepage_core::profile::file::encode(&profile)).unwrap();
-    idle.library.reload();
-    assert!(idle.library.expected(&key, 7).is_some());
-    let reading = Reading {
-        disk_busy: 0.0,
-        processor_busy: 0.0,
-        io_stalled: None,
-        memory_stalled: None,
-        is_on_battery: false,
-        free_bytes: 8 << 30,
-        total_bytes: 16 << 30,
-    };
+    know(&idle, &directory, &what, vec![first.1.clone(), second.1]);
     let begun = brought_of(&first.0, first.1, &what);
     idle.state.lock().anyway().brought.push(Entry { is_whole: false, ..begun });
     evict(second.0.as_fd(), PATIENCE).unwrap();
     let is_there = || !idle.state.lock().anyway().brought.is_empty();
     let is_in_time = std::thread::scope(|scope| {
         // It looks at the disk for a while before it reads.
-        let bringing = scope.spawn(|| idle.bring(7, what.clone(), &reading, &Arc::default()));
+        let bringing = scope.spawn(|| idle.bring(7, what.clone(), &IDLE, &Arc::default()));
         while is_there() && !bringing.is_finished() {
             std::thread::yield_now();
         }

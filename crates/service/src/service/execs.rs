@@ -20,7 +20,7 @@ use crate::hot::Needless;
 use crate::last_starts::LastStart;
 use crate::moment::Moment;
 use crate::place::{is_of_container, path_of, root_of};
-use crate::process::{is_switched_off, recent_parents, starter_of, user_of};
+use crate::process::{is_prepages, is_switched_on, recent_parents, starter_of, user_of};
 use crate::streaks::Caller;
 use crate::tree::{Below, Kind};
 
@@ -159,7 +159,10 @@ impl Service {
         let is_wanted = self.below.as_ref().is_none_or(|below| program.starts_with(below))
             && self.library.is_wanted_by_machine(pid, called.as_ref(), program)
             && (is_in_container || self.library.is_wanted_by_user(uid, pid, called.as_ref(), program))
-            && is_switched_off(pid).is_ok_and(|is_off| !is_off);
+            // What prepage's own tools start says only in its own environment whether it is to be left alone, as a plain start of `prepage measure` is.
+            // In this order: should the program be executed between the two, the second sees what it was given.
+            && !is_prepages(pid)
+            && is_switched_on(pid);
         if is_wanted {
             let wishes = self.library.wishes(Some(uid));
             let may_follow = !is_in_container && self.may_follow(&known, uid, starter, wishes);
