@@ -17,19 +17,28 @@ use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
 /// # Errors
 /// NotFound, or PermissionDenied where there is such a file but none may be executed.
 pub fn find(name: &OsStr) -> io::Result<PathBuf> {
+    find_past(name).map(|(path, _)| path)
+}
+
+/// The same, and whether links that `prepage enable` made were passed over.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_past(name: &OsStr) -> io::Result<(PathBuf, bool)> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         if is_stand_in(&path) {
-            return find(path.file_name().unwrap_or_default());
+            return find(path.file_name().unwrap_or_default()).map(|path| (path, true));
         }
-        return executable(&path).map(|()| path);
+        return executable(&path).map(|()| (path, false));
     }
     // As the kernel would say it: an `ErrorKind` alone reads "entity not found".
     let mut reason = Errno::NOENT.into();
+    let mut has_passed = false;
     for candidate in candidates(name) {
         match executable(&candidate) {
-            Ok(()) if is_stand_in(&candidate) => {}
-            Ok(()) => return Ok(candidate),
+            Ok(()) if is_stand_in(&candidate) => has_passed = true,
+            Ok(()) => return Ok((candidate, has_passed)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => reason = error,
             Err(_) => {}
         }
@@ -120,22 +129,12 @@ pub fn is_stand_in(path: &Path) -> bool {
         && path.file_name() != Some("prepage".as_ref())
 }
 
-/// Whether a link that `prepage enable` made stands in front of `program`, which [`find`] has found for `name`. What comes behind the program
-/// in PATH is not looked at: without prepage nobody would, and it may not answer.
-pub fn has_stand_in(name: &OsStr, program: &Path) -> bool {
-    match name.as_bytes().contains(&b'/') {
-        true => is_stand_in(name.as_ref()),
-        false => candidates(name).take_while(|path| path != program).any(|path| is_stand_in(&path)),
-    }
-}
-
 /// `command` as it is to be started where prepage itself is not to serve the start: if a link that `prepage enable` made stands for its
 /// program, the program is called by its path.
 pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
     let mut command = command.to_vec();
     if let Some(name) = command.first_mut()
-        && let Ok(program) = find(name)
-        && has_stand_in(name, &program)
+        && let Ok((program, true)) = find_past(name)
     {
         *name = program.into();
     }
@@ -143,7 +142,7 @@ pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
 }
 
 /// Where PATH says that `name` may be, always with a slash in it.
-fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
+pub fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let name = name.to_owned();
