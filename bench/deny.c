@@ -12,6 +12,7 @@
 
 static const struct { const char *name; int number; } calls[] = {
     {"perf_event_open", SYS_perf_event_open},
+    {"prctl", SYS_prctl},
     {"ptrace", SYS_ptrace},
     {"userfaultfd", SYS_userfaultfd},
 };

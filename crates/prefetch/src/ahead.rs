@@ -1,48 +1,61 @@
 //! What every start looks up, looked up at once.
 //!
-//! Whoever asks for the configuration and for each layer of profiles in turn waits for a cold disk a dozen times, one after the other.
-//! Asked for by a thread each, they are waited for together, while the program itself is looked for.
+//! Whoever goes through PATH, and asks for the configuration and for each layer of profiles in turn, waits for a cold disk two dozen times, one after the other.
+//! Asked for by a few threads, the places are waited for together.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 
+use prepage_profiles::program::candidates;
 use prepage_profiles::{ProgramKey, Stores};
 use prepage_sys::signals::Masked;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
+use prepage_sys::sync::Anyway;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
 use crate::config::Config;
+use crate::first_pages::{LOADER, LOADER_CACHE};
+
+/// Each takes some 50 µs to begin, and by then the first of them are done.
+const THREADS: usize = 8;
 
 /// A system call and its path.
 const STACK_BYTES: usize = 16 << 10;
 
-/// Looks up the configuration and the profiles of `key`, where it is known, in the layers of `stores`, as far as the kernel would have to ask a file
-/// system, each in a thread that nobody waits for. Returns whether the kernel knows that there is no configuration.
-pub(crate) fn look_up(stores: Option<&Stores>, key: Option<&ProgramKey>) -> bool {
-    let is_there = |path: PathBuf| {
-        let error = error_from_memory(&path);
-        // Before Linux 5.12 nothing is asked for ahead.
-        if error == Some(Errno::AGAIN) {
-            look_up_one(path);
-        }
-        !is_nothing(error)
-    };
-    // The user's layer first: it lies deepest, and is waited for longest. A name in it, so that the same thread reads the directory's block, too:
-    // of a large directory each name may be in another.
-    let name = key.map_or("lock".into(), ProgramKey::file_name);
-    let layers = stores.into_iter().flat_map(Stores::directories);
-    layers.for_each(|(_, directory)| _ = is_there(directory.join(&name)));
-    let configured = Config::paths().into_iter().map(is_there).filter(|is_there| *is_there).count();
-    configured == 0
-}
-
-fn look_up_one(path: PathBuf) {
-    let look = move || {
-        let _ = rustix::fs::statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE);
-    };
-    // One that cannot be started is a path looked up later.
-    let _ = aside(STACK_BYTES, look);
+/// Looks up, as far as the kernel would have to ask a file system, the program called `name` where that is still to be found, with what most programs are
+/// loaded by, the profiles of `key`, where it is known, in the layers of `stores`, and the configuration: in threads that nobody waits for.
+pub(crate) fn look_up(stores: Option<&Stores>, key: Option<&ProgramKey>, name: Option<&OsStr>) {
+    // A name in each layer, so that the same thread reads the directory's block, too: of a large directory each name may be in another.
+    let file = key.map_or("lock".into(), ProgramKey::file_name);
+    let mut layers = stores.into_iter().flat_map(Stores::directories).map(|(_, layer)| layer.join(&file));
+    // It lies deepest, and is waited for longest.
+    let of_user = layers.next();
+    let in_path = name.filter(|name| !name.as_bytes().contains(&b'/')).into_iter().flat_map(candidates);
+    // This process is about to leave the working directory. And what comes behind the program in PATH nobody else would look at: no other file system
+    // is asked, which may be one that does not answer.
+    let in_path = in_path.filter(|path| path.is_absolute()).map(|path| (path, ResolveFlags::NO_XDEV));
+    let loaders = name.into_iter().flat_map(|_| [LOADER, LOADER_CACHE]).map(PathBuf::from);
+    let anywhere = |path| (path, ResolveFlags::empty());
+    let others = loaders.chain(Config::paths()).chain(layers).map(anywhere);
+    let all = of_user.map(anywhere).into_iter().chain(in_path).chain(others);
+    // Before Linux 5.12 nothing is asked for ahead.
+    let unknown: Vec<_> = all.filter(|(path, _)| error_from_memory(path) == Some(Errno::AGAIN)).collect();
+    let threads = unknown.len().min(THREADS);
+    let unknown = Arc::new(Mutex::new(unknown.into_iter()));
+    for _ in 0..threads {
+        let unknown = unknown.clone();
+        let next = move || unknown.lock().anyway().next();
+        // What none can be started for is looked up later.
+        let _ = aside(STACK_BYTES, move || {
+            while let Some((path, how)) = next() {
+                error_of(&path, how);
+            }
+        });
+    }
 }
 
 /// Has a thread of its own do `work` that may wait for a file system for long. It takes no signal: one that asks this process to end would
@@ -55,16 +68,16 @@ pub(crate) fn aside(stack_bytes: usize, work: impl FnOnce() + Send + 'static) ->
 
 /// Whether the kernel knows, without asking a file system, that nothing is at `path`.
 pub(crate) fn is_absent(path: &Path) -> bool {
-    is_nothing(error_from_memory(path))
-}
-
-fn is_nothing(error: Option<Errno>) -> bool {
-    matches!(error, Some(Errno::NOENT | Errno::NOTDIR))
+    matches!(error_from_memory(path), Some(Errno::NOENT | Errno::NOTDIR))
 }
 
 fn error_from_memory(path: &Path) -> Option<Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).err()
+    error_of(path, ResolveFlags::CACHED)
+}
+
+/// Why there is nothing at `path`, looked for so; nothing is mounted for that.
+fn error_of(path: &Path, how: ResolveFlags) -> Option<Errno> {
+    openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how).err()
 }
 
 #[cfg(test)]
@@ -74,6 +87,7 @@ mod tests {
 
     use prepage_sys::process_status::ProcessStatus;
     use prepage_sys::signals::ENDING;
+    use prepage_testing::{assert_passed, child_command, child_output, is_child, this_test};
 
     use super::*;
 
@@ -87,5 +101,30 @@ mod tests {
         let told = u64::from_str_radix(&told, 16).unwrap();
         assert!(ENDING.iter().all(|signal| told & 1 << (signal - 1) != 0), "{told:#x}");
         assert_eq!(blocked(), before, "the thread that starts it is as it was");
+    }
+
+    #[test]
+    fn the_directories_of_path_are_asked_before_anybody_looks_for_the_program() {
+        let test = this_test();
+        if !is_child(&test) {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let places: Vec<PathBuf> = (0..20).map(|at| dir.path().join(at.to_string())).collect();
+            places.iter().for_each(|place| std::fs::create_dir(place).unwrap());
+            let path = std::env::join_paths(places).unwrap();
+            return assert_passed(&child_output(child_command(&test, &[]).env("PATH", path)));
+        }
+        let name = OsStr::new("program");
+        let is_unknown = |path: &PathBuf| error_from_memory(path) == Some(Errno::AGAIN);
+        // Before Linux 5.12 the kernel does not say what it knows.
+        let is_told = candidates(name).all(|path| is_unknown(&path));
+        look_up(None, None, None);
+        look_up(None, None, Some("./program".as_ref()));
+        assert!(!is_told || candidates(name).all(|path| is_unknown(&path)), "it is not looked for there");
+        look_up(None, None, Some(name));
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while is_told && !candidates(name).all(|path| is_absent(&path)) {
+            assert!(std::time::Instant::now() < until, "they are never asked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Bringing the pages of a profile into memory while the program starts.
 //!
 //! ```text
-//! Profile ─ plan ─► reads in order of first use ─► 8 to 32 readers: WILLNEED ≤ 128 KiB, then read its last byte
-//!        └─ files and lookups in order of first use ─► 8 name threads: open, stat, list
+//! Profile ─ plan ─► reads in order of first use ─► up to 32 readers: WILLNEED ≤ 128 KiB, then read its last byte
+//!        └─ files and lookups in order of first use ─► up to 8 name threads: open, stat, list
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
@@ -50,6 +50,9 @@ pub(crate) const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 const NAME_THREADS: u32 = 8;
 /// The same where a read takes long and many at once gain: nearly all of them sleep.
 const NAME_THREADS_FAR: u32 = 24;
+/// Where readers wait for their reads, a thread that would make fewer of them, or look up fewer names, takes longer to begin than it saves.
+const READS_A_READER: usize = 4;
+const NAMES_A_THREAD: usize = 2;
 /// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
 /// where they are all in memory although other pages are not, the program's disk faults tell soon after.
 const PROBES: usize = 8;
@@ -310,6 +313,7 @@ impl Engine {
     /// Begins to prefetch, in threads of its own.
     pub fn start(&self) {
         prepage_sys::heap::share_one();
+        self.state.ask_for_first();
         let spawn = |work: Work| std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).is_ok();
         if self.start_on(&mut { spawn }) == 0 {
             // Where no thread can be had, the caller does what it can by itself.
@@ -321,13 +325,13 @@ impl Engine {
     /// Begins to prefetch, on threads that `lend` finds for each piece of work, at once or later; it returns whether it will
     /// find one. Work that is dropped is not done. Returns how many readers there are.
     pub fn start_on(&self, lend: &mut dyn FnMut(Work) -> bool) -> u32 {
-        let State { readers, name_threads, .. } = *self.state;
+        let (readers, name_threads) = self.state.threads();
         // One that is done before the next one begins is not the last.
         let _begins = AtWork::begin(&self.state);
         let mut readers_started = 0;
         for thread in 0..readers.max(name_threads) {
             // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
-            if thread < name_threads {
+            if thread < name_threads && self.state.has_names_left() {
                 // Half of them on either, and where one list ends, all on the other.
                 lend(self.work(if thread % 2 == 0 {
                     |state| {
@@ -341,7 +345,8 @@ impl Engine {
                     }
                 }));
             }
-            if thread < readers {
+            // The first one there is in any case: whoever finds none does the work by itself.
+            if thread == 0 || thread < readers && self.state.has_reads_left() {
                 readers_started += u32::from(lend(self.work(State::read_pages)));
             }
         }

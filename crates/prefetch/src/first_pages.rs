@@ -21,8 +21,14 @@ const BYTES: NonZeroU64 = NonZeroU64::new(128 << 10).expect("it is not 0");
 /// Calls for a loader: of glibc's, which takes 210 KiB, an observer reads the table at its end before the program goes.
 const LOADER_CALLS: u64 = 2;
 
+/// Which loader most programs name.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+#[cfg(target_arch = "aarch64")]
+pub(crate) const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
+
 /// Where glibc's loader finds libraries.
-const LOADER_CACHE: &str = "/etc/ld.so.cache";
+pub(crate) const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
 /// As deep as the kernel goes (fs/exec.c).
 const SCRIPTS_DEEP: u32 = 4;

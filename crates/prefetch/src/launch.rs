@@ -228,14 +228,15 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let look = || {
         let stores = Stores::of_user();
         let key = at_hand.as_ref().map(|found| &found.context.key);
-        let is_unconfigured = ahead::look_up(stores.as_ref().ok(), key);
+        let unfound = at_hand.is_none().then_some(&*command[0]);
+        ahead::look_up(stores.as_ref().ok(), key, unfound);
         // Behind what the program waits for.
         own_pages::ask_for_rest();
         // What is no program gets its message from the exec that fails.
         let found = at_hand.or_else(|| Found::of(&program::find(&command[0]).ok()?, pid, command).ok());
-        (found, stores, is_unconfigured)
+        (found, stores)
     };
-    let started = run_beside_from(keep, look, |kept, (found, stores, is_unconfigured)| {
+    let started = run_beside_from(keep, look, |kept, (found, stores)| {
         let mut kept = kept.into_iter();
         let Some(to) = kept.next() else { return };
         let word = Word { to, said: Vec::new(), is_verbose: false };
@@ -244,7 +245,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
                 let mut listener = kept.next();
                 // Most users have none, and the kernel knows.
                 let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
-                let config = if is_unconfigured || has_none() {
+                let config = if has_none() {
                     Config::default()
                 } else if options.verbose || listener.is_none() {
                     Config::load()

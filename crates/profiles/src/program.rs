@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat, openat2};
 use rustix::io::Errno;
 
 use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
@@ -17,19 +17,28 @@ use crate::at_hand::{at_hand, is_absent, resolved, without_upwards};
 /// # Errors
 /// NotFound, or PermissionDenied where there is such a file but none may be executed.
 pub fn find(name: &OsStr) -> io::Result<PathBuf> {
+    find_past(name).map(|(path, _)| path)
+}
+
+/// The same, and whether links that `prepage enable` made were passed over.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_past(name: &OsStr) -> io::Result<(PathBuf, bool)> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         if is_stand_in(&path) {
-            return find(path.file_name().unwrap_or_default());
+            return find(path.file_name().unwrap_or_default()).map(|path| (path, true));
         }
-        return executable(&path).map(|()| path);
+        return executable(&path).map(|()| (path, false));
     }
     // As the kernel would say it: an `ErrorKind` alone reads "entity not found".
     let mut reason = Errno::NOENT.into();
+    let mut has_passed = false;
     for candidate in candidates(name) {
         match executable(&candidate) {
-            Ok(()) if is_stand_in(&candidate) => {}
-            Ok(()) => return Ok(candidate),
+            Ok(()) if is_stand_in(&candidate) => has_passed = true,
+            Ok(()) => return Ok((candidate, has_passed)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => reason = error,
             Err(_) => {}
         }
@@ -85,19 +94,70 @@ impl ProgramAtHand {
     }
 }
 
-/// All executables called `name` in PATH that [`find`] would take if those before were not there, each file once. The program of this process is left
-/// out: what stands in for `name` would find itself by a link to a link of `prepage enable`, or in a copy of it.
+/// All executables called `name` in PATH that [`find`] would take if those before were not there, each file once. The program of this process is left out: what
+/// stands in for `name` would find itself by a link to a link of `prepage enable`, or in a copy of it.
 pub fn find_all(name: &OsStr) -> Vec<PathBuf> {
+    find_up_to(name, |_| false).0
+}
+
+/// The same up to the first that `is_wanted`, and whether there may be more. Behind the one that is wanted no other file system is waited for: without the link
+/// nobody would look there, and it may not answer.
+pub fn find_up_to(name: &OsStr, is_wanted: impl Fn(&Path) -> bool) -> (Vec<PathBuf>, bool) {
     let file_at = |path: &Path| rustix::fs::stat(path).ok().map(|file| (file.st_dev, file.st_ino));
     let own = file_at(Path::new("/proc/self/exe"));
     let mut found: Vec<((u64, u64), PathBuf)> = Vec::new();
-    for candidate in candidates(name).filter(|path| executable(path).is_ok() && !is_stand_in(path)) {
-        let Some(file) = file_at(&candidate).filter(|file| Some(*file) != own) else { continue };
-        if found.iter().all(|(known, _)| *known != file) {
-            found.push((file, candidate));
+    let (mut has_wanted, mut may_be_more) = (false, false);
+    for candidate in candidates(name) {
+        match has_wanted.then(|| is_there(&candidate)) {
+            Some(Ok(false)) => continue,
+            Some(Err(_)) => {
+                may_be_more = true;
+                break;
+            }
+            Some(Ok(true)) | None => {}
         }
+        if executable(&candidate).is_err() || is_stand_in(&candidate) {
+            continue;
+        }
+        let Some(file) = file_at(&candidate).filter(|file| Some(*file) != own) else { continue };
+        if found.iter().any(|(known, _)| *known == file) {
+            continue;
+        }
+        if has_wanted {
+            may_be_more = true;
+            break;
+        }
+        has_wanted = is_wanted(&candidate);
+        found.push((file, candidate));
     }
-    found.into_iter().map(|(_, path)| path).collect()
+    (found.into_iter().map(|(_, path)| path).collect(), may_be_more)
+}
+
+/// Whether there is a file at `path` that this process may reach, as far as the file system of the root directory tells, one of the machine's own whose directory
+/// is in memory, or memory.
+///
+/// # Errors
+/// Where another file system is to be asked.
+fn is_there(path: &Path) -> Result<bool, Errno> {
+    let ask = |flags, resolve| {
+        let asked = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve);
+        asked.map(drop)
+    };
+    let told = match ask(OFlags::empty(), ResolveFlags::NO_XDEV) {
+        Err(Errno::XDEV) => match path.parent().map(at_hand) {
+            // A link in it may lead anywhere.
+            Some(Ok(_)) => {
+                ask(OFlags::NOFOLLOW, ResolveFlags::empty()).and_then(|()| at_hand(path).map(drop))
+            }
+            _ => at_hand(path).map(drop),
+        },
+        told => told,
+    };
+    match told {
+        Ok(()) => Ok(true),
+        Err(error) if is_absent(error) || error == Errno::ACCESS => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// What is there under `name`, found by openat(2) alone, which every loader makes, for processes that may be killed for other calls: the name itself where it
@@ -120,22 +180,12 @@ pub fn is_stand_in(path: &Path) -> bool {
         && path.file_name() != Some("prepage".as_ref())
 }
 
-/// Whether a link that `prepage enable` made stands in front of `program`, which [`find`] has found for `name`. What comes behind the program
-/// in PATH is not looked at: without prepage nobody would, and it may not answer.
-pub fn has_stand_in(name: &OsStr, program: &Path) -> bool {
-    match name.as_bytes().contains(&b'/') {
-        true => is_stand_in(name.as_ref()),
-        false => candidates(name).take_while(|path| path != program).any(|path| is_stand_in(&path)),
-    }
-}
-
 /// `command` as it is to be started where prepage itself is not to serve the start: if a link that `prepage enable` made stands for its
 /// program, the program is called by its path.
 pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
     let mut command = command.to_vec();
     if let Some(name) = command.first_mut()
-        && let Ok(program) = find(name)
-        && has_stand_in(name, &program)
+        && let Ok((program, true)) = find_past(name)
     {
         *name = program.into();
     }
@@ -143,7 +193,7 @@ pub fn past_stand_ins(command: &[OsString]) -> Vec<OsString> {
 }
 
 /// Where PATH says that `name` may be, always with a slash in it.
-fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
+pub fn candidates(name: &OsStr) -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let name = name.to_owned();
@@ -224,5 +274,33 @@ mod tests {
         assert!(!is_stand_in(&link("cc", "/usr/bin/gcc")) && !is_stand_in(Path::new("/bin/sh")));
         assert_eq!(find_all("sh".as_ref())[0], find("sh".as_ref()).unwrap());
         assert!(find_all("no-such-program".as_ref()).is_empty());
+    }
+
+    /// It may be a network's, and not answer.
+    #[test]
+    fn no_file_system_but_the_machines_own_is_asked_for_what_comes_behind_the_program() {
+        use prepage_testing::{assert_passed, child_command, child_output, is_child, this_test};
+        let test = this_test();
+        let name = OsStr::new("program");
+        if !is_child(&test) {
+            let [dir, other] =
+                [env!("CARGO_MANIFEST_DIR"), "/dev/shm"].map(|at| tempfile::tempdir_in(at).unwrap());
+            std::fs::copy("/bin/true", dir.path().join(name)).unwrap();
+            let search = |places: &[&Path]| {
+                let mut child = child_command(&test, &[]);
+                assert_passed(&child_output(child.env("PATH", std::env::join_paths(places).unwrap())));
+            };
+            search(&[dir.path(), other.path()]);
+            search(&[dir.path(), other.path(), Path::new("/proc")]);
+            std::fs::copy("/bin/true", other.path().join(name)).unwrap();
+            return search(&[dir.path(), other.path()]);
+        }
+        let places: Vec<PathBuf> = candidates(name).collect();
+        let all: Vec<PathBuf> = places.iter().filter(|path| path.exists()).cloned().collect();
+        // Which has no disk, and knows names that nobody has asked for yet.
+        let has_unasked = places.last().unwrap().starts_with("/proc");
+        assert_eq!(find_up_to(name, |_| true), (vec![places[0].clone()], has_unasked || all.len() > 1));
+        assert_eq!(find_up_to(name, |_| false), (all, false), "as long as none is found that is wanted");
+        assert_eq!(find_up_to("none".as_ref(), |_| true), (Vec::new(), false));
     }
 }

@@ -96,8 +96,9 @@ fn start(run: &Run) -> u8 {
     } else {
         let program = launched.program().unwrap_or_else(|| {
             // What is no program gets its message from the exec that fails.
-            let program = program::find(&argv[0]).unwrap_or_else(|_| PathBuf::from(&argv[0]));
-            if program::has_stand_in(&argv[0], &program) {
+            let found = program::find_past(&argv[0]);
+            let (program, is_past_link) = found.unwrap_or_else(|_| (PathBuf::from(&argv[0]), false));
+            if is_past_link {
                 stand_in::name_by_path(&mut argv, &program);
             }
             program

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use prepage_prefetch::launch::{LaunchOptions, begin};
-use prepage_profiles::program::{find_all, is_stand_in, there};
+use prepage_profiles::program::{find_up_to, is_stand_in, there};
 use prepage_sys::exec::executed;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::uncommon_calls::are_deadly;
@@ -61,10 +61,14 @@ pub fn name_by_path(argv: &mut [OsString], program: &Path) {
 
 /// Becomes the program called `name`, with the arguments this process got.
 pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
-    let all = if are_deadly() { there(name, Some(executed().as_ref())) } else { find_all(name) };
     let passed = Passed::before(args);
+    let is_next = |path: &Path| passed.programs.iter().all(|passed| passed != path);
+    let (all, may_be_more) = match are_deadly() {
+        true => (there(name, Some(executed().as_ref())), false),
+        false => find_up_to(name, is_next),
+    };
     // When all had their turn, the last: it is the one that the others stand in front of.
-    let next = all.iter().position(|path| !passed.programs.contains(path)).or(all.len().checked_sub(1));
+    let next = all.iter().position(|path| is_next(path)).or(all.len().checked_sub(1));
     let Some(next) = next else {
         let name = name.display();
         say(&format!(
@@ -79,7 +83,8 @@ pub fn start(name: &OsStr, args: &[OsString]) -> u8 {
         if Path::new(&argv[0]).file_name() == Some(name) {
             name_by_path(&mut argv, program);
         }
-        let variables = if all.len() > 1 { passed.then(program, args) } else { Vec::new() };
+        let has_others = all.len() > 1 || may_be_more;
+        let variables = if has_others { passed.then(program, args) } else { Vec::new() };
         Way { program: program.clone(), argv, variables }
     };
     let mut command = args.to_vec();

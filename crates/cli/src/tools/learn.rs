@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
@@ -83,6 +83,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let shown = Shown { observation: Some(learned.observation), ..Shown::default() };
     persist(&stores, &key, layer, &shown).map_err(not_kept)?;
+    // This user's own profile is followed first: without what was learned now, `run` would go by what it was.
+    let follows_own =
+        || stores.read(&key).map_or(true, |found| found.is_some_and(|found| found.layer == Layer::User));
+    if layer != Layer::User && follows_own() {
+        persist(&stores, &key, Layer::User, &shown).context("your own profile, which is followed first")?;
+    }
     Ok(code)
 }
 

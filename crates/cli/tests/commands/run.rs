@@ -561,6 +561,33 @@ fn what_a_program_does_after_its_start_is_not_learned() {
     assert!(knows("/early") && knows("/early.gone-on") && !knows("/late"), "{paths:?}");
 }
 
+/// The kernel makes inodes and names for what is looked at there: a fifth of what such a start takes.
+#[test]
+fn a_warm_start_of_a_known_program_reads_nothing_of_proc() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) {
+        return;
+    }
+    assert!(sandbox.prepage(&run(&["-q"], &["true"])).status().unwrap().success());
+    sandbox.wait_for_profile();
+    sandbox.wait_for_helpers();
+    let trace = sandbox.path().join("trace");
+    let start = sandbox.prepage(&run(&["--no-learn"], &["true"]));
+    wait_for("a start with nothing beside it", || {
+        let mut traced = sandbox.command("strace", &["-o", trace.to_str().unwrap()]);
+        assert!(traced.arg(start.get_program()).args(start.get_args()).status().unwrap().success());
+        let calls = fs::read_to_string(&trace).unwrap();
+        // Up to the exec of the program.
+        let own = calls.split("execve(").nth(1).unwrap();
+        let is_alone = !own.contains("clone(");
+        assert!(
+            !is_alone || !own.lines().any(|call| call.starts_with("open") && call.contains("\"/proc/")),
+            "{own}"
+        );
+        is_alone.then_some(())
+    });
+}
+
 /// Runs a command and counts what it leaves behind: whoever adopts orphans meets what `prepage run` began beside the program.
 const ORPHANS: &str = "import ctypes, os, subprocess, sys\n\
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n\

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{Sandbox, can_learn, json, text, wait_for};
+use crate::support::{Sandbox, can_learn, json, make_old, text, wait_for};
 use prepage_core::profile::file::encode;
 use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
@@ -244,6 +244,35 @@ fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
         ..Profile::default()
     };
     (key, profile)
+}
+
+/// It is followed first, so what only all others got would never reach who has learned it.
+#[test]
+fn what_is_learned_for_all_users_reaches_the_learners_own_profile() {
+    let sandbox = Sandbox::new();
+    if !can_learn(&sandbox) {
+        return;
+    }
+    let layer = sandbox.path().join("machine");
+    let [first, later] = ["first", "later"].map(|name| {
+        let path = sandbox.path().join(name);
+        fs::write(&path, vec![1; 1 << 16]).unwrap();
+        make_old(&path);
+        path
+    });
+    let start = |words: &[&str]| {
+        let mut started = sandbox.prepage(words);
+        assert!(started.env("PREPAGE_LAYERS", &layer).output().unwrap().status.success());
+        sandbox.wait_for_helpers();
+    };
+    let learn = |words: &[&str]| start(&[&["learn", "-q", "--layer", "machine", "--"], words].concat());
+    learn(&["true"]);
+    assert!(sandbox.profiles().is_empty(), "whoever has none of their own follows the machine's");
+    start(&["run", "-q", "--", "cat", first.to_str().unwrap()]);
+    learn(&["cat", later.to_str().unwrap()]);
+    let key = ProgramKey::of(&["cat".into(), later.clone().into()]).unwrap();
+    let own = Stores::at(sandbox.store()).find(&key).unwrap().expect("the first start was learned");
+    assert!(own.profile.files.iter().any(|file| Path::new(&file.path) == later), "{:?}", own.profile.files);
 }
 
 #[test]

@@ -15,11 +15,11 @@ use prepage_sys::extents::place_of;
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::root;
 use prepage_sys::sync::Anyway;
-use prepage_sys::thread_reads::bytes_read_by_this_thread;
+use prepage_sys::thread_reads::{are_counted, bytes_read_by_this_thread};
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::files::Files;
-use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
+use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, NAMES_A_THREAD, PROBES, READS_A_READER};
 use crate::memory::Budget;
 use crate::resident::is_resident;
 
@@ -220,6 +220,41 @@ impl State {
             Ok(file) => is_resident(&file, read.range.start()),
             Err(_) => true,
         }
+    }
+
+    /// How many readers there are to be, and how many threads for names, for what there is to do.
+    pub(super) fn threads(&self) -> (u32, u32) {
+        let at_most = |threads: u32, things: usize, each: usize| {
+            if self.waits { threads.min(things.div_ceil(each) as u32) } else { threads }
+        };
+        let names = self.files.len() + self.profile.lookups.len();
+        (
+            at_most(self.readers, self.reads.len(), READS_A_READER),
+            at_most(self.name_threads, names, NAMES_A_THREAD),
+        )
+    }
+
+    pub(super) fn has_reads_left(&self) -> bool {
+        self.next_read.load(Ordering::Relaxed) < self.reads.len()
+    }
+
+    pub(super) fn has_names_left(&self) -> bool {
+        self.next_file.load(Ordering::Relaxed) < self.files.len()
+            || self.next_lookup.load(Ordering::Relaxed) < self.profile.lookups.len()
+    }
+
+    /// Asks for the first reads of files that are open by now, one for each reader: the device has something to do while threads begin, which takes a
+    /// millisecond or two. Where the kernel does not count reads, those pages are to be looked at before anybody asks for them.
+    pub(super) fn ask_for_first(&self) {
+        if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
+            return;
+        }
+        let before = bytes_read_by_this_thread();
+        let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
+        for (file, range) in open.take(self.threads().0 as usize) {
+            bring_in(&[Piece { file, range, is_hole: false }], false, None);
+        }
+        self.amounts.read_bytes.fetch_add(bytes_read_by_this_thread() - before, Ordering::Relaxed);
     }
 
     pub(super) fn read_pages(&self) {

@@ -437,7 +437,8 @@ fn a_missing_file_and_a_missing_name_are_passed_over() {
 fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = file_of_pages(dir.path());
-    let engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 8);
+    let pages: Vec<u64> = (0..30).map(|at| 10 * at).collect();
+    let engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 8);
     let mut lent: Vec<Work> = Vec::new();
     let readers = engine.start_on(&mut |work| {
         lent.push(work);
@@ -449,9 +450,53 @@ fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
     lent.truncate(2);
     lent.into_iter().for_each(|work| work());
     assert!(engine.wait_for(Duration::ZERO));
-    assert_eq!(engine.outcome().requested_bytes, 2 * PAGE_SIZE);
+    assert_eq!(engine.outcome().requested_bytes, 30 * PAGE_SIZE);
     assert_eq!(engine.start_on(&mut |_| false), 0);
     assert!(engine.wait_for(Duration::ZERO), "nobody is at work");
+}
+
+/// The one that begins them, and the program, would wait for each.
+#[test]
+fn no_more_threads_are_begun_than_there_is_work_for() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let lent = |pages: &[u64], is_done_at_once: bool| {
+        let engine = Engine::with(profile(&path, pages), PlanOptions::EXACT, 16);
+        let mut count = 0;
+        engine.start_on(&mut |work| {
+            count += 1;
+            if is_done_at_once {
+                work();
+            }
+            true
+        });
+        (count, engine.outcome().requested_bytes / PAGE_SIZE)
+    };
+    assert_eq!(lent(&[1, 50, 100], false), (2, 0));
+    let pages: Vec<u64> = (0..60).map(|at| 5 * at).collect();
+    assert_eq!(lent(&pages, false).0, 16);
+    assert_eq!(lent(&pages, true), (2, 60), "the first of them have done it all");
+}
+
+/// Threads take their time to begin.
+#[test]
+fn what_is_open_is_asked_for_before_any_thread_begins() {
+    if !has(Need::Eviction(env!("CARGO_MANIFEST_DIR").into())) || !has(Need::Path("/proc/self/io".into())) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 8);
+    let file = File::open(&path).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    let bytes = || engine.amounts().read_bytes();
+    engine.state.ask_for_first();
+    assert_eq!(bytes(), 0, "a file that is to be opened is not waited for");
+    engine.open_sample();
+    engine.state.ask_for_first();
+    assert!(bytes() > 0);
+    assert_eq!(engine.outcome().requested_bytes, 0, "as much as readers make of it");
+    engine.run();
 }
 
 /// A boot waits for other reads, too.
@@ -459,14 +504,16 @@ fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
 fn files_that_are_opened_when_they_are_read_are_not_opened_before() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = file_of_pages(dir.path());
-    let mut engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 3);
+    let mut profile = profile(&path, &[1, 100]);
+    profile.lookups = vec![Lookup { path: "/".into(), list: false, counts: Counts::default() }];
+    let mut engine = Engine::with(profile, PlanOptions::EXACT, 3);
     engine.open_files_when_read();
     let mut lent: Vec<Work> = Vec::new();
     let readers = engine.start_on(&mut |work| {
         lent.push(work);
         true
     });
-    assert_eq!((readers, lent.len()), (3, 4));
+    assert_eq!((readers, lent.len()), (1, 2));
     lent.remove(0)();
     assert!(!engine.state.files.is_open(0), "by who looks names up");
     lent.into_iter().for_each(|work| work());
