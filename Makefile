@@ -347,7 +347,7 @@ setup-fuzz:
 .PHONY: setup-test
 setup-test:
 	@bench/packages procps util-linux python3 coreutils
-	@bench/packages --optional musl-tools btrfs-progs chromium default-jdk-headless
+	@bench/packages --optional vmtouch musl-tools btrfs-progs chromium default-jdk-headless
 	@bench/python
 
 setup-demo:

@@ -108,13 +108,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_looked_for_where_builds_and_installations_have_it() {
+    fn the_library_is_looked_for_where_builds_have_it() {
         let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("bin/prepage");
+        let program = dir.path().join("prepage");
         assert_eq!(library_beside(&program), None);
-        fs::create_dir_all(dir.path().join("lib/prepage")).unwrap();
-        fs::create_dir_all(dir.path().join("bin")).unwrap();
-        fs::write(dir.path().join("lib/prepage").join(LIBRARY), "").unwrap();
+        fs::write(dir.path().join(LIBRARY), "").unwrap();
         assert!(library_beside(&program).unwrap().ends_with(LIBRARY));
     }
 
