@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn no_rate_is_shown_where_counts_went_with_a_vm() {
         let kept = [(1, 100), (1, 100)];
-        // Its place taken by another's, and none taken though the rest counted more than it took along.
+        // Once another has come in its place, and once the others counted more than it took along.
         let gone = [[(1, 100), (1, 40)], [(2, 1_100), (1, 5_100)]];
         assert_eq!(rates_of("fewer", &[gone[0], gone[1], kept]), ["-", "-", "0"]);
     }
