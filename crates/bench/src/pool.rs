@@ -128,7 +128,7 @@ pub fn enter(group: &Path) -> io::Result<()> {
 /// process has one thread.
 ///
 /// # Errors
-/// Those of reading and writing there; ResourceBusy where others are in the group, or in one below it, whom the limit would harm.
+/// Those of reading and writing there; ResourceBusy where processes are in the group, whom the limit would harm, or groups, which processes may enter.
 pub fn limit(group: &Path, bytes: u64) -> io::Result<Guarded> {
     let has_groups = std::fs::read_dir(group)?.flatten().any(|entry| entry.path().is_dir());
     if has_groups || !std::fs::read_to_string(group.join("cgroup.procs"))?.trim().is_empty() {

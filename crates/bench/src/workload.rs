@@ -286,7 +286,8 @@ pub fn build(
     })
 }
 
-/// How many of so many uses found their page in memory.
+/// How many of so many uses found their page in memory: a little fewer than did. A use that meets a page while it is taken away waits, and then reads it if it
+/// went: two misses of one use. If it stays, that use counts as a miss too.
 fn hit_ratio(counted: &Counted, uses: u64) -> f64 {
     1.0 - (counted.hard + counted.waits) as f64 / uses as f64
 }

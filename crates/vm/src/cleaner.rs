@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   who asks: IDLE ─► GIVEN ─┬ done in time ─► IDLE
-//!                             └ not ─► LEFT ─► done at last: the thread ends; another has taken its place
+//!                             └ not ─► LEFT ─► END, done at last: the thread ends; another has taken its place
 //! ```
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,8 +21,8 @@ use crate::write_back::Came;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
-/// The most threads whose writes hang. Beyond these no dirty page is tried until one of them is done.
-const MOST_HUNG: u32 = 8;
+/// The most threads of one cleaner whose writes hang. Beyond these it tries no dirty page until one of them is done.
+pub(crate) const MOST_HUNG: usize = 8;
 
 const IDLE: u32 = 0;
 const GIVEN: u32 = 1;
@@ -34,6 +34,8 @@ const END: u32 = 3;
 pub(crate) struct Cleaner {
     /// `None` before the first batch, and after one that hangs.
     desk: Option<Arc<Desk>>,
+    /// Those before it, whose write may still hang.
+    left: Vec<Arc<Desk>>,
 }
 
 /// Where one thread gets its work.
@@ -54,27 +56,31 @@ struct Work {
     object: Arc<ObjectCore>,
     pages: Vec<PageIndex>,
     is_waited_for: bool,
+    failing: Duration,
 }
 
 impl Cleaner {
     /// As [`ObjectCore::clean`]. If that does not get on, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done. `None` then, and
-    /// where it is not tried because of writes that hang.
+    /// where it is not tried because of writes that hang: of the object, or of too many others that this cleaner tried.
     pub(crate) fn clean(
         &mut self,
         object: &Arc<ObjectCore>,
         pages: Vec<PageIndex>,
         is_waited_for: bool,
+        failing: Duration,
     ) -> Option<Came> {
         let (frames, dirty) = object.frames().zip(object.dirty())?;
-        let pool = object.vm.pool.core();
-        if dirty.hangs() || pool.hung_writes.load(Ordering::SeqCst) >= MOST_HUNG {
+        self.left.retain(|desk| desk.state.load(Ordering::SeqCst) == LEFT);
+        if dirty.hangs() || self.left.len() >= MOST_HUNG {
             return None;
         }
         // Nothing hangs in a model.
         let desk = if cfg!(any(feature = "shuttle", feature = "loom")) { None } else { self.desk() };
         // Where no thread is left this one does it.
-        let Some(desk) = desk else { return Some(object.clean(frames, &pages, is_waited_for, None)) };
-        *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for });
+        let Some(desk) = desk else {
+            return Some(object.clean(frames, &pages, is_waited_for, failing, None));
+        };
+        *desk.work.lock().anyway() = Some(Work { object: Arc::clone(object), pages, is_waited_for, failing });
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
         let mut since = Instant::now();
@@ -88,12 +94,12 @@ impl Cleaner {
         }
         if desk.state.load(Ordering::SeqCst) == GIVEN {
             // Before the thread may take it back.
-            set_hangs(object, true);
+            hangs(object);
             if desk.state.compare_exchange(GIVEN, LEFT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                self.desk = None;
+                self.left.extend(self.desk.take());
                 return None;
             }
-            set_hangs(object, false);
+            hangs_no_more(object);
         }
         desk.came.lock().anyway().take()
     }
@@ -129,20 +135,19 @@ impl Desk {
                 }
                 _ => {}
             }
-            let Work { object, pages, is_waited_for } =
+            let Work { object, pages, is_waited_for, failing } =
                 self.work.lock().anyway().take().expect("put there before the state says so");
             let frames = object.frames().expect("an object with dirty pages has frames");
-            let clean = || object.clean(frames, &pages, is_waited_for, Some(&self.runs));
+            let clean = || object.clean(frames, &pages, is_waited_for, failing, Some(&self.runs));
             // What a panic leaves stays dirty.
             *self.came.lock().anyway() = catch_unwind(AssertUnwindSafe(clean)).ok();
             let done = self.state.compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst);
             match done {
                 Ok(_) => wake(&self.state, 1),
                 Err(_) => {
-                    set_hangs(&object, false);
-                    // Its pages are clean, or may be tried again.
-                    object.vm.pool.core().frames.call();
-                    object.vm.writer.call_for(&object);
+                    // Before those are called who count what hangs.
+                    self.state.store(END, Ordering::SeqCst);
+                    hangs_no_more(&object);
                 }
             }
             object.let_go();
@@ -153,15 +158,21 @@ impl Desk {
     }
 }
 
-/// One write of `object` more that hangs, or one fewer.
-fn set_hangs(object: &ObjectCore, hangs: bool) {
+/// One write of `object` more hangs.
+fn hangs(object: &ObjectCore) {
     if let Some(dirty) = object.dirty() {
-        dirty.set_hangs(hangs);
+        dirty.set_hangs(true);
     }
-    let of_pool = &object.vm.pool.core().hung_writes;
-    if hangs {
-        of_pool.fetch_add(1, Ordering::SeqCst);
-    } else {
-        of_pool.fetch_sub(1, Ordering::SeqCst);
+    object.vm.pool.core().hung_writes.fetch_add(1, Ordering::SeqCst);
+}
+
+/// One fewer. Whoever passed by the object meanwhile is called: its pages are clean, or may be tried again.
+fn hangs_no_more(object: &ObjectCore) {
+    if let Some(dirty) = object.dirty() {
+        dirty.set_hangs(false);
     }
+    let pool = object.vm.pool.core();
+    pool.hung_writes.fetch_sub(1, Ordering::SeqCst);
+    pool.frames.call();
+    object.vm.writer.call_for(object);
 }

@@ -283,12 +283,14 @@ impl FrameCount {
             if !nothing {
                 // Reads that end meanwhile are of frames beyond the limit, too.
                 let silence = heard_at.elapsed();
-                if silence >= SILENCE
-                    && let Some(got) =
-                        self.reserve_some(self.limit().max(lowered_from) + BEYOND * silence.as_secs(), 1, 1)
-                {
-                    self.beyond.fetch_add(got, Ordering::SeqCst);
-                    return Ok(got);
+                if silence >= SILENCE {
+                    // Before it is reserved: nobody sees a frame beyond the limit that does not count as one.
+                    self.beyond.fetch_add(1, Ordering::SeqCst);
+                    let most = self.limit().max(lowered_from) + BEYOND * silence.as_secs();
+                    if let Some(got) = self.reserve_some(most, 1, 1) {
+                        return Ok(got);
+                    }
+                    self.beyond.fetch_sub(1, Ordering::SeqCst);
                 }
                 self.call();
             }

@@ -67,7 +67,7 @@ const MESSAGES: usize = 64;
 /// [`Object::evict`] and [`Object::backings`] are about the snapshot's own pages only: those that were frozen for it.
 ///
 /// Cloning gives another handle on the same object. The object is dropped with its last handle and map. What was written to it is written back
-/// before the drop of the last of them returns.
+/// before the drop of the last of them returns, which waits for as long as the file hangs.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub(crate) core: Handle,
@@ -95,7 +95,8 @@ impl Clone for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // Before it looks what is dirty: who makes pages dirty looks for handles afterwards.
+        if self.0.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.write_back_last();
         }
     }
@@ -296,7 +297,7 @@ impl ObjectCore {
 
     /// Whether a program holds it.
     pub(crate) fn has_handle(&self) -> bool {
-        self.handles.load(Ordering::Acquire) > 0
+        self.handles.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn frames(&self) -> Option<&Frames> {

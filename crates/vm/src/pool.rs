@@ -84,7 +84,7 @@ pub struct PoolFigures {
     pub high_pages: u64,
     /// At most this many frames were given out beyond the limit since the pool was made, because reclaim had neither freed frames nor reported that it
     /// cannot for a second. They may have gone since.
-    pub beyond_pages: u64,
+    pub beyond_pages_total: u64,
 }
 
 impl PoolFigures {
@@ -102,7 +102,7 @@ impl PoolFigures {
             ("limit_pages", &mut self.limit_pages),
             ("low_pages", &mut self.low_pages),
             ("high_pages", &mut self.high_pages),
-            ("beyond_pages", &mut self.beyond_pages),
+            ("beyond_pages_total", &mut self.beyond_pages_total),
         ]
     }
 }
@@ -390,8 +390,8 @@ impl PoolCore {
             limit_pages: self.frames.limit_if_any().unwrap_or(u64::MAX),
             low_pages,
             high_pages,
-            // After those that it explains.
-            beyond_pages: self.frames.beyond(),
+            // After those that it explains, and counted before them.
+            beyond_pages_total: self.frames.beyond(),
         }
     }
 }
@@ -503,7 +503,7 @@ mod tests {
         // Everything can still be touched, in what is left.
         assert!(map.as_slice().iter().all(|&byte| byte == 0));
         let now = pool.figures();
-        assert!(now.resident_pages <= PAGES - 256 + now.beyond_pages, "{now:?}");
+        assert!(now.resident_pages <= PAGES - 256 + now.beyond_pages_total, "{now:?}");
         // The least is kept beside what is pinned, though more is missing than there is.
         let pinned = map.pin(PageRange::new(PageIndex(0), PageIndex(128))).unwrap();
         tell.look(-(1 << 30), false);
@@ -596,7 +596,7 @@ mod tests {
         map.populate(map.window()).unwrap();
         read();
         let now = pool.figures();
-        assert!(now.resident_pages <= 2 * PAGES + now.beyond_pages, "{now:?}");
+        assert!(now.resident_pages <= 2 * PAGES + now.beyond_pages_total, "{now:?}");
     }
 
     /// It reads on when its pool may take more, or gives up after a while.

@@ -478,7 +478,7 @@ impl Reclaim {
                     if is_dirty {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                         // Nobody can be told of an error; the next flush tells.
-                        let came = self.cleaner.clean(object, pages, forced);
+                        let came = self.cleaner.clean(object, pages, forced, Duration::ZERO);
                         refused = came.map_or(refused, |came| came.refused);
                     }
                     let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));

@@ -171,6 +171,10 @@ fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
         let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
         if !dirty.home.is_swap() {
             outcome = outcome.and(object.flush(frames, dirty, object.pages()));
+            // What could not be synced is dirty again, perhaps since the last handle went.
+            if !object.has_handle() {
+                object.write_back_last();
+            }
         }
     }
     outcome
@@ -297,15 +301,17 @@ impl ObjectCore {
     }
 
     /// Writes the dirty ones of `pages`, which ascend, where nobody flushes them. Those that could not be written stay dirty; all of them do
-    /// while somebody else writes pages of the object, unless that `is_waited_for`. Counts the runs of pages that were tried in `runs`.
+    /// while somebody else writes pages of the object, unless that `is_waited_for`. The writes before it were `failing` for so long. Counts the runs of
+    /// pages that were tried in `runs`.
     pub(crate) fn clean(
         &self,
         frames: &Frames,
         pages: &[PageIndex],
         is_waited_for: bool,
+        failing: Duration,
         runs: Option<&AtomicU32>,
     ) -> Came {
-        let nothing = Came::after(Duration::ZERO);
+        let nothing = Came::after(failing);
         let is_clean = |dirty: &&Dirty| pages.iter().all(|&page| dirty.is_clean(&frames.pages, page));
         let Some(dirty) = frames.dirty.as_ref().filter(|dirty| !is_clean(dirty)) else { return nothing };
         let mut written = match dirty.written.try_lock().anyway() {
@@ -318,7 +324,7 @@ impl ObjectCore {
         if batch.is_empty() {
             return nothing;
         }
-        self.write_batch(frames, dirty, &batch, &mut written, Duration::ZERO, runs)
+        self.write_batch(frames, dirty, &batch, &mut written, failing, runs)
     }
 
     /// The marks of `batch`, which ascends, were taken: writes it, and says what came of that. The writes before it were `failing` for so long.
@@ -446,6 +452,8 @@ impl ObjectCore {
         let near: Vec<PageRange> =
             near.map(|run| PageRange::new(run[0], PageIndex(run[run.len() - 1].0 + 1))).collect();
         let cpu = Account::here().cpu;
+        // Reclaim takes the lock of the backings too, and a handler's touch may wait for the frames that it frees.
+        let _masked = Masked::asynchronous();
         // Looked up after the marks were taken: what a map that comes now lets be written to is marked again.
         for (backing, at) in self.backings.of_maps() {
             let Some(map) = at.enter(cpu).filter(|map| map.writes_through) else { continue };
@@ -461,11 +469,11 @@ impl ObjectCore {
         Ok(())
     }
 
-    /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back.
+    /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back, and
+    /// for a file that hangs: with signals, so that the program can be ended meanwhile. No handler can touch the object, and wait for this.
     pub(crate) fn write_back_last(&self) {
         let is_to_go = |dirty: &&Dirty| dirty.pages() > 0 && !dirty.home.is_swap();
         let Some((frames, dirty)) = self.frames().zip(self.dirty().filter(is_to_go)) else { return };
-        let _masked = Masked::asynchronous();
         if self.vm.check_process().is_ok()
             && let Err(error) = self.write_back(frames, dirty, self.pages())
             && self.vm.options.explain

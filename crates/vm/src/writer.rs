@@ -35,7 +35,7 @@ struct Left {
     failing: Duration,
     /// The first error.
     outcome: Result<(), FlushError>,
-    /// Whether it was passed by because of a write that hangs.
+    /// Whether it was passed by because of a write that hangs, or of somebody who writes all of it.
     is_passed_by: bool,
 }
 
@@ -121,13 +121,17 @@ impl Left {
         let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { return false };
         let rest = PageRange::new(self.from, object.pages().end());
         let part: Vec<_> = dirty.all_in(&frames.pages, rest).take(BATCH_PAGES).collect();
-        let Some(last) = part.last() else { return false };
+        let Some(last) = part.last() else {
+            // Others have all that is dirty, for as long as they like.
+            self.is_passed_by = self.from == PageIndex(0) && dirty.pages() > 0;
+            return false;
+        };
         self.from = PageIndex(last.0 + 1);
-        let Some(came) = cleaner.clean(&object, part, true) else {
+        let Some(came) = cleaner.clean(&object, part, true, self.failing) else {
             self.is_passed_by = true;
             return false;
         };
-        self.failing = if came.written.is_empty() { self.failing + came.failing } else { came.failing };
+        self.failing = came.failing;
         if self.outcome.is_ok() {
             self.outcome = came.outcome;
         }

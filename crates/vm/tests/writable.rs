@@ -103,6 +103,7 @@ fn writes_go_on_where_memory_is_short() {
             }
         }
         assert!(keeps_to(64, &vm), "{:?}", pool.figures());
+        assert!(object.dirty_pages() <= 64 + pool.figures().beyond_pages_total);
         object.flush(object.pages()).unwrap();
         assert!((0..1024).all(|page| in_file(&file, page * PAGE + 8) == 2 * page as u64));
     }

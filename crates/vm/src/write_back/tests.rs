@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::cleaner::Cleaner;
+use crate::cleaner::{Cleaner, MOST_HUNG};
 use crate::home::Home;
 use crate::object::Contents;
 use crate::source::LocalFile;
@@ -23,6 +23,12 @@ struct Failing {
     last: AtomicU64,
     /// Held, writes wait.
     writes: Mutex<()>,
+    /// The signals that were blocked in the last write, as the kernel shows them.
+    blocked: Mutex<String>,
+    /// Held, syncs wait.
+    syncs: Mutex<()>,
+    /// Syncs that began.
+    synced: AtomicU64,
     syncs_fail: AtomicBool,
 }
 
@@ -31,6 +37,7 @@ static WRITES: AtomicU64 = AtomicU64::new(0);
 
 impl Home for Arc<Failing> {
     fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        *self.blocked.lock().unwrap() = blocked();
         drop(self.writes.lock().anyway());
         self.tries.fetch_add(1, Ordering::SeqCst);
         self.last.store(WRITES.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
@@ -50,12 +57,20 @@ impl Home for Arc<Failing> {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.synced.fetch_add(1, Ordering::SeqCst);
+        drop(self.syncs.lock().anyway());
         // Once, as the kernel tells of it.
         if self.syncs_fail.swap(false, Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(5));
         }
         Ok(())
     }
+}
+
+/// The signals that this thread blocks.
+fn blocked() -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().to_owned()
 }
 
 const PAGES: u64 = 8;
@@ -88,6 +103,9 @@ fn failing_of(vm: &Vm, pages: u64) -> (tempfile::NamedTempFile, Arc<Failing>, Ob
         tries: AtomicU64::new(0),
         last: AtomicU64::new(0),
         writes: Mutex::default(),
+        blocked: Mutex::default(),
+        syncs: Mutex::default(),
+        synced: AtomicU64::new(0),
         syncs_fail: AtomicBool::new(false),
     });
     let local = LocalFile::open_writable(file.path()).unwrap();
@@ -145,6 +163,41 @@ fn the_last_handle_waits_for_who_writes_back() {
         drop(held);
         assert_eq!(drops.join().unwrap(), 7);
     });
+}
+
+/// A file may hang as long as it likes, and nobody has asked for a flush.
+#[test]
+fn a_program_can_be_ended_while_the_last_handle_writes_back() {
+    for map_goes_last in [false, true] {
+        let (_file, home, object, map) = failing();
+        map.write_at(0, &[7]).unwrap();
+        if map_goes_last {
+            drop((object, map));
+        } else {
+            drop((map, object));
+        }
+        assert_eq!(*home.blocked.lock().unwrap(), blocked());
+    }
+}
+
+#[test]
+fn what_a_flush_could_not_sync_is_written_though_the_last_handle_went_meanwhile() {
+    let (_file, home, object, map) = failing();
+    map.write_at(0, &[7]).unwrap();
+    let vm = Vm { core: Arc::clone(&object.core.vm) };
+    home.syncs_fail.store(true, Ordering::SeqCst);
+    let syncs = home.syncs.lock().unwrap();
+    std::thread::scope(|scope| {
+        let flushed = scope.spawn(|| vm.flush());
+        while home.synced.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop((map, object));
+        assert_eq!(home.tries.load(Ordering::SeqCst), 1);
+        drop(syncs);
+        assert!(matches!(flushed.join().unwrap(), Err(FlushError::Sync { .. })));
+    });
+    assert_eq!(home.tries.load(Ordering::SeqCst), 2);
 }
 
 #[test]
@@ -234,9 +287,13 @@ fn what_a_failed_sync_makes_dirty_again_is_written_in_the_background() {
 
 /// Whether the background writes it.
 fn is_clean_soon(object: &Object) -> bool {
+    soon(|| object.dirty_pages() == 0)
+}
+
+fn soon(mut happens: impl FnMut() -> bool) -> bool {
     (0..6000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
-        object.dirty_pages() == 0
+        happens()
     })
 }
 
@@ -281,6 +338,52 @@ fn a_slow_file_holds_up_no_other_in_the_background() {
     }
     let last = |home: &Failing| home.last.load(Ordering::SeqCst);
     assert!(last(&other_home) < last(&home), "it waited for all of the slow one");
+}
+
+/// The writer would look for it all the time.
+#[test]
+fn the_writer_rests_while_all_that_is_dirty_is_in_a_flush() {
+    let vm = quiet(VmOptions::default());
+    let (_file, home, object, map) = failing_of(&vm, PAGES);
+    let writer = &vm.core.writer;
+    writer.enter(&object.core, Duration::from_secs(1 << 20)).unwrap();
+    map.write_at(0, &[1]).unwrap();
+    let (frames, dirty) = (object.core.frames().unwrap(), object.core.dirty().unwrap());
+    let writes = home.writes.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| object.flush(object.pages()).unwrap());
+        while dirty.first(&frames.pages, object.pages()).is_some() {
+            std::thread::yield_now();
+        }
+        let could_all = writer.write(&mut Cleaner::default());
+        drop(writes);
+        assert!(!could_all);
+    });
+    assert!(writer.write(&mut Cleaner::default()));
+}
+
+#[test]
+fn what_hangs_in_the_background_does_not_keep_reclaim_from_writing() {
+    let vm = quiet(VmOptions::default());
+    let hung = [(); MOST_HUNG].map(|()| failing_of(&vm, PAGES));
+    let (_file, _home, object, map) = failing_of(&vm, PAGES);
+    let first = || vec![PageIndex(0)];
+    let mut background = Cleaner::default();
+    let writes = hung.each_ref().map(|(_, home, ..)| home.writes.lock().unwrap());
+    for (_, _, object, map) in &hung {
+        map.write_at(0, &[1]).unwrap();
+        assert!(background.clean(&object.core, first(), true, Duration::ZERO).is_none());
+    }
+    map.write_at(0, &[1]).unwrap();
+    let came = background.clean(&object.core, first(), true, Duration::ZERO);
+    assert!(came.is_none() && !object.core.dirty().unwrap().hangs(), "it has as many threads as it may");
+    assert!(vm.core.pool.reclaim(PAGES * 9) > 0);
+    assert!(is_clean_soon(&object));
+    drop(writes);
+    assert!(hung.iter().all(|(_, _, object, _)| is_clean_soon(object)));
+    // Nor itself, once they are done.
+    map.write_at(0, &[2]).unwrap();
+    assert!(soon(|| background.clean(&object.core, first(), true, Duration::ZERO).is_some()));
 }
 
 /// Without it a thread would do nothing else, and say so each time.
@@ -406,7 +509,7 @@ fn a_flush_that_goes_on_does_not_keep_who_reclaims() {
         let mut written = dirty.written.lock().unwrap();
         let cleans = scope.spawn(|| {
             let began = Instant::now();
-            let came = Cleaner::default().clean(&object.core, vec![PageIndex(3)], true);
+            let came = Cleaner::default().clean(&object.core, vec![PageIndex(3)], true, Duration::ZERO);
             is_over.store(true, Ordering::SeqCst);
             assert!(came.is_none(), "{came:?}");
             began.elapsed()
@@ -458,7 +561,7 @@ fn a_pool_reclaims_though_a_thread_panicked_while_it_wrote() {
         });
         assert!(panics.join().is_err());
     });
-    object.core.clean(frames, &[PageIndex(3)], false, None);
+    object.core.clean(frames, &[PageIndex(3)], false, Duration::ZERO, None);
     assert_eq!(object.dirty_pages(), 0);
 }
 

@@ -63,7 +63,7 @@ pub fn random() -> impl FnMut(u64) -> u64 {
 /// Whether the pool keeps to `limit` frames, but for those that a slow machine gets beyond it.
 pub fn keeps_to(limit: u64, vm: &Vm) -> bool {
     let now = vm.statistics();
-    now.frames <= limit + now.pool.beyond_pages
+    now.frames <= limit + now.pool.beyond_pages_total
 }
 
 /// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let limited = |group: &PathBuf| {
         limit(group, args.size / 2).or_try(|| {
             let what = format!("the limit of {} cannot be set", group.display());
-            Remedied::new(what, "as root, or: make bench-patterns")
+            Remedied::new(what, "as root, with a group that nobody uses, or: make bench-patterns")
         })
     };
     let _limited = args.group.as_ref().map(limited).transpose()?;

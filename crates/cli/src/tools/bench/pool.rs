@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .or_try(|| Remedied::new("the kernel's read-ahead cannot be set", "as root, or: make bench-pool"))?;
     let limited = limit(&args.group, limit_bytes).or_try(|| {
         let what = format!("the limit of {} cannot be set", args.group.display());
-        Remedied::new(what, "as root, or: make bench-pool")
+        Remedied::new(what, "as root, with a group that nobody uses, or: make bench-pool")
     })?;
     let file = Subject::create(&args.setting.directory, args.size)?;
     let cases = cases(args);

@@ -194,8 +194,7 @@ impl Look {
                 None => counts_of(pool).map(|count| count.to_string()),
                 Some(before) => {
                     let old = before.get(&(&answer.socket, pool.number));
-                    let rates = old
-                        .and_then(|(when, old)| rates(counts_of(old), counts_of(pool), answer.when - *when));
+                    let rates = old.and_then(|(when, old)| rates(old, pool, answer.when - *when));
                     rates.map_or_else(
                         || ["-"; 6].map(str::to_owned),
                         |rates| rates.map(|rate| format!("{rate:.0}")),
@@ -291,9 +290,12 @@ fn counts_of(pool: &PoolView) -> [u64; 6] {
     ]
 }
 
-/// How much was counted a second. `None` where a VM has gone meanwhile, which takes along what it had counted.
-fn rates(before: [u64; 6], now: [u64; 6], within: Duration) -> Option<[f64; 6]> {
-    let is_whole = before.iter().zip(now).all(|(before, now)| *before <= now);
+/// How much was counted a second. `None` where a VM is seen to have gone meanwhile, which takes along what it had counted. If another has come in its
+/// place, that shows only by counts that fell.
+fn rates(before: &PoolView, now: &PoolView, within: Duration) -> Option<[f64; 6]> {
+    let has_all = before.vms <= now.vms;
+    let (before, now) = (counts_of(before), counts_of(now));
+    let is_whole = has_all && before.iter().zip(now).all(|(before, now)| *before <= now);
     is_whole.then(|| std::array::from_fn(|at| (now[at] - before[at]) as f64 / within.as_secs_f64()))
 }
 
@@ -326,25 +328,27 @@ mod tests {
         assert!(silent.starts_with("process 9: it does not answer"), "{silent}");
     }
 
-    /// What is shown of processes of one number that had counted these faults before, and these two seconds later.
-    fn rates_of(name: &str, faults: &[(u64, u64)]) -> Vec<String> {
-        let names = |nth| format!("prepage-vm/{}/{name}-{nth}", std::process::id());
-        let listen =
-            |nth| UnixListener::bind_addr(&SocketAddr::from_abstract_name(names(nth)).unwrap()).unwrap();
-        let _listeners: Vec<UnixListener> = (0..faults.len()).map(listen).collect();
-        let own = |socket: &Socket| format!("{socket:?}").contains(&format!("/{name}-"));
+    /// What is shown of processes of one number that had these VMs and had counted these faults before, and these two seconds later.
+    fn rates_of(name: &str, counted: &[[(u64, u64); 2]]) -> Vec<String> {
+        let names = format!("prepage-vm/{}/{name}-", std::process::id());
+        let name = |nth| SocketAddr::from_abstract_name(format!("{names}{nth}")).unwrap();
+        let listen = |nth| UnixListener::bind_addr(&name(nth)).unwrap();
+        let _listeners: Vec<UnixListener> = (0..counted.len()).map(listen).collect();
+        let own = |socket: &Socket| format!("{socket:?}").contains(&names);
         let sockets: Vec<Socket> = sockets().unwrap().into_iter().filter(own).collect();
-        assert_eq!(sockets.len(), faults.len());
+        assert_eq!(sockets.len(), counted.len());
         let began = Instant::now();
-        let look = |when: Instant, faults: &mut dyn Iterator<Item = u64>| {
-            let answer = |(socket, faults): (&Socket, u64)| {
-                let text = format!("prepage-vm 1\nprocess pid=7\npool number=1 hard={faults}\nend\n");
+        let look = |when: Instant, nth: usize| {
+            let answer = |(socket, counted): (&Socket, &[(u64, u64); 2])| {
+                let (vms, faults) = counted[nth];
+                let pool = format!("pool number=1 vms={vms} hard={faults}");
+                let text = format!("prepage-vm 1\nprocess pid=7\n{pool}\nend\n");
                 Answer { socket: socket.clone(), when, view: View::decode(&text).unwrap() }
             };
-            Look { answers: sockets.iter().zip(faults).map(answer).collect(), failed: Vec::new() }
+            Look { answers: sockets.iter().zip(counted).map(answer).collect(), failed: Vec::new() }
         };
-        let before = look(began, &mut faults.iter().map(|faults| faults.0));
-        let now = look(began + Duration::from_secs(2), &mut faults.iter().map(|faults| faults.1));
+        let before = look(began, 0);
+        let now = look(began + Duration::from_secs(2), 1);
         let text = printed(&now, Some(&before));
         let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let headings = rows.next().unwrap();
@@ -355,12 +359,15 @@ mod tests {
 
     #[test]
     fn rates_are_of_each_process_though_several_have_one_number() {
-        assert_eq!(rates_of("rates", &[(1_000_000, 1_000_020), (50, 150)]), ["10", "50"]);
+        assert_eq!(rates_of("rates", &[[(1, 1_000_000), (1, 1_000_020)], [(1, 50), (1, 150)]]), ["10", "50"]);
     }
 
     #[test]
     fn no_rate_is_shown_where_counts_went_with_a_vm() {
-        assert_eq!(rates_of("fewer", &[(100, 40), (100, 100)]), ["-", "0"]);
+        let kept = [(1, 100), (1, 100)];
+        // Once another has come in its place, and once the others counted more than it took along.
+        let gone = [[(1, 100), (1, 40)], [(2, 1_100), (1, 5_100)]];
+        assert_eq!(rates_of("fewer", &[gone[0], gone[1], kept]), ["-", "-", "0"]);
     }
 
     #[test]
