@@ -95,6 +95,8 @@ impl<'a> Persisting<'a> {
         };
         let mut now = None;
         let change = |stored| {
+            // An earlier call's result was not written, and this one may have none.
+            now = None;
             let (before, in_before) = match (written, stored) {
                 (Some(written), Some(stored)) if is_as_written(&stored, &written.own) => {
                     (written.before.clone(), written.in_before.clone())

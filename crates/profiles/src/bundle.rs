@@ -68,7 +68,7 @@ fn read_in(mut bytes: &[u8], mut room: Room) -> Result<Vec<Profile>, BundleError
     Ok(profiles)
 }
 
-/// Profile `number` of a bundle, which all of them share the `room` of.
+/// Decodes profile `number` of a bundle; all its profiles share `room`.
 fn decode(bytes: &[u8], number: usize, room: &mut Room) -> Result<Profile, BundleError> {
     file::decode_in(bytes, room).map_err(|source| match file::decode(bytes) {
         // Nothing is wrong with that one.

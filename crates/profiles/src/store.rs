@@ -40,7 +40,8 @@ use crate::store_error::StoreError;
 use crate::stored::{FoundProfile, Listed, Stored};
 use crate::trust;
 
-/// How long a writer waits for others: longer than any write takes, and not for ever where one of them hangs.
+/// How long a writer waits for others, and begins again where they were faster: longer than any write takes, and not for ever where one of them
+/// hangs, or writes again and again.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Replaces a file of a directory by one with these permissions and bytes.
@@ -241,11 +242,13 @@ impl Stores {
     }
 
     /// Reads the profile of `key` in `layer`, lets `change` alter it (`None`: there is none, or it cannot be read) and
-    /// writes what it returns, unless that is what is there. Where somebody else has written it meanwhile, `change` alters what that one wrote, from
-    /// the beginning. Into layers that all read goes only what is [`public`]. Returns the profiles that were removed to make room.
+    /// writes what it returns. Where that is what is there, only the file's time is set to now, as if it were written. Where somebody else has
+    /// written it meanwhile, `change` alters what that one wrote, from the beginning. Into layers that all read goes only what is [`public`].
+    /// Returns the profiles that were removed to make room.
     ///
     /// # Errors
-    /// When the layer cannot be read or written, or the profile takes more than all of the layer may. Nothing is written or removed then.
+    /// When the layer cannot be read or written, others keep writing it ([`StoreError::Busy`]), or the profile takes more than all of the layer
+    /// may. Nothing is written or removed then.
     pub fn update(
         &self,
         key: &ProgramKey,
@@ -278,6 +281,7 @@ impl Stores {
     ) -> Result<Vec<PathBuf>, StoreError> {
         let directory = self.create(layer)?;
         let (path, name) = (self.path_of(key, layer)?, key.file_name());
+        let mut begins_again_until = None;
         loop {
             let found = self.bytes_of(directory.as_fd(), &path)?;
             let decoded = |bytes: &Vec<u8>| Ok(checked(&path, layer, bytes.clone())?.decode()?.0);
@@ -300,10 +304,15 @@ impl Stores {
             if bytes.len() as u64 > bytes_max {
                 return Err(StoreError::Capped { bytes_max });
             }
-            // Not before: its files and names may lie on file systems that do not answer, and all who write to the layer wait for the lock. Of two
-            // who write the same profile, one has to begin again.
+            // Take the lock only now: `change` and `public` may wait for file systems that do not answer, and all writers of the layer wait for the
+            // lock. Of two who write the same profile, one has to begin again.
             let lock = self.lock(directory.as_fd(), layer)?;
             if self.bytes_of(directory.as_fd(), &path)? != found {
+                // From the first round that was lost on: one that takes long is no reason to give up.
+                let now = Instant::now();
+                if now >= *begins_again_until.get_or_insert(now + LOCK_WAIT) {
+                    return Err(StoreError::Busy { path: self.directory(layer)?.to_owned() });
+                }
                 continue;
             }
             let mode = if layer == Layer::User { 0o600 } else { 0o644 };
@@ -318,7 +327,7 @@ impl Stores {
         }
     }
 
-    /// What those who read `layer` get of `after`, which becomes of the profile `before`.
+    /// `after` without what readers of `layer` must not see. `before`: the stored profile.
     fn for_readers(
         &self,
         key: &ProgramKey,

@@ -44,7 +44,7 @@ pub enum StoreError {
         /// Why it is private.
         why: Private,
     },
-    /// Another writer holds the lock.
+    /// Another writer holds the lock, or writes the same profile again and again.
     #[error("{}: another prepage has been writing for too long", path.display())]
     Busy {
         /// The directory.

@@ -190,6 +190,37 @@ fn those_that_learn_at_once_add_to_one_another() {
 }
 
 #[test]
+fn a_change_begins_again_where_the_profile_was_written_meanwhile_and_not_for_ever() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    let of = |sources: Vec<u64>| Profile { sources, ..profile(&key) };
+    let sources = || stores.find(&key).unwrap().unwrap().profile.sources;
+    let other_writes = |source| {
+        stores.update(&key, Layer::User, |_| Some(of(vec![source]))).unwrap();
+    };
+    let mut seen = Vec::new();
+    let add = |before: Option<Profile>| {
+        let mut sources = before.map(|profile| profile.sources).unwrap_or_default();
+        seen.push(sources.clone());
+        if seen.len() == 1 {
+            other_writes(7);
+        }
+        sources.push(8);
+        Some(of(sources))
+    };
+    stores.update(&key, Layer::User, add).unwrap();
+    assert_eq!((seen, sources()), (vec![vec![], vec![7]], vec![7, 8]));
+    let mut last = 8;
+    let refused = stores.update(&key, Layer::User, |_| {
+        last += 1;
+        other_writes(last);
+        Some(of(vec![1]))
+    });
+    assert!(matches!(refused, Err(StoreError::Busy { .. })), "{refused:?}");
+    assert_eq!(sources(), [last], "nothing was written");
+}
+
+#[test]
 fn a_lock_that_is_never_let_go_is_not_waited_for() {
     let (_dir, stores) = place();
     write(&stores, &key("x"), Layer::User);

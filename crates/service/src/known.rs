@@ -59,6 +59,16 @@ pub struct Known {
     drawn_unix_s: AtomicU64,
 }
 
+/// Whether the file of a profile that is used is to be marked as used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Mark {
+    /// By who was told so, and nobody else.
+    Due,
+    /// It was marked lately, or another thread does so.
+    NotDue,
+}
+
 impl Known {
     /// `profile`, to be fetched with `rights`.
     pub fn new(profile: &Profile, rights: Rights) -> Self {
@@ -92,13 +102,15 @@ impl Known {
         }
     }
 
-    /// It is looked for now. Returns whether its file is to be marked as used as well, for others than this process: once a day.
-    pub fn mark_as_used(&self) -> bool {
+    /// Notes that a start needs it now. Says whether its file is to be marked as used as well, for others than this process: once a day.
+    pub fn note_use(&self) -> Mark {
         let (now, marked) = (now_ns(), self.marked_ns.load(Ordering::Relaxed));
         self.used_ns.store(now, Ordering::Relaxed);
         let is_due = marked == 0 || now.saturating_sub(marked) > DAY_NS;
         // Of threads that find it due at once, one marks it.
-        is_due && self.marked_ns.compare_exchange(marked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let marks = is_due
+            && self.marked_ns.compare_exchange(marked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if marks { Mark::Due } else { Mark::NotDue }
     }
 
     /// When it was last looked for: comparable with that of others, 0 where it never was.

@@ -21,7 +21,7 @@ use prepage_sys::sync::Anyway;
 
 use crate::askers::{Askers, Unanswered};
 use crate::homes::{home, home_told_by, of_user, stores_at};
-use crate::known::Known;
+use crate::known::{Known, Mark};
 use crate::place::{file_of, is_of_container};
 use crate::process::Process;
 use crate::shelf::{OnDisk, Shelf, Version, version, version_of};
@@ -378,26 +378,45 @@ impl Library {
 
     /// What is known for a start, and what its user wants.
     pub fn find(&self, process: &Process) -> Found {
-        // A container's user is no user of this machine, whatever number the user has.
-        if process.root.is_some() {
+        let (found, wishes) = if process.root.is_some() {
+            // A container's user is no user of this machine, whatever number the user has.
             let known = self.find_of_container(&process.context.key);
-            if known.as_ref().is_some_and(|known| known.mark_as_used()) {
-                let stores = self.lock().container_stores();
-                stores.iter().for_each(|stores| stores.mark_as_used(&process.context.key, Layer::User));
-            }
-            return Found { known: Ok(known), wishes: self.wishes(None) };
-        }
-        let Ok(own) = self.of_user(process) else {
+            (Ok(known.map(|known| (known, Layer::User))), self.wishes(None))
+        } else if let Ok(own) = self.of_user(process) {
+            // Others may make room for other users meanwhile: what was read is asked once.
+            let wishes = Wishes::of(&self.lock().machine.config, own.as_ref().map(|own| &own.config));
+            (self.find_in(process, own.as_deref()), wishes)
+        } else {
             // What the user wants cannot be read then.
-            return Found { known: Err(Unwanted), wishes: self.wishes(Some(process.rights.uid)) };
+            (Err(Unwanted), self.wishes(Some(process.rights.uid)))
         };
-        // Others may make room for other users meanwhile: what was read is asked once.
-        let wishes = Wishes::of(&self.lock().machine.config, own.as_ref().map(|own| &own.config));
-        Found { known: self.find_in(process, own.as_deref()), wishes }
+        let to_mark = match &found {
+            Ok(Some((known, layer))) if known.note_use() == Mark::Due => Some(*layer),
+            _ => None,
+        };
+        Found { known: found.map(|found| Some(found?.0)), to_mark, wishes }
     }
 
-    /// The profile for a start: of the user's `own` ones, else the machine's.
-    fn find_in(&self, process: &Process, own: Option<&Shelf>) -> Result<Option<Arc<Known>>, Unwanted> {
+    /// Marks the file of the profile that was found for a start as used, in the layer that [`Found::to_mark`] names. It may wait for a disk: the
+    /// start does not wait for that. A profile whose file cannot be marked is used all the same.
+    pub fn mark_as_used(&self, process: &Process, layer: Layer) {
+        let key = &process.context.key;
+        if process.root.is_some() {
+            let stores = self.lock().container_stores();
+            stores.iter().for_each(|stores| stores.mark_as_used(key, layer));
+        } else if layer == Layer::User {
+            let _ = self.as_user(process, |stores| stores.mark_as_used(key, layer));
+        } else {
+            self.machine_stores().mark_as_used(key, layer);
+        }
+    }
+
+    /// The profile for a start, and its layer: of the user's `own` ones, else the machine's.
+    fn find_in(
+        &self,
+        process: &Process,
+        own: Option<&Shelf>,
+    ) -> Result<Option<(Arc<Known>, Layer)>, Unwanted> {
         let (pid, key) = (process.context.pid, &process.context.key);
         let name = key.role.split(' ').next().unwrap_or_default();
         if let Some(own) = own {
@@ -406,19 +425,12 @@ impl Library {
                 return Err(Unwanted);
             }
             if let Some(known) = own.find(key).or_else(|| self.fetch_of_user(process, own)) {
-                if known.mark_as_used() {
-                    // Whose file cannot be marked uses the profile all the same.
-                    let _ = self.as_user(process, |stores| stores.mark_as_used(key, Layer::User));
-                }
-                return Ok(Some(known));
+                return Ok(Some((known, Layer::User)));
             }
         }
         let machine = self.lock().machine.clone();
         let known = machine.find(key).or_else(|| self.fetch_of_all(key, &machine));
-        if known.as_ref().is_some_and(|known| known.mark_as_used()) {
-            self.machine_stores().mark_as_used(key, Layer::Machine);
-        }
-        Ok(known)
+        Ok(known.map(|known| (known, Layer::Machine)))
     }
 
     /// A profile of the user's that did not fit into `own`, and is there from now on.
@@ -429,6 +441,8 @@ impl Library {
         let (rights, key) = (&process.rights, &process.context.key);
         let profile = self.as_user(process, |stores| read(&stores, key, OF_A_USER_READ.bytes)).ok()??;
         let known = Arc::new(Known::new(&profile, rights.clone()));
+        // Its file was marked as it was read.
+        let _ = known.note_use();
         let mut state = self.lock();
         if let Some(shelf) = state.users.get_mut(&rights.uid) {
             *shelf = Arc::new(shelf.with(known.clone(), OF_A_USER_BYTES_MAX));
@@ -589,7 +603,8 @@ fn read(stores: &Stores, key: &ProgramKey, bytes_max: u64) -> Option<Profile> {
 /// `profile`, which was just learned in a start.
 fn learned(profile: &Profile, rights: Rights) -> Arc<Known> {
     let known = Known::new(profile, rights);
-    known.mark_as_used();
+    // Its file was just written.
+    let _ = known.note_use();
     Arc::new(known)
 }
 
@@ -598,6 +613,8 @@ fn learned(profile: &Profile, rights: Rights) -> Arc<Known> {
 pub struct Found {
     /// The profile: the user's own, else the machine's; `Err` where the user wants nothing done.
     pub known: Result<Option<Arc<Known>>, Unwanted>,
+    /// The layer in which its file is to be marked as used ([`Library::mark_as_used`]), behind the fetch; `None` where it need not be.
+    pub to_mark: Option<Layer>,
     /// What is to be remembered of the start.
     pub wishes: Wishes,
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
@@ -317,14 +317,10 @@ fn end_after(time: Duration) -> std::io::Result<()> {
     std::thread::Builder::new().name("end".into()).spawn(end).map(drop)
 }
 
-/// Adds what was `shown` to the profile, and notes the time ([`is_due`]): what changes nothing is not written.
+/// Adds what was `shown` to the profile, whose time [`is_due`] goes by.
 fn keep(subject: Subject, stores: &Stores, shown: &Shown) -> Result<(), ServiceError> {
     let _assumed = assumed(subject)?;
-    persist(stores, &subject.key(), subject.layer(), shown)?;
-    if let Ok(profile) = fs::File::open(stores.path_of(&subject.key(), subject.layer())?) {
-        let _ = profile.set_modified(SystemTime::now());
-    }
-    Ok(())
+    Ok(persist(stores, &subject.key(), subject.layer(), shown)?)
 }
 
 /// Whether it is learned: a boot is, and a session if none of the user was lately.

@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(shelf.bytes, bytes);
         let shelf = shelf.with(known("a", 10), 2 * bytes);
         for role in ["b", "a"] {
-            shelf.find(&key(role)).unwrap().mark_as_used();
+            let _ = shelf.find(&key(role)).unwrap().note_use();
         }
         shelf.find(&key("a")).unwrap().leave_alone(std::time::Duration::from_secs(3600));
         // It was learned again.

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::launches::Launches;
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
@@ -29,6 +29,9 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
     let program = place.program("known");
     let (open, secret) = (place.cold_file("open", 0o644), place.cold_file("secret", 0o600));
     place.profile(&program, &[&secret, &open]);
+    let key = ProgramKey::of(&[program.clone().into(), "60".into()]).unwrap();
+    let profile = File::open(place.stores().path_of(&key, Layer::Machine).unwrap()).unwrap();
+    profile.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let service = Prepaged::start(&place, &["--no-learn"]);
     assert_eq!(service.status()["machine_profiles"], 1);
     let running = Running::start(&program);
@@ -45,6 +48,8 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
         last["fetch_after_ms"].as_f64().unwrap() > 0.0 && last["fetch_ms"].as_f64().unwrap() > 0.0,
         "{last}"
     );
+    let modified = || profile.metadata().unwrap().modified().unwrap();
+    service.wait_until("it is marked as used", || modified() != SystemTime::UNIX_EPOCH);
 }
 
 #[test]

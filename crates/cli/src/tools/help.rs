@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(shown, grouped);
     }
 
-    /// No build reads these: crates are published without documents.
+    /// The test reads the document when it runs: published crates have none.
     #[test]
     fn documents_list_the_same_variables_and_exit_codes() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");

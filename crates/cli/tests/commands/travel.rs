@@ -224,10 +224,17 @@ fn what_cannot_be_looked_at_is_not_stale() {
     let checked = fresh(&["profile", "verify", "--json"]);
     assert_eq!(json(&checked)["verified"][0]["state"], "unknown", "{}", text(&checked.stdout));
     assert_eq!(checked.status.code(), Some(125));
+    // Others may have written it: no prepage follows it, a newer one neither.
+    fs::set_permissions(store.join("one.profile"), fs::Permissions::from_mode(0o622)).unwrap();
+    let is_damaged = || {
+        let checked = fresh(&["profile", "verify", "--json"]);
+        assert_eq!(json(&checked)["verified"][0]["state"], "damaged", "{}", text(&checked.stdout));
+        assert_eq!(checked.status.code(), Some(1));
+    };
+    is_damaged();
+    fs::set_permissions(store.join("one.profile"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(store.join("one.profile"), "no profile").unwrap();
-    let checked = fresh(&["profile", "verify", "--json"]);
-    assert_eq!(json(&checked)["verified"][0]["state"], "damaged", "{}", text(&checked.stdout));
-    assert_eq!(checked.status.code(), Some(1));
+    is_damaged();
 }
 
 /// A mean over hosts would lose what one of many alone needs.

@@ -173,7 +173,8 @@ impl Role<'_> {
                 };
             };
             self.text.extend([" ", option]);
-            if let Some(text) = attached.or_else(|| args.next()) {
+            let text = attached.or_else(|| args.next());
+            if let Some(text) = text.filter(|_| value != Value::Setting) {
                 self.text.push(' ');
                 match value {
                     Value::Text => self.text.push_str(&format!("#{:08x}", checksum(&[text.as_bytes()]))),
@@ -184,10 +185,11 @@ impl Role<'_> {
                         self.text.push_str(&mark(&places.join(":")));
                         self.places.extend(places);
                     }
+                    Value::Setting => {}
                     Value::Other => self.text.push_str(name_alone(text)),
                 }
             }
-            if !matches!(value, Value::Other | Value::Places) {
+            if matches!(value, Value::Text | Value::Program) {
                 return;
             }
         }

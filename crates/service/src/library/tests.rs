@@ -109,10 +109,10 @@ fn of_more_users_than_fit_each_is_served_as_the_user_wants_and_stores_are_not_re
     std::fs::write(config.join("config"), "learn = no\npredict = no\n").unwrap();
     let round = || {
         let found = |start: &Process| {
-            let Found { known, wishes } = library.find(start);
+            let Found { known, to_mark, wishes } = library.find(start);
             let known = known.unwrap().expect("each user has a profile");
             assert_eq!((&known.key, known.rights.uid), (&key("x"), start.rights.uid));
-            (known, wishes)
+            (known, wishes, to_mark)
         };
         starts.iter().map(found).collect::<Vec<_>>()
     };
@@ -124,6 +124,10 @@ fn of_more_users_than_fit_each_is_served_as_the_user_wants_and_stores_are_not_re
     }
     let nothing = Wishes { learns: false, holds_out: true, measures: false, predicts: false };
     assert_eq!([first[USERS_MAX].1, second[USERS_MAX].1], [nothing; 2]);
+    let to_mark = |of: &[(Arc<Known>, Wishes, Option<Layer>)]| of.iter().map(|one| one.2).collect::<Vec<_>>();
+    let due = [[Some(Layer::User); USERS_MAX].as_slice(), &[None]].concat();
+    assert_eq!(to_mark(&first), due, "reading a file for one start has marked it");
+    assert_eq!(to_mark(&second), [None; USERS_MAX + 1]);
     // Whoever starts nothing for a while makes room.
     let mut state = library.lock();
     let long_ago = Instant::now().checked_sub(IN_USE);
@@ -201,7 +205,7 @@ fn what_was_used_last_comes_first_also_after_all_was_read_again() {
     let first = || library.all()[0].key.clone();
     for name in ["a", "c", "b"] {
         let known = library.lock().machine.find(&key(name)).unwrap();
-        known.mark_as_used();
+        let _ = known.note_use();
         library.reload();
         assert_eq!(first(), key(name));
     }
@@ -210,7 +214,7 @@ fn what_was_used_last_comes_first_also_after_all_was_read_again() {
     assert_eq!(first(), key("c"), "it was just learned");
     let mut own = Shelf::default();
     own.put(Arc::new(Known::new(&profile_of(&key("x"), 1), Rights::of_everybody())));
-    own.find(&key("x")).unwrap().mark_as_used();
+    let _ = own.find(&key("x")).unwrap().note_use();
     library.lock().users.insert(7, Arc::new(own));
     assert_eq!(first(), key("x"), "whoever it is known to");
 }
@@ -245,10 +249,15 @@ fn what_starts_are_served_from_is_marked_as_used_in_its_store_once_a_day() {
     let library = in_a_place(directory.path());
     for is_marked in [true, false] {
         files.iter().for_each(age);
-        starts.iter().for_each(|start| assert!(library.find(start).known.unwrap().is_some()));
         let are_old =
-            files.each_ref().map(|file| std::fs::metadata(file).unwrap().modified().unwrap() == long_ago);
-        assert_eq!(are_old, [!is_marked; 3], "of the user, the machine, a container");
+            || files.each_ref().map(|file| std::fs::metadata(file).unwrap().modified().unwrap() == long_ago);
+        let found = starts.each_ref().map(|start| library.find(start));
+        assert!(found.iter().all(|found| found.known.as_ref().unwrap().is_some()));
+        assert_eq!(are_old(), [true; 3], "they are marked behind the fetch");
+        for (start, found) in starts.iter().zip(&found) {
+            found.to_mark.iter().for_each(|layer| library.mark_as_used(start, *layer));
+        }
+        assert_eq!(are_old(), [!is_marked; 3], "of the user, the machine, a container");
     }
 }
 

@@ -162,9 +162,9 @@ impl Service {
         let is_wanted = part_of != Some(Kind::ByPrefix)
             && is_served
             && self.library.is_wanted_by_machine(pid, name.as_ref(), process.program());
-        let (found, wishes) = match is_wanted.then(|| self.library.find(&process)) {
-            Some(Found { known, wishes }) => (known.ok(), wishes),
-            None => (None, self.library.wishes(Some(uid))),
+        let (found, to_mark, wishes) = match is_wanted.then(|| self.library.find(&process)) {
+            Some(Found { known, to_mark, wishes }) => (known.ok(), to_mark, wishes),
+            None => (None, None, self.library.wishes(Some(uid))),
         };
         // What the user wants is known from here on. Nothing is remembered of what containers start: their users are none of this machine.
         let predicts = root.is_none() && wishes.predicts;
@@ -221,6 +221,7 @@ impl Service {
                 }
             }
         };
+        to_mark.iter().for_each(|layer| self.library.mark_as_used(&process, *layer));
         // Of what nobody has learned nothing can be brought in, and a build's programs would leave no room for others.
         if part_of.is_none() && predicts && is_of_user && found.is_some() {
             self.idle.iter().for_each(|idle| idle.launched(&process));

@@ -58,7 +58,7 @@ fn disk_faults(orders: &[Outcome]) -> [u64; 4] {
 }
 
 /// Published: 6198 disk faults, and the whole fault cost of the 256 KiB stride is 0.90 of that of a random order. Prints what
-/// docs/policies.md and docs/studies.md say of random orders: `cargo test -p prepage-simulate --test all random_order -- --nocapture`.
+/// docs/studies.md says of random orders: `cargo test -p prepage-simulate --test all random_order -- --nocapture`.
 #[test]
 fn a_random_order_takes_six_thousand_disk_faults_and_the_256_kib_stride_costs_nearly_as_much() {
     let today = disk_faults(&random_orders("linux-data", None));

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 
 use crate::output::print_json;
 
-/// How often, where, and told how, of benchmarks that compare several ways in turns.
+/// Options of benchmarks that compare several ways in turns.
 #[derive(Debug, clap::Args)]
 struct Setting {
     /// Runs of each, in turns

@@ -77,10 +77,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         read_aheads.push(KernelReads::default());
     }
     let library = match read_aheads.iter().any(|one| one.random) {
-        true => Some(
-            library_for(args.library.as_deref())
-                .or_try(|| Remedied::new("no libprepage-early-fault.so next to this binary", "make build"))?,
-        ),
+        true => Some(library_for(args.library.as_deref()).or_try(|| {
+            Remedied::new(
+                "no libprepage-early-fault.so next to this binary",
+                "make build, and --library build/libprepage-early-fault.so",
+            )
+        })?),
         false => None,
     };
     let sweep = Sweep { readers: args.readers.clone(), holes: args.holes.clone(), read_aheads, library };

@@ -11,7 +11,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
-use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX};
+use prepage_profiles::bundle::{self, BUNDLE_BYTES_MAX, BundleError};
 use prepage_profiles::import::{Imported, Places, import as import_one};
 use prepage_profiles::public::{explained, for_elsewhere};
 use prepage_profiles::{ProgramKey, Stores, chain};
@@ -205,8 +205,10 @@ pub fn import(stores: &Stores, args: &ImportArgs, out: &mut impl Write) -> Resul
 }
 
 fn write_bundle(path: &Path, profiles: &[Profile], out: &mut impl Write) -> Result<()> {
-    let bytes =
-        bundle::write(profiles).map_err(|error| Remedied::new(error.to_string(), "name fewer profiles"))?;
+    let bytes = bundle::write(profiles).map_err(|error| match error {
+        BundleError::TooLarge => Remedied::new(error.to_string(), "name fewer profiles").into(),
+        error => anyhow::Error::from(error),
+    })?;
     output::replace(path, |file| file.write_all(&bytes))?;
     if !output::is_stdout(path) {
         let profiles = counted(profiles.len(), "profile");

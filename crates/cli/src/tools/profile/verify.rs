@@ -9,6 +9,7 @@ use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::sidecar::name_of;
 use prepage_profiles::stored::Listed;
+use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{self, Verdict, Verified};
 use prepage_profiles::{Layer, StoreError, Stores};
 use serde_json::json;
@@ -103,9 +104,10 @@ fn of_store(listed: &[Listed], found: &mut Vec<Verified>) {
                 file: path.parent().unwrap_or(Path::new("/")).into(),
                 pages: 0,
                 verdict: match error {
-                    StoreError::Newer { .. } | StoreError::Refused(_) | StoreError::Io { .. } => {
-                        Verdict::Unknown(super::what_is_wrong(error))
-                    }
+                    StoreError::Newer { .. }
+                    | StoreError::Refused(Refused::Io { .. })
+                    | StoreError::Io { .. } => Verdict::Unknown(super::what_is_wrong(error)),
+                    // What no start follows is of no use to anybody.
                     _ => Verdict::Damaged(super::what_is_wrong(error)),
                 },
             }),

@@ -29,6 +29,8 @@ pub(super) enum Value {
     Program,
     /// Files and directories, with colons between them.
     Places,
+    /// What is no matter of pages, and may be nobody else's to know: it is left out.
+    Setting,
     /// Something else.
     Other,
 }
@@ -47,8 +49,8 @@ const NODE: Interpreter = Interpreter {
         ("--conditions", Value::Other),
         ("--loader", Value::Other),
         ("--experimental-loader", Value::Other),
-        ("--env-file", Value::Other),
-        ("--title", Value::Other),
+        ("--env-file", Value::Setting),
+        ("--title", Value::Setting),
     ],
     ..NONE
 };

@@ -141,20 +141,20 @@ fn an_interpreter_is_told_by_its_program() {
 /// All scripts that are called so would be one program else.
 #[test]
 fn the_value_of_an_option_is_not_taken_for_the_script() {
-    for option in [
-        "-r",
-        "-C",
-        "--require",
-        "--import",
-        "--conditions",
-        "--loader",
-        "--experimental-loader",
-        "--env-file",
-        "--title",
-    ] {
+    for option in ["-r", "-C", "--require", "--import", "--conditions", "--loader", "--experimental-loader"] {
         assert_eq!(role(&["node", option, "value", "app.js", "x"]), format!("node {option} value app.js"));
     }
-    assert_eq!(role(&["node", "--env-file=.env", "app.js"]), "node --env-file .env app.js");
+    assert_eq!(role(&["node", "--import=./x.js", "app.js"]), "node --import ./x.js app.js");
+    for call in [
+        &["node", "--title=worker-17", "--env-file=clients/acme/.env", "app.js"][..],
+        &["node", "--title", "worker-18", "--env-file", ".env", "app.js"],
+    ] {
+        assert_eq!(
+            role(call),
+            "node --title --env-file app.js",
+            "neither is a matter of pages, nor others' to know"
+        );
+    }
 }
 
 #[test]
