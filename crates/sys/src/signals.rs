@@ -239,8 +239,8 @@ impl Endings {
     /// signal handlers.
     pub fn heed(self) {
         for (signal, _) in ENDING.into_iter().zip(self.0).filter(|&(_, is_unblocked)| is_unblocked) {
-            // SAFETY: zeros are valid sets and a valid sigaction, which the calls fill in or only read; the mask of this thread is as before at the end, and
-            // no handler runs meanwhile.
+            // SAFETY: zeros are valid sets and a valid sigaction, which the calls fill in or only read; the mask of this thread is as before at the end.
+            // A handler runs meanwhile only if another thread installs it at this moment.
             unsafe {
                 let mut pending: libc::sigset_t = std::mem::zeroed();
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -262,6 +262,7 @@ impl Endings {
 mod tests {
     use super::*;
     use crate::forked::Forked;
+    use crate::spawn::spawn_waiting;
 
     #[test]
     fn what_asks_a_program_to_end_ends_it_unless_the_program_blocks_or_handles_it() {
@@ -292,7 +293,6 @@ mod tests {
             assert_eq!(ended.exit_status(), ended_by.is_none().then_some(7));
         }
     }
-    use crate::spawn::spawn_waiting;
 
     #[test]
     fn what_arrives_as_the_child_ends_does_not_end_this_process_later() {

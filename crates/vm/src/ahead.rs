@@ -9,8 +9,12 @@ use crate::segment::Place;
 use crate::work::{READERS, read_ahead};
 
 impl Fault<'_> {
-    /// Has what the policy of the map reads first read in the background, where this is the map's first fault.
+    /// Has what the policy of the map reads first read in the background, where this is the first fault on the object that was mapped: it names pages of that
+    /// one. What a snapshot's store shows in its place has its own numbers.
     pub(crate) fn begin_opening(&mut self, place: &Place<'_>) {
+        if place.object.is_frozen() {
+            return;
+        }
         if let Some(opening) = self.map.take_opening() {
             opening.start(place.object, READERS as usize, &mut self.account);
         }

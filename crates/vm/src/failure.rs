@@ -52,13 +52,11 @@ impl Failures {
         Self { kept: ArrayQueue::new(KEPT), count: AtomicU64::new(0), explain }
     }
 
-    /// Keeps a failure, in any context, and tells of it on stderr, where that takes it now: a reader that rests holds up neither touches nor threads of the VM.
+    /// Keeps a failure, in any context, and tells of it on stderr.
     pub(crate) fn keep(&self, object: &ObjectCore, page: PageIndex, address: u64, code: u16) {
         self.kept.force_push(Kept { object: object.id, page: page.0, address, code });
         self.count.fetch_add(1, Ordering::SeqCst);
-        let stderr = rustix::stdio::stderr();
-        let takes_it = || poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
-        if self.explain && takes_it() == Ok(1) {
+        if self.explain {
             let mut line = Line { bytes: [0; LINE_BYTES + 1], len: 0 };
             let _ = write!(line, "prepage: a fault at {address:#x} failed: ");
             let _ = match Reason::of(code, None) {
@@ -73,8 +71,7 @@ impl Failures {
             // Last: a long name is cut.
             let _ = write!(line, ": page {page} of {}", object.name);
             line.bytes[line.len] = b'\n';
-            // Nobody to tell where stderr is closed.
-            let _ = rustix::io::write(stderr, &line.bytes[..=line.len]);
+            tell(&line.bytes[..=line.len], Timespec::default());
         }
     }
 
@@ -92,9 +89,19 @@ impl Failures {
     }
 }
 
-/// Tells of a failure on stderr, outside signal handlers. Nobody is there to tell where stderr fails, which is no reason for a thread to end.
+/// Tells of a failure on stderr, outside signal handlers.
 pub(crate) fn say(failure: fmt::Arguments<'_>) {
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("prepage: {failure}\n"));
+    // Long enough for a reader that is at work: what is said here may be said nowhere else.
+    tell(format!("prepage: {failure}\n").as_bytes(), Timespec { tv_sec: 1, tv_nsec: 0 });
+}
+
+/// Writes `line` to stderr, if that takes it within `patience`: a reader that rests holds up neither touches nor threads of the VM, unless others fill the pipe
+/// between the two calls. Nobody is there to tell where stderr fails, which is no reason for a thread to end.
+fn tell(line: &[u8], patience: Timespec) {
+    let stderr = rustix::stdio::stderr();
+    if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&patience)) == Ok(1) {
+        let _ = rustix::io::write(stderr, line);
+    }
 }
 
 /// The longest line, without its end.

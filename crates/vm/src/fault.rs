@@ -280,7 +280,7 @@ impl<'a> Fault<'a> {
                 fill_local(place.object, frames, file, claim, wanted, Some(&mut by), &mut self.account)
             }
             // Others may wait for this thread: it waits for no device.
-            (Bytes::Local(file), Context::Handler) => {
+            (Bytes::Local(file), Context::Handler) if file.tells_what_is_cached() => {
                 let read = |bytes: &mut [u8]| file.read_cached(offset_bytes, bytes);
                 match fill_at_once(place.object, frames, claim, wanted, &mut by, &mut self.account, read) {
                     Ok(filled) => filled,
@@ -288,9 +288,12 @@ impl<'a> Fault<'a> {
                 }
             }
             (Bytes::Frozen, _) => unreachable!("frozen pages are never claimed to be filled"),
-            (Bytes::Custom(_), Context::Handler) => return self.hand_over(place, claim, wanted),
+            (Bytes::Local(_) | Bytes::Custom(_), Context::Handler) => {
+                return self.hand_over(place, claim, wanted);
+            }
             (Bytes::Custom(_), Context::Signal) => 'filled: {
-                let claim = match place.object.saved() {
+                // No deadline ends a read by this thread.
+                let claim = match place.object.saved().filter(|_| !vm.jobs.has_deadline()) {
                     // Its images are files. Whoever else reads one that is damaged can say so.
                     Some(saved) => {
                         let read = |bytes: &mut [u8]| {

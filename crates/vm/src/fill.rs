@@ -1,4 +1,5 @@
-//! Claimed pages get their bytes: source → frames → published; and what becomes of those that get none.
+//! Claimed pages get their bytes: source → frames → published; and what becomes of those that get none. Who touched a page in handler mode goes on once its
+//! frame is made and mapped, a moment before it is published.
 //!
 //! Local files are read here, in any context; other sources by requests (`request`).
 
@@ -185,7 +186,7 @@ pub(crate) fn commit_first(
     // The words of the pages, the limit of frames, their count here and in the pool, twice that of those which are not published, and the buffer taken
     // and given back, by two of its place and one of what is there.
     account.tally.shared_atomics += pages + 5 + 2 * 3;
-    // Before others can see the pages: figures are never behind what a thread knows.
+    // Before others can see the pages: figures are never behind what a thread knows, but for one that a handler's call to make the frame let go on.
     object.vm.figures.settle(account);
     let waiters = claim.publish(pages, wanted.mark, wanted.needed);
     pool.frames.may_go();

@@ -319,7 +319,7 @@ mod tests {
         })
     }
 
-    /// It takes no call that waits for nothing.
+    /// A tmpfs refuses RWF_NOWAIT; it is read all the same.
     #[test]
     fn a_page_of_a_file_in_a_tmpfs_is_left_to_nobody() {
         let memory = Path::new("/dev/shm");

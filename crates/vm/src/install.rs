@@ -538,7 +538,7 @@ impl MapCore {
     pub(crate) fn show_all(
         &self,
         range: PageRange,
-        mut change: Option<Change>,
+        mut change: Option<&mut Change>,
         account: &mut Account,
         mut missing: impl FnMut(&Place<'_>, PageIndex, &mut Account) -> bool,
     ) -> Result<(), (Arc<ObjectCore>, PageIndex, io::Error)> {
@@ -551,7 +551,7 @@ impl MapCore {
                 let rest = PageRange::new(place.page, end.min(PageIndex(place.page.0 + SECTION_PAGES)));
                 match self.show(&place, frames, rest, false, account) {
                     Ok(shown @ (Shown::Pages(pages) | Shown::There(pages))) => {
-                        change.iter_mut().for_each(Change::is_over);
+                        change.iter_mut().for_each(|change| change.is_over());
                         place.page.0 += pages.max(1);
                         if matches!(shown, Shown::There(_)) {
                             let behind = PageRange::new(place.page.min(rest.end()), rest.end());
@@ -559,7 +559,7 @@ impl MapCore {
                         }
                         continue;
                     }
-                    Ok(Shown::Changing) => match change.as_mut().map(Change::wait) {
+                    Ok(Shown::Changing) => match change.as_mut().map(|change| change.wait()) {
                         Some(Ok(())) => continue,
                         // The rest would take as long.
                         Some(Err(error)) => {

@@ -49,6 +49,8 @@ impl Map {
         let mut account = Account::here();
         let mut outcome = Ok(());
         let mut at = range.start();
+        // Of all parts: where nothing can be mapped for too long each would wait as long.
+        let mut change = Change::of(&self.core);
         while at < range.end() && !matches!(outcome, Err((_, _, reason::TIMED_OUT))) {
             let some = PageRange::new(at, PageIndex((at.0 + SOME_PAGES).min(range.end().0)));
             at = some.end();
@@ -58,7 +60,7 @@ impl Map {
             // Again where frozen pages were freed meanwhile: other versions of them are shown by now.
             let brought = loop {
                 let mut freed = false;
-                let brought = self.bring(some, &mut freed, &mut account);
+                let brought = self.bring(some, &mut freed, &mut change, &mut account);
                 if !freed {
                     break brought;
                 }
@@ -67,20 +69,26 @@ impl Map {
             if range == self.core.window && at == range.end() {
                 let _ = whole::give(&self.core, self.at);
             }
+            self.core.vm.figures.settle(&mut account);
         }
-        self.core.vm.figures.settle(&mut account);
         outcome.map_err(|(object, page, code)| unavailable(&object, page, code))
     }
 
     /// `freed` tells of frozen pages that were shown when this began and are no more.
-    fn bring(&self, range: PageRange, freed: &mut bool, account: &mut Account) -> Result<(), Unavailable> {
+    fn bring(
+        &self,
+        range: PageRange,
+        freed: &mut bool,
+        change: &mut Change,
+        account: &mut Account,
+    ) -> Result<(), Unavailable> {
         let mut outcome = Ok(());
         let mut at = range.start();
         for (place, count) in places(&self.core.shown.current(), range) {
             let run = PageRange::new(at, PageIndex(at.0 + count));
             at = run.end();
             let failed = match place.frames() {
-                None => zero::populate(&self.core, run, account)
+                None => zero::populate(&self.core, run, change, account)
                     .map_err(|error| (place.page, reason::of_errno(error.raw_os_error()))),
                 // What was frozen is there as long as it is shown; a snapshot may have replaced what is shown by now.
                 Some(_) if place.object.is_frozen() => Ok(()),
@@ -90,8 +98,7 @@ impl Map {
         }
         // Whoever else brought pages meanwhile, and whoever took some away: what is missing now is read here.
         let mut unread = Ok(());
-        let change = Some(Change::of(&self.core));
-        let shown = self.core.show_all(range, change, account, |place, page, account| {
+        let shown = self.core.show_all(range, Some(change), account, |place, page, account| {
             let pages = &place.frames().expect("zeros are never missing").pages;
             // Another thread fills it, or it was taken away.
             if pages.see(page) == Seen::Filling {

@@ -290,9 +290,18 @@ impl SavedPages {
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
-    use prepage_core::PAGE_SIZE;
+    use std::time::Duration;
 
+    use prepage_core::PAGE_SIZE;
+    use prepage_sys::call_filter::When;
+    use prepage_sys::sigbus::{BusFault, Verdict};
+    use prepage_sys::signals::Endings;
+
+    use crate::inline::on_fault;
+    use crate::snapshot::tests::while_failing;
     use crate::{MapOptions, Vm, VmOptions};
+
+    const EIO: i32 = 5;
 
     #[test]
     fn a_touch_of_a_saved_page_waits_for_no_thread() {
@@ -309,5 +318,35 @@ mod tests {
         vm.core.jobs.wait_for_threads();
         let bytes = opened.as_slice().chunks(PAGE_SIZE as usize).map(|page| page[5]);
         assert!(bytes.eq((0..PAGES).map(|page| if page < 16 { 7 } else { 0 })));
+    }
+
+    /// A read that hangs in the touching thread itself would be ended by no deadline.
+    #[test]
+    fn with_a_deadline_a_touch_of_a_saved_page_leaves_the_read_to_a_thread() {
+        let directory = tempfile::tempdir().unwrap();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let zeros = vm.anonymous(4 * PAGE_SIZE).unwrap();
+        let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
+        map.as_mut_slice().fill(7);
+        map.snapshot().unwrap().save(directory.path()).unwrap();
+        let options = || VmOptions::default().explain(false);
+        for (options, verdict) in [
+            (options(), Verdict::Resolved),
+            (options().read_deadline(Duration::from_secs(60)), Verdict::Failed),
+        ] {
+            // The VM's threads can read no file: they are those of a thread that cannot.
+            let made = while_failing(EIO, (libc::SYS_pread64, When::Always), || Vm::new(options).unwrap());
+            let Some(vm) = made else { return };
+            let opened = vm.open_snapshot(directory.path()).unwrap();
+            let map = vm.map(&opened, &MapOptions::private()).unwrap();
+            let touch = BusFault {
+                address: map.address(),
+                ip: 0,
+                write: Some(false),
+                protected: false,
+                endings: Endings::default(),
+            };
+            assert_eq!(on_fault(&touch), verdict);
+        }
     }
 }

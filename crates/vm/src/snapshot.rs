@@ -462,6 +462,30 @@ pub(crate) mod tests {
         assert_eq!([5, 42].map(|page| read(&clone, page)), [1, 2]);
     }
 
+    /// The kernel brings the copy in and raises SIGBUS by one fault, whose error code says that nothing was there.
+    #[test]
+    fn a_write_to_a_copy_that_came_back_from_swap_reads_nothing() {
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(128 * PAGE_SIZE).unwrap();
+        let object = vm.file(file.path()).unwrap();
+        let mut map = vm.map(&object, &MapOptions::private()).unwrap();
+        let _first = map.snapshot().unwrap();
+        write(&mut map, 42, 1);
+        // Its copy stays as it is, and in no snapshot.
+        let Some(failed) = snapshot_that_fails_at(&map, 42) else { return };
+        assert!(failed.is_err());
+        object.evict(object.pages()).unwrap();
+        assert!(!object.is_resident(PageIndex(42)));
+        let before = vm.statistics().counted;
+        let address = map.address() + 42 * PAGE_SIZE;
+        let touch =
+            BusFault { address, ip: 0, write: Some(true), protected: false, endings: Endings::default() };
+        assert_eq!(on_fault(&touch), Verdict::Resolved);
+        let after = vm.statistics().counted;
+        assert_eq!((after.hard - before.hard, after.pages_opened - before.pages_opened), (0, 1));
+    }
+
     /// As before Linux 6.7, whose page maps cannot be scanned.
     #[test]
     fn a_first_snapshot_that_the_kernel_cannot_take_changes_nothing() {

@@ -226,6 +226,11 @@ impl LocalFile {
         &self.file
     }
 
+    /// Whether [`Self::read_cached`] can be true.
+    pub(crate) fn tells_what_is_cached(&self) -> bool {
+        self.asks.is_some() || self.places.is_some()
+    }
+
     /// Reads all of `into` at `offset_bytes` if it is in the page cache. If not, the kernel begins to read it, where it can.
     pub(crate) fn read_cached(&self, offset_bytes: u64, into: &mut [u8]) -> bool {
         self.try_cached(offset_bytes, into) == Tried::Read

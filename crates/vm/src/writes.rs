@@ -233,11 +233,11 @@ impl Fault<'_> {
         if !self.touch.write || !map.writes.must_protect() {
             return None;
         }
-        // What became of the page since is seen by whoever looks at its word.
         match self.touch.surely_write.then_some(self.touch.protected) {
             Some(true) => {}
-            Some(false) => return None,
-            None => {
+            Some(false) if self.context == Context::Handler => return None,
+            // The processor found nothing. A protected copy that the kernel brought in from swap by the same fault is there all the same.
+            _ => {
                 let mut entry = [PageEntry::default()];
                 let address = map.address_of(self.touch.page);
                 let entries = map.vm.page_map().and_then(|table| table.entries(address, &mut entry));

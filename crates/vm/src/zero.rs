@@ -106,13 +106,20 @@ fn make(
 }
 
 /// Makes memory of what is missing of the map's pages `range`, which are zeros.
-pub(crate) fn populate(map: &MapCore, range: PageRange, account: &mut Account) -> io::Result<()> {
+pub(crate) fn populate(
+    map: &MapCore,
+    range: PageRange,
+    change: &mut Change,
+    account: &mut Account,
+) -> io::Result<()> {
     let mut from = range.start();
-    let mut change = Change::of(map);
     while from < range.end() {
         let Some(blocks) = huge_blocks(map, from) else {
             let made = make_range(map, from, PageRange::new(from, range.end()), true, account)?;
-            let Made::Changing(reached) = made else { return Ok(()) };
+            let Made::Changing(reached) = made else {
+                change.is_over();
+                return Ok(());
+            };
             if reached > from {
                 change.is_over();
             }

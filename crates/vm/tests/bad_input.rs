@@ -317,6 +317,13 @@ fn failures_that_nobody_reads_of_hold_up_no_touch() {
     rustix::stdio::dup2_stderr(&writer).unwrap();
     assert_eq!(try_copy(map.address() + 21 * 4096, &mut [0; 8]).unwrap(), 0);
     assert_eq!(vm.take_failures().len(), 1);
+    // Nor does what is lost hold up who lets it go.
+    let file = support::file(16 * 4096);
+    let object = vm.file_writable(file.path()).unwrap();
+    let map = vm.map(&object, &MapOptions::writable()).unwrap();
+    map.write_at(9 * 4096, &[1]).unwrap();
+    file.as_file().set_len(4096).unwrap();
+    drop((map, object));
 }
 
 #[test]

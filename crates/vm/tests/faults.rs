@@ -14,8 +14,8 @@ use prepage_core::policy::predicted::Predicted;
 use prepage_core::profile::Extent;
 use prepage_core::{FaultClass, PageIndex};
 use prepage_sys::region::is_present;
-use prepage_vm::{Advice, MapOptions, Mode, Object, Vm, VmOptions};
-use support::{Words, file, modes, page_bytes, pages, touch, until, vm, word};
+use prepage_vm::{Advice, MapOptions, Mode, Vm, VmOptions};
+use support::{Words, file, modes, page_bytes, pages, settled, touch, until, vm, word};
 
 #[test]
 fn an_object_of_odd_length_ends_where_its_file_does() {
@@ -332,15 +332,6 @@ fn advice_changes_the_policy_and_brings_pages() {
         assert_eq!(touch(&map, page), word(page * 4096));
     }
     assert!(vm.statistics().counted.hard - before <= 4, "most of it was read ahead in the background");
-}
-
-/// Waits until nothing is read any more; gives how many pages are there.
-fn settled(object: &Object) -> u64 {
-    let mut before = 0;
-    while std::mem::replace(&mut before, object.resident_pages()) < object.resident_pages() {
-        thread::sleep(Duration::from_millis(100));
-    }
-    before
 }
 
 #[test]

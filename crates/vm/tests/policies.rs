@@ -159,7 +159,10 @@ fn what_is_left_of_a_long_cluster_comes_in_the_background_up_to_what_is_there() 
             replay.touch(Touch::new(entry, page));
             assert_eq!(touch(&map, page), support::word(page * 4096));
             let wanted = |page: &u64| replay.is_resident(simulated, PageIndex(*page));
-            support::until(|| (0..PAGES).all(|page| object.is_resident(PageIndex(page)) == wanted(&page)));
+            support::until(|| (0..PAGES).all(|page| !wanted(&page) || object.is_resident(PageIndex(page))));
+            support::settled(&object);
+            let differ = (0..PAGES).find(|page| object.is_resident(PageIndex(*page)) != wanted(page));
+            assert_eq!(differ, None, "{policy}");
         }
         assert_eq!(vm.statistics().clusters.total(), replay.outcome().clusters.total(), "{policy}");
     }

@@ -683,7 +683,9 @@ fn a_vm_takes_few_mappings() {
         u8::try_from(mappings() - before).unwrap_or(u8::MAX)
     });
     let more = status.exit_status().unwrap();
-    assert!((1..20).contains(&more), "{more}");
+    // Its threads' stacks and guards are among them, and for a thread that has allocated by now two lines of the allocator's. Buffers of 64 reads that were
+    // mapped one by one would be 128 more.
+    assert!((1..64).contains(&more), "{more}");
 }
 
 #[test]

@@ -220,21 +220,21 @@ fn pages_that_cannot_be_protected_stay_dirty() {
     }
 }
 
-/// Where the processor tells whether a page was there.
+/// Where the processor tells that a page was there.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn first_writes_after_a_snapshot_do_not_look_into_the_page_table() {
     let vm = Vm::new(VmOptions::default()).unwrap();
-    let zeros = vm.anonymous(256 * PAGE_SIZE).unwrap();
+    let zeros = vm.anonymous(64 * PAGE_SIZE).unwrap();
     let mut map = vm.map(&zeros, &MapOptions::private()).unwrap();
     (0..64).for_each(|page| write(&mut map, page, 1));
     let snapshot = map.snapshot().unwrap();
     let look = [(libc::SYS_pread64, When::Always)];
-    let written = while_failing(libc::EIO, &look, || (0..256).for_each(|page| write(&mut map, page, 2)));
+    let written = while_failing(libc::EIO, &look, || (0..64).for_each(|page| write(&mut map, page, 2)));
     if written.is_some() {
-        assert!((0..256).all(|page| read(&map, page) == 2));
+        assert!((0..64).all(|page| read(&map, page) == 2));
         let clone = vm.map(&snapshot, &MapOptions::private()).unwrap();
-        assert!((0..256).all(|page| read(&clone, page) == u64::from(page < 64)));
+        assert!((0..64).all(|page| read(&clone, page) == 1));
     }
 }
 

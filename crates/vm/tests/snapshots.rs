@@ -3,10 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use prepage_core::PAGE_SIZE;
+use prepage_core::policy::Policy;
+use prepage_core::policy::predicted::Predicted;
+use prepage_core::profile::Extent;
+use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_vm::{Map, MapError, MapOptions, Mode, Object, SnapshotError, Vm, VmOptions};
 use proptest::prelude::*;
-use support::{Stop, left_in, modes, of_file, pages, read, shared_word, touch, vm, write};
+use support::{Stop, Words, left_in, modes, of_file, pages, read, shared_word, touch, until, vm, write};
 
 mod support;
 
@@ -55,6 +58,25 @@ fn a_snapshot_holds_what_the_map_held() {
     }
     drop(object);
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+/// A store has its own numbers of pages.
+#[test]
+fn a_profile_is_read_from_the_first_fault_on_the_object_itself_on() {
+    let vm = vm();
+    let object = vm.source("words", Words { len_bytes: 2000 * PAGE_SIZE, ..Default::default() }).unwrap();
+    let extents = [Extent::new(pages(1000, 1001), 0), Extent::new(pages(1500, 1600), 1)];
+    let predicted = Policy::Predicted(Predicted::new(&extents, 16));
+    let options = MapOptions::private().window(pages(1000, 2000)).policy(predicted);
+    let mut map = vm.map(&object, &options).unwrap();
+    map.populate(pages(1000, 1008)).unwrap();
+    write(&mut map, 5, 7);
+    let _snapshot = map.snapshot().unwrap();
+    map.discard(pages(1005, 1006)).unwrap();
+    // The first fault of the map, on the snapshot's store.
+    assert_eq!(read(&map, 5), 7);
+    touch(&map, 50);
+    until(|| object.is_resident(PageIndex(1599)));
 }
 
 #[test]

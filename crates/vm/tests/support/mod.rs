@@ -76,6 +76,15 @@ pub fn until(condition: impl Fn() -> bool) {
     }
 }
 
+/// Waits until nothing is read any more; gives how many pages are there.
+pub fn settled(object: &Object) -> u64 {
+    let mut before = 0;
+    while std::mem::replace(&mut before, object.resident_pages()) < object.resident_pages() {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    before
+}
+
 /// Where a page begins in a slice.
 pub fn at(page: u64) -> usize {
     (page * PAGE_SIZE) as usize
