@@ -144,8 +144,8 @@ HIDDEN int arm_is_wanted(void);
 /* Registers what the program itself has mapped now, and tells the observer. */
 HIDDEN void arm_one(const struct extent *extent);
 /* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. `at_exit`: the program's destructors have
- * run. */
-HIDDEN void arm_last_look(int at_exit);
+ * run. Returns whether all was told. */
+HIDDEN int arm_last_look(int at_exit);
 
 /* ---- touched.c: what was touched ---- */
 
