@@ -79,7 +79,8 @@ static struct sought *find(const struct stream *stream, int takes)
             __atomic_compare_exchange_n(&place->stream, &there, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             return place;
     }
-    is_crowded |= takes;
+    if (takes)
+        is_crowded = 1;
     return NULL;
 }
 
