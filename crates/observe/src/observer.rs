@@ -60,6 +60,8 @@ pub struct ObserveOptions {
     pub agent: Option<PathBuf>,
     /// Whether to do as where perf is forbidden.
     pub without_perf: bool,
+    /// As on a machine with so many CPUs; `None`: those that are online.
+    pub cpus: Option<usize>,
     /// Whether the program may wait until perf is ready, up to 20 ms: then also what a program touches last that ends before
     /// is seen, and the order of all pages.
     pub is_patient: bool,
@@ -189,8 +191,8 @@ impl Observer {
         let is_armed = inside.is_some() || entry != Entry::AfterExec;
         let is_to_be_primed = !options.without_perf && !options.is_patient && is_armed;
         // Without an agent perf shows more than their order.
-        let is_dear =
-            is_to_be_primed && inside.is_some() && online_cpus().is_ok_and(|cpus| cpus.len() > CPUS_MAX);
+        let cpus = || options.cpus.or_else(|| Some(online_cpus().ok()?.len()));
+        let is_dear = is_to_be_primed && inside.is_some() && cpus().is_some_and(|cpus| cpus > CPUS_MAX);
         let pages = if options.without_perf {
             Err(PerfError::Unavailable { filtered: false })
         } else if is_to_be_primed {

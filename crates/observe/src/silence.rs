@@ -17,6 +17,10 @@ const NOTED_NS: u64 = 100_000_000;
 /// How often it is looked at most what the threads do.
 const LOOK_NS: u64 = 50_000_000;
 
+/// So many times the length of a silence a thread may take that is stopped, or seems to wait for a file server. Some stay so for good: a job stopped in
+/// a shell, a daemon that waits for the writer of a FIFO or reads the kernel's log.
+const PATIENCE: u64 = 5;
+
 /// The kernel reports processor time in steps of this length (`USER_HZ`).
 const TICK_NS: u64 = 10_000_000;
 
@@ -38,7 +42,8 @@ impl Silence {
     }
 
     /// Whether nothing was heard since `since_ns`, on the clock of [`now_ns`], for longer than `length`, while no thread waits for a device
-    /// (proc_pid_stat(5), state `D`) or a file server, is stopped, or has run for less and would run on.
+    /// (proc_pid_stat(5), state `D`), or has run for less and would run on. For five times `length`, no thread may wait for a file server or be
+    /// stopped either.
     pub fn has_lasted(&mut self, since_ns: u64, length: Duration) -> bool {
         let (now, length_ns) = (now_ns(), length.as_nanos() as u64);
         let silent_ns = now.saturating_sub(since_ns);
@@ -55,9 +60,11 @@ impl Silence {
         };
         // What ran before it was noted is not known.
         let enough_ns = length_ns.saturating_sub(2 * NOTED_NS);
+        let is_patient = silent_ns <= PATIENCE * length_ns;
         let goes_on = |(thread, stat): (u32, ProcessStat)| match stat.state {
-            WAITS | STOPPED => true,
-            SLEEPS => waits_for_a_server(thread),
+            WAITS => true,
+            STOPPED => is_patient,
+            SLEEPS => is_patient && waits_for_a_server(thread),
             RUNS => ran_ns(thread, &stat) < enough_ns,
             _ => false,
         };
@@ -71,8 +78,8 @@ impl Silence {
     }
 }
 
-/// Whether `thread` sleeps in a call that no disk keeps waiting so, but a file system in user space does (FUSE): it looks up a name, or lists or
-/// reads a file.
+/// Whether `thread` sleeps in a call that no disk keeps waiting so, but a file system in user space does (FUSE), and some special files do: it looks
+/// up a name, or lists or reads a file. Where Yama keeps this process from asking, it counts as not waiting.
 fn waits_for_a_server(thread: u32) -> bool {
     let peek = Peek::at(thread);
     match peek.sleeping_in().and_then(|(number, args)| wants(number, &args)) {
@@ -84,4 +91,44 @@ fn waits_for_a_server(thread: u32) -> bool {
 
 fn ticks(stat: &ProcessStat) -> u64 {
     stat.user_ticks + stat.system_ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// That nobody answers for good cannot be told from what a server answers late.
+    #[test]
+    fn who_waits_for_a_server_or_is_stopped_is_waited_for_but_not_for_good() {
+        const LENGTH: Duration = Duration::from_secs(5);
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from(0o600)).unwrap();
+        let mut opens = Command::new("cat").arg(&pipe).spawn().unwrap();
+        let pid = opens.id();
+        let is = |state| ProcessStat::of_thread(pid, pid).unwrap().state == state;
+        let wait_until = |is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let has_lasted = |lengths: u64| {
+            let since_ns = now_ns().saturating_sub(lengths * LENGTH.as_nanos() as u64);
+            Silence::of(pid).has_lasted(since_ns, LENGTH)
+        };
+        wait_until(&|| is(SLEEPS) && waits_for_a_server(pid));
+        let asleep = [has_lasted(2), has_lasted(6)];
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&opens),
+            rustix::process::Signal::STOP,
+        )
+        .unwrap();
+        wait_until(&|| is(STOPPED));
+        let stopped = [has_lasted(2), has_lasted(6)];
+        opens.kill().unwrap();
+        opens.wait().unwrap();
+        assert_eq!((asleep, stopped), ([false, true], [false, true]));
+    }
 }

@@ -100,6 +100,8 @@ fn ways(program: &str) -> [ObserveOptions; 4] {
         program: Some(program.into()),
         agent: Some(agent()),
         is_patient: true,
+        // With very many, perf is not asked.
+        cpus: Some(1),
         ..ObserveOptions::default()
     };
     let by_visits = ObserveOptions::default();
@@ -240,6 +242,21 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
         assert_eq!(runs(&observation, &data), seen);
         assert_eq!(file(&observation, &data).coverage, Coverage::Exact);
     }
+}
+
+/// Each process of the program would pay for perf's events on each CPU.
+#[test]
+fn with_many_cpus_perf_is_not_asked_where_an_agent_is() {
+    let [with_agent, by_visits, ..] = ways("/bin/sleep");
+    let impatient = ObserveOptions { is_patient: false, ..with_agent };
+    let sees_order = |options: &ObserveOptions, cpus| {
+        let options = ObserveOptions { cpus: Some(cpus), ..options.clone() };
+        let (observation, code) = observe(&["/bin/sleep", "0.3"], &options);
+        assert_eq!(code, 0);
+        !observation.unseen.iter().any(|why| why.contains("would pay for it with each CPU"))
+    };
+    assert_eq!([32, 33].map(|cpus| sees_order(&impatient, cpus)), [true, false]);
+    assert!(sees_order(&by_visits, 33));
 }
 
 /// Such a child is still listed when perf is ready.

@@ -144,8 +144,8 @@ HIDDEN int arm_is_wanted(void);
 /* Registers what the program itself has mapped now, and tells the observer. */
 HIDDEN void arm_one(const struct extent *extent);
 /* Does what the observer wants before what is mapped goes; where it cannot be told, it is waited for. `at_exit`: the program's destructors have
- * run. */
-HIDDEN void arm_last_look(int at_exit);
+ * run. Returns whether all was told. */
+HIDDEN int arm_last_look(int at_exit);
 
 /* ---- touched.c: what was touched ---- */
 
@@ -170,7 +170,7 @@ HIDDEN void calls_install(const struct link_map *program, const struct link_map 
 /* `bytes` from `offset` (-1: where the descriptor stands) on are read. */
 HIDDEN void reads_at(int fd, int64_t offset, uint64_t bytes);
 /* Tells what was read of a stream until now. It seeks next, as fseek(3) numbers the ways to, or is closed. */
-enum { STREAM_SET, STREAM_CURRENT, STREAM_END, STREAM_CLOSES };
+enum { STREAM_CLOSES = -1, STREAM_SET, STREAM_CURRENT, STREAM_END };
 HIDDEN void reads_stream(const void *file, int64_t offset, int whence);
 HIDDEN void reads_all_streams(const struct link_map *libc);
 /* `library` is the agent's own path, by which children load it. */

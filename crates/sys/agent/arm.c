@@ -194,14 +194,14 @@ static int is_alone(void)
  * Behind its destructors the program's code is not to run for longer than without the agent. Other threads would: nobody waits for the observer
  * then. A signal that comes meanwhile finds nobody, as if the process had ended; before an exec it waits, for its handler might not come back, and
  * descriptors would be left behind. 32 and 33 are libc's own. */
-void arm_last_look(int at_exit)
+int arm_last_look(int at_exit)
 {
     static const uint64_t signals = ~((uint64_t)3 << 31);
     const long now[2] = {0, 0};
     uint64_t before;
     enum last last = log_last();
     if (world.sandboxed || !receiver[0] || last == NOTHING)
-        return;
+        return 0;
     int blocks = !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &signals, &before, sizeof signals);
     int is_first = log_ends_with_first() && RAW1(__NR_getpid, 0) == 1;
     int is_told = last == TELL && touched_tell(0, UINTPTR_MAX);
@@ -214,4 +214,5 @@ void arm_last_look(int at_exit)
         }
         RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, &before, 0, sizeof before);
     }
+    return is_told;
 }

@@ -404,28 +404,16 @@ static void log_syscall(const long *args)
     }
 }
 
-/* A signal's handler that does not come back would leave descriptors behind. */
-static int block_signals(uint64_t *before)
-{
-    static const uint64_t all = UINT64_MAX;
-    return !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &all, before, sizeof all);
-}
-
-static void restore_signals(const uint64_t *before)
-{
-    RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, before, 0, sizeof *before);
-}
-
 /* What is asked of the kernel takes some microseconds each time: a program that unmaps all the time is looked at now and then only. `left`: how
  * often. */
 static void unmaps(int *left, uintptr_t start, uintptr_t bytes)
 {
     uint64_t before;
     if (log_last() != TELL || world.sandboxed || __atomic_load_n(left, __ATOMIC_RELAXED) <= 0 ||
-        __atomic_fetch_sub(left, 1, __ATOMIC_RELAXED) <= 0 || !block_signals(&before))
+        __atomic_fetch_sub(left, 1, __ATOMIC_RELAXED) <= 0 || !raw_block_signals(&before))
         return;
     touched_tell(start, start + bytes);
-    restore_signals(&before);
+    raw_restore_signals(&before);
 }
 
 /* Whether `fd` is a regular file, and none of memory: of memory the program may register mappings with a userfaultfd of its own. */
@@ -453,10 +441,10 @@ static uintptr_t maps(uintptr_t at, size_t bytes, int protection, int flags, int
     typedef uintptr_t function(uintptr_t, size_t, int, int, int, long);
     uint64_t before;
     uintptr_t mapped = ((function *)mmap_of_libc)(at, bytes, protection, flags, fd, offset);
-    if (mapped == (uintptr_t)-1 || !block_signals(&before))
+    if (mapped == (uintptr_t)-1 || !raw_block_signals(&before))
         return mapped;
     arm_one(&(struct extent){mapped, mapped + bytes});
-    restore_signals(&before);
+    raw_restore_signals(&before);
     return mapped;
 }
 
@@ -548,7 +536,9 @@ __attribute__((used)) HIDDEN uintptr_t calls_before(unsigned stub, const long *a
         log_name(call->kind, RAW_AT_FDCWD, (const char *)args[0]);
         break;
     case SEEKS:
-        reads_stream((const void *)args[0], args[1], (int)args[2]);
+        /* Any other way fails. */
+        if ((unsigned)args[2] <= STREAM_END)
+            reads_stream((const void *)args[0], args[1], (int)args[2]);
         break;
     case REWINDS:
         reads_stream((const void *)args[0], 0, STREAM_SET);

@@ -133,11 +133,13 @@ static int extend(char **to, size_t places, char *const from[], struct room *roo
 enum process { THIS, CHILD, MOVING_CHILD };
 
 /* Logs the exec of `path`, or of `fd`, by this process or a child that it will have. Returns how many places the extended
- * `environment` takes, 0 where it is not to be extended; with `room` for them, if they are more than SMALL or `needs_room`. */
+ * `environment` takes, 0 where it is not to be extended; with `room` for them, if they are more than SMALL or `needs_room`. `has_told`: all that
+ * this process has touched. */
 static size_t goes_along(const char *path, int fd, enum process by, char *const environment[], struct room **room,
-                         int needs_room)
+                         int needs_room, int *has_told)
 {
     *room = NULL;
+    *has_told = 0;
     if (world.sandboxed || !log_is_read() || !library || (path ? !plausible(path) : fd < 0))
         return 0;
     enum carrying found = target_takes(path, fd, by == MOVING_CHILD);
@@ -156,14 +158,15 @@ static size_t goes_along(const char *path, int fd, enum process by, char *const 
     }
     /* What a fork has is its parent's, mostly. */
     if (by == THIS && found != NOT_FOUND && RAW1(__NR_getpid, 0) == world.pid)
-        arm_last_look(0);
+        *has_told = arm_last_look(0);
     return found == CARRIED ? strings : 0;
 }
 
 /* `passed` is `environment`, or what it was extended to in `small` or `room`. */
 #define EXTENDED(path, fd, by, environment)                                                  \
     struct room *room;                                                                       \
-    size_t strings = goes_along(path, fd, by, environment, &room, 0);                        \
+    int has_told;                                                                            \
+    size_t strings = goes_along(path, fd, by, environment, &room, 0, &has_told);             \
     char *small[strings && !room ? strings : 1], **extended = room ? room->strings : small;  \
     char *const *passed = strings && extend(extended, strings, environment, room) ? extended : environment
 
@@ -218,9 +221,10 @@ static const char *search(const char *file, enum process by, char found[PLACE_MA
 enum { RAW_E2BIG = 7 };
 
 /* An exec has failed. Passes its result on. */
-static int failed(int result)
+static int failed(int result, int has_told)
 {
-    log_goes_on();
+    if (has_told)
+        log_goes_on();
     return result;
 }
 
@@ -230,7 +234,7 @@ static int agent_execve(const char *path, char *const argv[], char *const enviro
     if (passed != environment)
         real_execve(path, argv, passed);
     give_back(room);
-    return failed(real_execve(path, argv, environment));
+    return failed(real_execve(path, argv, environment), has_told);
 }
 
 static int agent_execv(const char *path, char *const argv[])
@@ -245,7 +249,7 @@ static int agent_execvpe(const char *file, char *const argv[], char *const envir
     if (passed != environment)
         real_execvpe(file, argv, passed);
     give_back(room);
-    return failed(real_execvpe(file, argv, environment));
+    return failed(real_execvpe(file, argv, environment), has_told);
 }
 
 static int agent_execvp(const char *file, char *const argv[])
@@ -259,7 +263,7 @@ static int agent_fexecve(int fd, char *const argv[], char *const environment[])
     if (passed != environment)
         real_fexecve(fd, argv, passed);
     give_back(room);
-    return failed(real_fexecve(fd, argv, environment));
+    return failed(real_fexecve(fd, argv, environment), has_told);
 }
 
 /* File actions may change the directory. */
@@ -344,7 +348,8 @@ static struct room *lend(void)
         return NULL;
     }
     lent.before = *program_environ;
-    size_t strings = goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1);
+    int has_told;
+    size_t strings = goes_along("/bin/sh", -1, CHILD, lent.before, &room, 1, &has_told);
     if (!strings || !extend(room->strings, strings, lent.before, room)) {
         give_back(room);
         return NULL;

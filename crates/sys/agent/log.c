@@ -320,17 +320,13 @@ void log_touched(uint64_t device, uint64_t inode, const struct touched runs[], s
     publish(slot, TOUCHED, slots);
 }
 
-static int has_told;
-
 void log_told(void)
 {
-    has_told = 1;
     log_numbers(TOLD, NULL, 0);
 }
 
 void log_goes_on(void)
 {
-    if (has_told && !world.sandboxed && log_is_observed())
+    if (!world.sandboxed && log_is_observed())
         log_numbers(GOES_ON, NULL, 0);
-    has_told = 0;
 }

@@ -119,6 +119,18 @@ static inline uint64_t raw_device(uint64_t major, uint64_t minor)
     return (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~(uint64_t)0xff) << 12 | (major & ~(uint64_t)0xfff) << 32;
 }
 
+/* A signal's handler that does not come back would leave descriptors behind. Returns whether they are blocked now. */
+static inline int raw_block_signals(uint64_t *before)
+{
+    static const uint64_t all = UINT64_MAX;
+    return !RAW4(__NR_rt_sigprocmask, RAW_SIG_BLOCK, &all, before, sizeof all);
+}
+
+static inline void raw_restore_signals(const uint64_t *before)
+{
+    RAW4(__NR_rt_sigprocmask, RAW_SIG_SETMASK, before, 0, sizeof *before);
+}
+
 static inline int raw_is_same(const struct raw_stat *one, const struct raw_stat *other)
 {
     return one->device_major == other->device_major && one->device_minor == other->device_minor && one->inode == other->inode;

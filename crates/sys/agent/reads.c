@@ -1,17 +1,18 @@
 /* Bytes of regular files that read(2) and its relatives bring. */
 #include "agent.h"
 
-/* What a process may ask the kernel before its reads: some short calls each, some milliseconds in all. */
-static int reads_left = 16384;
+/* What a process may ask the kernel before its reads, and for its streams: some short calls each, some milliseconds in all. */
+enum { ALL_MISSED = -1 };
+static int reads_left = 16384, pieces_left = 16384;
 
-/* Whether there is room for one more read; counts it. */
-static int takes_one(void)
+/* Whether there is room for one more of these; counts it. */
+static int takes_one(int *left)
 {
     if (world.sandboxed)
         return 0;
-    if (__atomic_fetch_sub(&reads_left, 1, __ATOMIC_RELAXED) > 0)
+    if (__atomic_fetch_sub(left, 1, __ATOMIC_RELAXED) > 0)
         return 1;
-    __atomic_store_n(&reads_left, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(left, ALL_MISSED, __ATOMIC_RELAXED);
     log_missed();
     return 0;
 }
@@ -39,7 +40,7 @@ static void tell(int fd, int64_t offset, uint64_t bytes)
 
 void reads_at(int fd, int64_t offset, uint64_t bytes)
 {
-    if (fd >= 0 && bytes && takes_one())
+    if (fd >= 0 && bytes && takes_one(&reads_left))
         tell(fd, offset, bytes);
 }
 
@@ -53,33 +54,49 @@ struct stream {
 _Static_assert(offsetof(struct stream, next) == 104 && offsetof(struct stream, fd) == 112, "libc's layout");
 enum { NO_READS = 4 };
 
-/* From where on nothing is told yet of the streams that have sought; of others it is their beginning. No lock: what is done with one stream
- * comes one after the other. */
+/* The streams that have sought; of others nothing is told yet. Where many files may be open, programs of binutils have thousands. No lock: what
+ * is done with one stream comes one after the other. */
 static struct sought {
-    const struct stream *stream; /* NULL: free */
-    int64_t from;
-} sought[64];
-/* Whether there was no room for one, which is one of those that are not found. */
+    const struct stream *stream; /* NULL: never taken */
+    int64_t from;                /* where it went on */
+    uint64_t told, told_end;     /* the pages told last, without a gap: most seeks stay there */
+} sought[4096];
+#define GONE ((const struct stream *)1) /* in the place of one that was closed */
+/* Whether there was no room for one. From then on all that are not found may have sought. */
 static int is_crowded;
 
-static struct sought *find(const struct stream *stream)
+/* The place of `stream`, near the one that its address tells; or the first one there that is free, where it `takes` one; or NULL. */
+static struct sought *find(const struct stream *stream, int takes)
 {
-    for (size_t i = 0; i < sizeof sought / sizeof *sought; i++)
-        if (__atomic_load_n(&sought[i].stream, __ATOMIC_RELAXED) == stream)
-            return &sought[i];
+    enum { NEAR = 64, PLACES = sizeof sought / sizeof *sought };
+    size_t at = (uintptr_t)stream / 16 * 0x9e3779b97f4a7c15 >> 32;
+    for (size_t end = at + NEAR; at < end; at++) {
+        struct sought *place = &sought[at % PLACES];
+        const struct stream *there = __atomic_load_n(&place->stream, __ATOMIC_RELAXED);
+        if (!takes && (there == stream || !there))
+            return there ? place : NULL;
+        if (takes && (!there || there == GONE) &&
+            __atomic_compare_exchange_n(&place->stream, &there, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return place;
+    }
+    if (takes)
+        is_crowded = 1;
     return NULL;
 }
 
-static void remember(const struct stream *stream, int64_t from)
+/* Whether a page between these bytes of a stream is to be told, which it counts as told. */
+static int has_news(struct sought *of, uint64_t from, uint64_t to)
 {
-    for (size_t i = 0; i < sizeof sought / sizeof *sought; i++) {
-        const struct stream *nobody = NULL;
-        if (!__atomic_compare_exchange_n(&sought[i].stream, &nobody, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            continue;
-        sought[i].from = from;
-        return;
-    }
-    is_crowded = 1;
+    from = page_down(from);
+    to = page_up(to);
+    if (from >= of->told && to <= of->told_end)
+        return 0;
+    int is_apart = from > of->told_end || to < of->told;
+    if (is_apart || from < of->told)
+        of->told = from;
+    if (is_apart || to > of->told_end)
+        of->told_end = to;
+    return 1;
 }
 
 /* Where a stream at `position` of its descriptor will go on to read. What lies in its buffer it does not read again; elsewhere it begins at a
@@ -102,37 +119,37 @@ static int64_t goes_on_at(const struct stream *stream, int64_t position, int64_t
 void reads_stream(const void *file, int64_t offset, int whence)
 {
     const struct stream *stream = file;
-    if (!plausible(stream) || world.sandboxed)
+    if (!plausible(stream) || world.sandboxed ||
+        (whence != STREAM_CLOSES && __atomic_load_n(&pieces_left, __ATOMIC_RELAXED) == ALL_MISSED))
         return;
-    struct sought *known = find(stream);
-    int64_t from = known ? known->from : 0;
-    int is_told = known || !is_crowded;
-    if (known && whence == STREAM_CLOSES)
-        __atomic_store_n(&known->stream, NULL, __ATOMIC_RELAXED);
+    struct sought *place = find(stream, 0), now = place ? *place : (struct sought){stream, 0, 0, 0};
+    int may_have_sought = !place && is_crowded;
+    if (place && whence == STREAM_CLOSES)
+        __atomic_store_n(&place->stream, GONE, __ATOMIC_RELAXED);
     /* What others have opened may have been read by them. */
     if (stream->flags & NO_READS || stream->fd <= 2)
         return;
     int64_t position = position_of(stream->fd);
     if (position < 0)
         return;
-    if (!is_told)
-        log_missed();
-    else if (position > from && takes_one())
-        tell(stream->fd, from, (uint64_t)(position - from));
-    if (whence == STREAM_CLOSES)
+    /* Who reads by the descriptor alone, as std::ifstream does, leaves the stream without a buffer. */
+    if (stream->buffer && position > now.from) {
+        if (may_have_sought)
+            log_missed();
+        else if (has_news(&now, (uint64_t)now.from, (uint64_t)position) && takes_one(&pieces_left))
+            tell(stream->fd, now.from, (uint64_t)(position - now.from));
+    }
+    if (whence == STREAM_CLOSES || (!place && !(place = find(stream, 1))))
         return;
-    from = goes_on_at(stream, position, offset, whence);
-    if (known)
-        known->from = from;
-    else
-        remember(stream, from);
+    now.from = goes_on_at(stream, position, offset, whence);
+    *place = now;
 }
 
-/* The same for streams still open at exit. */
+/* The same for streams still open at exit, which destructors may go on with. */
 void reads_all_streams(const struct link_map *libc)
 {
     uintptr_t first = object_symbol(libc, "_IO_list_all");
     const struct stream *stream = first ? *(const struct stream *const *)first : NULL;
     for (int left = 256; plausible(stream) && left; left--, stream = stream->next)
-        reads_stream(stream, 0, STREAM_CLOSES);
+        reads_stream(stream, 0, STREAM_CURRENT);
 }

@@ -130,6 +130,8 @@ static enum carrying look(const char *path, long fd, int moves)
 
 enum carrying target_takes(const char *path, int fd, int moves)
 {
+    uint64_t before;
+    int blocks = raw_block_signals(&before);
     enum carrying found = look(path, fd, moves);
     if (found == CARRIED && has_rights())
         found = RIGHTS;
@@ -142,5 +144,7 @@ enum carrying target_takes(const char *path, int fd, int moves)
         else if (onlookers.filters != world.filters)
             found = SANDBOXED;
     }
+    if (blocks)
+        raw_restore_signals(&before);
     return found;
 }

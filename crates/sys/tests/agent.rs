@@ -290,9 +290,11 @@ fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
         #include <stdio.h>
         #include <stdlib.h>
         #include <string.h>
+        #include <unistd.h>
         int main(int argc, char **argv) {
             FILE *file = fopen(argv[2], "r");
             fpos_t place;
+            char byte;
             for (char *step = argv[1]; *step; step += 2) {
                 int page = step[1] - '0';
                 switch (*step) {
@@ -305,6 +307,8 @@ fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
                 case 'r': for (int at = 0; at < page * 4096; at++) getc(file); break;
                 case 'b': getc(file); break;
                 case 'o': file = freopen(argv[2], "r", file); break;
+                case 'x': fseek(file, page * 4096, 3); break;
+                case 'd': lseek(fileno(file), page * 4096, SEEK_SET); read(fileno(file), &byte, 1); break;
                 }
             }
             if (strlen(argv[1]) % 4 == 2) return 0;
@@ -312,7 +316,7 @@ fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
         }"#;
     let Some(program) = built(&[], source) else { return };
     let data = data_in(program.dir.path());
-    let steps: [(&str, &[u64]); 12] = [
+    let steps: [(&str, &[u64]); 15] = [
         ("e0", &[]),
         ("e0w0", &[]),
         ("e0w0b0", &[0]),
@@ -326,6 +330,10 @@ fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
         ("r1o0s4b0", &[0, 4]),
         ("s9r1o0b0", &[0, 9]),
         ("s9r1w0", &[9]),
+        ("s9b0x0b0", &[9]),
+        // As std::ifstream reads.
+        ("d7", &[7]),
+        ("d7d3", &[3, 7]),
     ];
     for (steps, expected) in steps {
         let observed = same_with_and_without(program.to_str().unwrap(), &[steps, data.to_str().unwrap()]);
@@ -335,26 +343,81 @@ fn of_a_stream_that_seeks_what_it_reads_is_seen_and_nothing_else() {
     }
 }
 
-/// Of those that seek, so many can be told apart.
+/// Streams that seek, more than programs have open, and behind them one that does not.
 #[test]
 fn of_more_streams_than_can_be_told_apart_nothing_false_is_told() {
     let source = r#"
         #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
         int main(int argc, char **argv) {
-            FILE *files[100];
-            for (int i = 0; i < 100; i++) {
-                files[i] = fopen(argv[1], "r");
-                fseek(files[i], 0, SEEK_END);
+            for (int left = atoi(argv[2]); left; left--) {
+                FILE *file = fopen(argv[1], "r");
+                fseek(file, 0, SEEK_END);
+                /* The stream stays, and the next one gets the descriptor. */
+                close(fileno(file));
             }
-            for (int i = 0; i < 100; i++) fclose(files[i]);
-            return 0;
+            FILE *file = fopen(argv[1], "r");
+            getc(file);
+            return fclose(file);
         }"#;
     let Some(program) = built(&[], source) else { return };
     let data = data_in(program.dir.path());
-    let observed = same_with_and_without(program.to_str().unwrap(), &[data.to_str().unwrap()]);
-    // stdio reads the last block, which is not whole.
-    assert_eq!(pages_read(&observed, &data).into_iter().collect::<Vec<_>>(), [64]);
-    assert!(observed.lost.missed > 0);
+    for (streams, pages, misses) in [("1000", &[0][..], 0), ("9000", &[], 1)] {
+        let observed = same_with_and_without(program.to_str().unwrap(), &[data.to_str().unwrap(), streams]);
+        assert_eq!(pages_read(&observed, &data).into_iter().collect::<Vec<_>>(), pages, "{streams}");
+        assert_eq!(observed.lost.missed, misses, "{streams}");
+    }
+}
+
+#[test]
+fn seeks_without_end_cost_neither_reads_nor_a_loss_where_they_stay() {
+    let source = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            FILE *file = fopen(argv[1], "r");
+            char byte;
+            for (int times = 0; times < 20000; times++) {
+                fseek(file, times % 2 * atoi(argv[2]) * 4096, SEEK_SET);
+                getc(file);
+            }
+            return pread(fileno(file), &byte, 1, 63 * 4096) != 1;
+        }"#;
+    let Some(program) = built(&[], source) else { return };
+    let data = data_in(program.dir.path());
+    for (page, is_missed) in [("1", false), ("9", true)] {
+        let observed = same_with_and_without(program.to_str().unwrap(), &[data.to_str().unwrap(), page]);
+        let pages: Vec<_> = pages_read(&observed, &data).into_iter().collect();
+        assert_eq!(pages, [0, page.parse().unwrap(), 63]);
+        assert_eq!(observed.lost.missed, u64::from(is_missed), "{page}");
+    }
+}
+
+#[test]
+fn of_a_stream_that_a_librarys_destructor_closes_nothing_false_is_told() {
+    let library = r#"
+        #include <stdio.h>
+        FILE *kept;
+        __attribute__((destructor)) static void end(void) { fclose(kept); }"#;
+    let source = r#"
+        #include <dlfcn.h>
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            FILE **kept = dlsym(dlopen(argv[1], RTLD_NOW), "kept");
+            *kept = fopen(argv[2], "r");
+            fseek(*kept, 9 * 4096, SEEK_SET);
+            getc(*kept);
+            return 0;
+        }"#;
+    let (Some(library), Some(program)) = (built(&["-shared", "-fPIC"], library), built(&[], source)) else {
+        return;
+    };
+    let data = data_in(program.dir.path());
+    let arguments = [library.to_str().unwrap(), data.to_str().unwrap()];
+    let observed = same_with_and_without(program.to_str().unwrap(), &arguments);
+    assert_eq!(pages_read(&observed, &data).into_iter().collect::<Vec<_>>(), [9]);
 }
 
 #[test]

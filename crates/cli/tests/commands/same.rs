@@ -82,7 +82,10 @@ fn where_the_kernel_refuses_to_show_anything() {
         for (call, what) in NOT_SEEN_WITHOUT {
             let is_told = told.split_once("not seen: ").is_some_and(|(_, unseen)| unseen.contains(what));
             if calls.contains(&call) {
-                assert!(is_told, "{calls:?}: {told}");
+                // With very many CPUs perf is not asked.
+                let is_not_asked =
+                    call == "perf_event_open" && told.contains("would pay for it with each CPU");
+                assert!(is_told || is_not_asked, "{calls:?}: {told}");
             } else if is_root() && can_learn(&place.sandbox) {
                 // Others may be refused the call without a filter.
                 assert!(!is_told, "{calls:?}: {told}");
