@@ -273,12 +273,11 @@ impl Idle {
 
     fn round(&self, is_quiet: bool, round: &Arc<Round>) {
         let now_unix_s = unix_s();
-        let (expected, paused, has_slept) = {
+        let (expected, has_slept) = {
             let mut log = self.log.lock().anyway();
             let has_slept = log.see_sleep(asleep());
             log.tick(now_unix_s, utc_offset_s(now_unix_s));
-            let paused = log.worths().filter(|(_, worth)| worth.is_paused(now_unix_s)).map(|(uid, _)| uid);
-            (log.expected(PROBABILITY_MIN), paused.collect::<Vec<u32>>(), has_slept)
+            (log.expected(PROBABILITY_MIN), has_slept)
         };
         let reading = self.sampler.lock().anyway().look();
         let seen: Vec<(u32, SeenUsed)> = {
@@ -301,7 +300,7 @@ impl Idle {
         self.settle(&expected, is_short, now_unix_s, round);
         if let Some(reading) = reading
             && self.may_bring(&reading, is_quiet)
-            && let Some((uid, what)) = self.next(&self.of_use(expected, &paused))
+            && let Some((uid, what)) = self.next(&self.of_use(expected, now_unix_s))
         {
             self.bring(uid, what, &reading, round);
             // What the disk did meanwhile was this.
@@ -318,8 +317,12 @@ impl Idle {
         self.after.is_zero() || busy.is_none() && u128::from(calm_ms) >= self.after.as_millis()
     }
 
-    /// Without those of users of whom too little was used, `paused`, or whose file systems do not answer.
-    fn of_use(&self, mut expected: Vec<(u32, Expected)>, paused: &[u32]) -> Vec<(u32, Expected)> {
+    /// Without those of users of whom too little was used, or whose file systems do not answer.
+    fn of_use(&self, mut expected: Vec<(u32, Expected)>, now_unix_s: u64) -> Vec<(u32, Expected)> {
+        let paused: Vec<u32> = {
+            let log = self.log.lock().anyway();
+            log.worths().filter(|(_, worth)| worth.is_paused(now_unix_s)).map(|(uid, _)| uid).collect()
+        };
         let rounds = self.rounds.lock().anyway();
         expected.retain(|(uid, _)| !paused.contains(uid) && !rounds.is_too_much_of(*uid));
         expected

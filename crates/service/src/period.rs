@@ -42,8 +42,8 @@ use crate::turn::Turn;
 /// looked at after a second, and whenever twice that time has passed: what the beginning needs of a library goes before the rest of it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
-/// Two sessions of a user that are learned begin so long after each other at least: a machine that another one looks after has one each minute, and while
-/// one is learned each open on the machine takes longer.
+/// Two sessions of a user that are learned begin so long after each other, unless the profile asks for more: a machine that another one looks after has
+/// one each minute, and while one is learned each open on the machine takes longer.
 const SESSIONS_APART: Duration = Duration::from_secs(3600);
 /// Fault-around is on again so long after the time is up, whatever holds this up.
 const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
@@ -113,11 +113,14 @@ pub struct PeriodReport {
 }
 
 impl PeriodReport {
-    /// That of this machine's last boot; `None` where nothing has followed it, or something still does: then an earlier boot's report may lie there.
+    /// That of this machine's last boot; `None` where nothing has followed it, an earlier version has, or something still does: then an earlier boot's report
+    /// may lie there.
     pub fn of_last_boot(stores: &Stores) -> Option<Self> {
         let directory = stores.directory(Subject::Boot.layer()).ok()?;
         let report = read_in(directory, Path::new(REPORT), REPORT_BYTES_MAX, ROOT).ok()??;
-        serde_json::from_slice(&report).ok().filter(|report: &Self| report.boot_id == boot_id())
+        // Earlier versions did not say of which boot it was.
+        let is_of_it = |report: &Self| !report.boot_id.is_empty() && report.boot_id == boot_id();
+        serde_json::from_slice(&report).ok().filter(is_of_it)
     }
 }
 
@@ -323,14 +326,18 @@ fn keep(subject: Subject, stores: &Stores, shown: &Shown) -> Result<(), ServiceE
     Ok(persist(stores, &subject.key(), subject.layer(), shown)?)
 }
 
-/// Whether it is learned: a boot is, and a session if none of the user was lately.
+/// Whether it is learned: a boot is, and a session if none of the user was lately, or the profile asks for it.
 fn is_due(subject: Subject, stores: &Stores) -> bool {
     let learned = || {
         let _assumed = assumed(subject).ok()?;
         let profile = fs::metadata(stores.path_of(&subject.key(), subject.layer()).ok()?).ok()?;
         profile.modified().ok()?.elapsed().ok()
     };
-    subject == Subject::Boot || learned().is_none_or(|ago| ago >= SESSIONS_APART)
+    let is_asked_for = || {
+        let profile = profile(subject, stores).ok().flatten();
+        profile.is_some_and(|profile| profile.observation_due(None))
+    };
+    subject == Subject::Boot || learned().is_none_or(|ago| ago >= SESSIONS_APART) || is_asked_for()
 }
 
 /// The kernel's number of this boot; empty without /proc.

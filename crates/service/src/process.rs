@@ -220,12 +220,17 @@ pub enum Login {
 }
 
 /// The login of a process by its audit session (/proc/PID/sessionid) and its control groups (/proc/PID/cgroup). Each job of cron has an audit session too,
-/// and what systemd starts for a unit has none: where systemd has put processes into units, one in none of a login or of a user belongs to no login.
+/// and what systemd starts for a service has none: where systemd has put processes into units, one in none of a login or of a user belongs to no login.
+/// Without an audit session that is said of services alone: systemd starts those itself, and scopes are made by others, also for containers that people
+/// work in.
 pub(crate) fn login_in(session: &str, groups: &str) -> Login {
     let number = session.trim().parse().ok().filter(|session| *session != u32::MAX);
     let units = || groups.split(['/', '\n']).filter(|name| name.contains('.'));
     let is = |name: &str, begin: &str, end: &str| name.starts_with(begin) && name.ends_with(end);
-    let is_unit = |name: &str| [".service", ".scope", ".slice"].iter().any(|kind| name.ends_with(kind));
+    let is_unit = |name: &str| {
+        name.ends_with(".service")
+            || number.is_some() && [".scope", ".slice"].iter().any(|kind| name.ends_with(kind))
+    };
     let is_of_login = |name: &str| is(name, "session-", ".scope") || is(name, "user@", ".service");
     if units().any(is_unit) && !units().any(is_of_login) {
         return Login::Job;
@@ -500,6 +505,15 @@ mod tests {
             ["", "0::/\n", "0::/user.slice/user-7.slice/user@7.service/app.slice/editor.service\n"]
         {
             assert_eq!(of_no_session(of_somebody), Login::Untold, "{of_somebody}");
+        }
+        // As containers, which a login may have made.
+        for of_nobody in [
+            "1:name=systemd:/system.slice/docker-1f.scope\n",
+            "0::/kubepods.slice/kubepods-pod2e.slice/cri-containerd-1f.scope\n",
+            "0::/init.scope\n",
+        ] {
+            assert_eq!(of_no_session(of_nobody), Login::Untold, "{of_nobody}");
+            assert_eq!(login(of_nobody), Login::Job, "{of_nobody}");
         }
     }
 

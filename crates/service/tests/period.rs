@@ -115,10 +115,17 @@ fn is_learned_and_brought_in(subject: Subject) {
     let stores = stores(subject, directory);
     // What was made while it lasts is left out: the clock of files stands still for some milliseconds.
     std::thread::sleep(Duration::from_millis(50));
+    // A session is not learned again at once: what was learned before is made old.
+    let let_time_pass = || {
+        if let Ok(known) = File::open(stores.path_of(&subject.key(), subject.layer()).unwrap()) {
+            known.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+    };
     // Where memory is short the kernel takes back its notes: tried again.
     let until = Instant::now() + PATIENCE;
     let found: ProfiledFile = loop {
         evict(file.as_fd(), PATIENCE).unwrap();
+        let_time_pass();
         let mut child = begin(subject, directory, &[]);
         // Another process opens and reads a page.
         let read = format!("exec 3<'{}'; echo; read -r line", path.display());
@@ -176,9 +183,7 @@ fn is_learned_and_brought_in(subject: Subject) {
     let confined = ["setpriv", "--bounding-set", "-sys_admin", PREPAGED];
     loop {
         evict(file.as_fd(), PATIENCE).unwrap();
-        // Some time later: a session is not learned again at once.
-        let path = stores.path_of(&subject.key(), subject.layer()).unwrap();
-        File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let_time_pass();
         assert!(!begin_as(&confined, subject, directory, &[]).wait().unwrap().success());
         if in_memory(USED) {
             break;
@@ -203,7 +208,7 @@ fn of_a_user_whom_nobody_knows_a_session_is_ready_and_over_at_once_and_says_why(
 
 /// As one of `ssh HOST COMMAND`: systemd ends what follows it.
 #[test]
-fn a_session_that_is_over_before_the_machine_is_quiet_is_learned_and_the_next_one_is_not() {
+fn a_session_that_is_over_before_the_machine_is_quiet_is_learned_as_is_the_next_and_then_none_for_an_hour() {
     let on_disk = Path::new("/var/tmp");
     if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
         return;
@@ -237,6 +242,20 @@ fn a_session_that_is_over_before_the_machine_is_quiet_is_learned_and_the_next_on
         user.wait().unwrap();
         assert!(ended.success(), "{ended}");
     }
+    // What the first one did not come to may show in the next.
+    let history = || learned(subject, &stores).unwrap().history;
+    let observations = history().observations;
+    let mut next = begin(subject, directory.path(), &endless);
+    // It may have ended by itself, where it is not learned.
+    let _ = kill_process(Pid::from_child(&next), Signal::TERM);
+    assert!(next.wait().unwrap().success());
+    assert_eq!(history().observations, observations + 1);
+    let nothing_due = |profile: Option<Profile>| {
+        let mut profile = profile?;
+        profile.history.due = 0;
+        Some(profile)
+    };
+    stores.update(&subject.key(), subject.layer(), nothing_due).unwrap();
     let mut next = begin(subject, directory.path(), &endless);
     let until = Instant::now() + PATIENCE;
     let ended = loop {

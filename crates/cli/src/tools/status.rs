@@ -230,7 +230,10 @@ fn print_gains(gains: &Value, out: &mut impl Write) -> Result<()> {
 
 fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
     if !boot.is_object() {
-        return Ok(writeln!(out, "last boot: no report: it was not followed, or still is")?);
+        return Ok(writeln!(
+            out,
+            "last boot: no report (not followed, followed by an earlier version, or not over yet)"
+        )?);
     }
     let number = |name: &str| boot[name].as_f64().unwrap_or(0.0);
     let megabytes = |pages: f64| pages * PAGE_SIZE as f64 / 1e6;
@@ -386,7 +389,10 @@ mod tests {
             print_boot(&boot, &mut said).unwrap();
             String::from_utf8(said).unwrap()
         };
-        assert_eq!(said(Value::Null), "last boot: no report: it was not followed, or still is\n");
+        assert_eq!(
+            said(Value::Null),
+            "last boot: no report (not followed, followed by an earlier version, or not over yet)\n"
+        );
         let boot = json!({ "fetched_pages": 0, "seen_pages": null, "is_quiet": true, "quiet_s": 20.0 });
         assert_eq!(
             said(boot),

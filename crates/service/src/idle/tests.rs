@@ -5,11 +5,13 @@ use std::path::Path;
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::rights::Rights;
 use prepage_testing::{Need, has};
 
 use super::*;
 use crate::needed_file::needed_file;
+use crate::process::Login;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +49,7 @@ fn idle_in(directory: &Path) -> Idle {
     let layers = vec![directory.join("layer")];
     let library = Arc::new(Library::open(Some(layers)).unwrap());
     let idle = Idle::new(library, Arc::default(), directory.join("log"), Duration::ZERO);
-    idle.log.lock().anyway().launched(7, &what("program"), crate::process::Login::Untold, 100);
+    idle.log.lock().anyway().launched(7, &what("program"), Login::Untold, 100);
     idle
 }
 
@@ -125,6 +127,47 @@ fn what_is_sent_out_with_one_program_is_looked_for_again_for_another() {
     idle.settle(&expected, false, 100, &Round::default());
     assert!(idle.counters.predicted_sent_out_bytes.get() > 0);
     assert_eq!(idle.next(&expected), Some((7, what("second"))));
+}
+
+#[test]
+fn nothing_more_is_brought_in_for_a_user_in_the_round_in_which_the_pause_begins() {
+    // Where memory is short nothing is brought in either.
+    let until = Instant::now() + PATIENCE;
+    while is_tried_after(2) == Some(false) {
+        assert!(Instant::now() < until, "it is not brought in where no pause begins");
+    }
+    assert_ne!(is_tried_after(3), Some(true));
+}
+
+/// Whether something that is expected is brought in, or found in memory, in a round that settles one vain guess after so many others. `None` where that
+/// cannot be tried.
+fn is_tried_after(vain: usize) -> Option<bool> {
+    let directory = on_a_disk()?;
+    let directory = directory.path().canonicalize().unwrap();
+    let idle = idle_in(&directory);
+    let (_, profiled) = needed_file(&directory.join("expected"), PAGES, &[4, 5, 6, 7]);
+    know(&idle, &directory, &what("expected"), vec![profiled]);
+    let now_unix_s = unix_s();
+    {
+        let mut log = idle.log.lock().anyway();
+        for day in (1..9).rev() {
+            for name in ["program", "expected"] {
+                log.launched(7, &what(name), Login::Untold, now_unix_s - day * 86_400);
+            }
+            log.tick(now_unix_s - day * 86_400 + 3599, 0);
+        }
+        log.launched(7, &what("program"), Login::Untold, now_unix_s);
+        (0..vain).for_each(|_| log.settle(7, 1, 0, now_unix_s));
+    }
+    let started = Instant::now().checked_sub(START);
+    let entry = Entry { started, ..brought(&directory.join("vain"), &what("vain")) };
+    idle.state.lock().anyway().brought.push(entry);
+    // The first look says nothing.
+    idle.sampler.lock().anyway().look();
+    idle.round(true, &Arc::default());
+    assert_eq!(idle.status(7).is_paused, vain == 3);
+    let state = idle.state.lock().anyway();
+    Some(!(state.brought.is_empty() && state.in_memory.is_empty()))
 }
 
 /// Nobody could start it.
@@ -213,6 +256,11 @@ fn know(idle: &Idle, directory: &Path, what: &Launched, files: Vec<ProfiledFile>
 fn a_machine_on_whose_disk_others_leave_no_pause_is_not_idle_any_more() {
     let Some(directory) = on_a_disk() else { return };
     let directory = directory.path().canonicalize().unwrap();
+    // overlayfs and Btrfs have no device of their own, on which others could be seen.
+    let device = std::os::unix::fs::MetadataExt::dev(&directory.metadata().unwrap());
+    if !has(Need::Path(DiskStat::directory(device))) {
+        return;
+    }
     let idle = Idle { after: Duration::from_millis(1), ..idle_in(&directory) };
     let what = what("program");
     let (file, profiled) = needed_file(&directory.join("file"), PAGES, &[4, 5, 6, 7]);
