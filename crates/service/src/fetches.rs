@@ -529,7 +529,8 @@ impl Fetches {
         }
         let is_of_container = |one: &&UnderWay| one.root.is_some();
         let prefetches = self.prefetches.lock().anyway();
-        let mut over: Vec<u32> = prefetches.under_way.iter().filter(is_of_container).map(|one| one.pid).collect();
+        let mut over: Vec<u32> =
+            prefetches.under_way.iter().filter(is_of_container).map(|one| one.pid).collect();
         drop(prefetches);
         over.retain(|pid| living_thread(*pid).is_none());
         let has_ended = |one: &mut UnderWay| {

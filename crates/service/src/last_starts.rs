@@ -156,8 +156,7 @@ mod tests {
         );
         let uids = 100..100 + STARTS_MAX as u32 + 1;
         let starts = LastStarts::default();
-        uids.clone()
-            .for_each(|uid| starts.note(LastStart::new(uid, uid, then, &shell, Done::Warm, None)));
+        uids.clone().for_each(|uid| starts.note(LastStart::new(uid, uid, then, &shell, Done::Warm, None)));
         let told: Vec<u32> = starts.of(0).iter().map(|one| one.uid).collect();
         assert_eq!(told, uids.skip(1).collect::<Vec<_>>(), "of users with one each the oldest");
     }

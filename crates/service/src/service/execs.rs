@@ -13,7 +13,6 @@ use prepage_sys::root::Root;
 use super::Service;
 use super::starts::{START_WINDOW, below_root};
 use crate::awaited::{Awaited, Begun};
-use crate::crew::Priority;
 use crate::fetches::Start;
 use crate::files::Resting;
 use crate::hot::Needless;

@@ -84,7 +84,8 @@ impl Service {
                 drop(service.learner.take_expected(pid));
             }
             let Some(next) = next else { return };
-            if let Some((file, caller)) = whose {
+            let (file, caller) = whose.unzip();
+            if let Some((file, caller)) = file.clone().zip(caller) {
                 let need = if let Next::Done(need) = &next { *need } else { Need::Something };
                 service.streaks.note(file, caller, need);
             }
@@ -92,7 +93,11 @@ impl Service {
                 Next::Follow(process, start) => {
                     service.learner.spend(service.gains.follow(&process, &start));
                 }
-                Next::Observe(process, known) => service.observe(&process, known.as_deref()),
+                Next::Observe(process, known) => {
+                    service.observe(&process, known.as_deref());
+                    let (key, uid) = (&process.context.key, process.rights.uid);
+                    file.into_iter().for_each(|file| service.library.note_learned(file, key, uid));
+                }
                 Next::Done(_) => {}
             }
         };
