@@ -216,8 +216,8 @@ impl Library {
         let mut is_new = false;
         for ((look, held), is_machines) in looks.into_iter().zip(&held).zip([true, false]) {
             let Look::Some(changed) = look else { continue };
-            let (news, bytes_max) =
-                (changed.profiles.clone(), if is_machines { BYTES_MAX } else { OF_CONTAINERS_BYTES_MAX });
+            let news = changed.profiles.clone();
+            let bytes_max = if is_machines { BYTES_MAX } else { OF_CONTAINERS_BYTES_MAX };
             let shelf = held.with_changed(changed, bytes_max);
             {
                 let mut state = self.lock();

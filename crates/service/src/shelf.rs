@@ -185,14 +185,14 @@ impl Shelf {
     pub(crate) fn with_newer(self, before: &Self, now: &Self, bytes_max: u64) -> Self {
         let is_new =
             |known: &&Arc<Known>| !before.find(&known.key).is_some_and(|before| Arc::ptr_eq(&before, known));
-        let mut shelf = self;
-        for known in now.by_key.values().filter(is_new) {
-            shelf = Self { version: Version::default(), ..shelf.with(known.clone(), bytes_max) };
-        }
-        let unread = now.files.iter().filter(|(_, changed)| **changed == UNREAD);
-        let unread: Vec<_> = unread.map(|(path, _)| (path.clone(), UNREAD)).collect();
-        Arc::make_mut(&mut shelf.files).extend(unread);
-        shelf
+        now.by_key.values().filter(is_new).fold(self, |shelf, known| {
+            let name = known.key.file_name();
+            let is_its = |path: &&PathBuf| path.ends_with(&name) && now.files[*path] == UNREAD;
+            match now.files.keys().find(is_its) {
+                Some(path) => shelf.learning(known.clone(), path.clone(), bytes_max),
+                None => shelf.with(known.clone(), bytes_max),
+            }
+        })
     }
 
     pub(crate) fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {

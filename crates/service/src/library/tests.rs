@@ -137,6 +137,11 @@ fn what_is_learned_while_profiles_are_read_stays_and_is_read_once_more() {
     write(&machine, &profile_of(&key("a"), 3));
     assert!(library.refresh());
     assert_eq!(device(), 3);
+    // Nobody waits for the file of one that is gone.
+    learn(4);
+    std::fs::remove_file(machine.join(key("a").file_name())).unwrap();
+    library.reload();
+    assert!(library.lock().machine.files.is_empty() && !library.refresh());
 }
 
 #[test]
