@@ -36,7 +36,7 @@ counters! {
     warm,
     /// Starts that were seen and not looked at: the program was seen to a moment before, is part of another start, or is unknown while nothing can be learned.
     passed,
-    /// Starts without a profile.
+    /// Starts without a profile, guessed ones included.
     unknown,
     /// Starts that the configuration, the environment or their own prefix leaves alone.
     left_alone,

@@ -11,9 +11,9 @@ use crate::crew::{Crew, Priority};
 
 /// Pieces of work that wait, of all users.
 const WAITING_MAX: usize = 512;
-/// Those of one user, for each piece that may be under way, and at most: the rest of the room is others'.
+/// Those of one user, for each piece that may be under way. Of looks at starts this leaves most of the room to others; of reads, of which many are
+/// under way and a prefetch lends dozens at once, one user may have all of it.
 const WAITING_FOR_ONE: usize = 64;
-const WAITING_OF_A_USER_MAX: usize = WAITING_MAX / 2;
 /// Those of one user that are under way at once, where nothing else is said.
 const OF_A_USER_MAX: usize = 2;
 /// Of root's, one for so many threads: all that a boot starts is root's.
@@ -117,7 +117,7 @@ impl FairCrew {
     }
 
     fn waiting_max_of(&self, uid: u32) -> usize {
-        WAITING_OF_A_USER_MAX.min(WAITING_FOR_ONE * self.max_of(uid))
+        WAITING_FOR_ONE * self.max_of(uid)
     }
 
     /// The threads, for work that is of no user.
@@ -128,10 +128,16 @@ impl FairCrew {
     /// Has `work` of user `uid` done as soon as a thread can and less of this user's is under way; what a start needs comes before this user's
     /// guesses. Returns whether it will be: it is dropped where what is under way takes too long, or too much waits, of this user or of all.
     pub fn lend(self: &Arc<Self>, uid: u32, priority: Priority, work: Work) -> bool {
-        self.lend_at(uid, priority, work, Instant::now())
+        self.lend_at(uid, Some(priority), work, Instant::now())
     }
 
-    fn lend_at(self: &Arc<Self>, uid: u32, priority: Priority, work: Work, now: Instant) -> bool {
+    /// Has `work` of user `uid` done only where less of this user's is under way than may be: it is of use now or not at all.
+    pub fn lend_now(self: &Arc<Self>, uid: u32, work: Work) -> bool {
+        self.lend_at(uid, None, work, Instant::now())
+    }
+
+    /// Work without a `priority` does not wait.
+    fn lend_at(self: &Arc<Self>, uid: u32, priority: Option<Priority>, work: Work, now: Instant) -> bool {
         let mut state = self.state.lock().anyway();
         let may_wait = state.waiting < WAITING_MAX;
         let user = state.users.entry(uid).or_default();
@@ -144,13 +150,12 @@ impl FairCrew {
             }
             return is_lent;
         }
-        let waits =
+        let may_wait =
             may_wait && user.waiting() < self.waiting_max_of(uid) && !user.is_slow(self.max_of(uid), now);
-        if waits {
-            user.waiting[priority as usize].push_back(work);
-            state.waiting += 1;
-        }
-        waits
+        let Some(priority) = priority.filter(|_| may_wait) else { return false };
+        user.waiting[priority as usize].push_back(work);
+        state.waiting += 1;
+        true
     }
 
     /// Takes away the work that waits at `now` for other work of the same user which takes too long: whose it is, and the work. To drop it may take as long,
@@ -288,7 +293,7 @@ mod tests {
         assert_eq!(crew.take_late(Instant::now()).len(), 0, "they have just begun");
         let later = Instant::now() + 2 * SLOW;
         assert_eq!(crew.take_late(later).len(), 38);
-        assert!(!crew.lend_at(7, Priority::Start, gated(&began, 40).1, later));
+        assert!(!crew.lend_at(7, Some(Priority::Start), gated(&began, 40).1, later));
         drop(gates);
         let again = gated(&began, 41).1;
         assert!(crew.lend(7, Priority::Start, again));
@@ -358,6 +363,8 @@ mod tests {
         for (what, priority) in [(2, Priority::Guess), (3, Priority::Guess), (4, Priority::Start)] {
             assert!(crew.lend(7, priority, gated(&began, what).1));
         }
+        assert!(!crew.lend_now(7, gated(&began, 5).1) && crew.lend_now(8, gated(&began, 6).1));
+        assert_eq!(next(&begun), 6, "what is of use now alone does not wait");
         let mut gates = gates.into_iter();
         drop(gates.next());
         assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);

@@ -71,7 +71,7 @@ pub enum Done {
     /// It is held out, to see what fetching gains.
     HeldOut,
     /// Fetching gains nothing on this device; it is part of a start that is held out, or comes a moment after one for which nothing was fetched; it
-    /// was cancelled; prefetches hold too much already; or a file system does not answer.
+    /// was cancelled; prefetches hold too much already, or readers have too much to do; or a file system does not answer.
     LeftAlone,
     /// What its other roles have in common was fetched.
     Guessed,
@@ -390,7 +390,7 @@ impl Fetches {
         }
         // Each container's overlay is a device of its own, and most of them lie on one disk.
         let crew = if root.is_some() { self.readers_of(0) } else { self.readers_on(device, known.device) };
-        let mut is_whole = true;
+        let (mut lent, mut refused) = (0, 0);
         engine.start_on(&mut |work: Work| {
             let (rights, account, root) = (known.rights.clone(), account.clone(), root.cloned());
             let is_of_machine = known.rights == Rights::of_everybody() && root.is_none();
@@ -408,15 +408,22 @@ impl Fetches {
                 let work = move |_at_work| work();
                 crew.lend(owner, priority, Box::new(work))
             };
-            is_whole &= is_lent;
+            *(if is_lent { &mut lent } else { &mut refused }) += 1;
             is_lent
         });
+        let is_own = |one: &UnderWay| Arc::ptr_eq(&one.account, &account);
         let mut prefetches = self.prefetches.lock().anyway();
-        let own = prefetches.under_way.iter_mut().find(|one| Arc::ptr_eq(&one.account, &account));
-        own.into_iter().for_each(|own| {
+        if refused > 0 && lent == 0 {
+            let own: Vec<UnderWay> = prefetches.under_way.extract_if(.., |one| is_own(one)).collect();
+            drop(prefetches);
+            self.put_away(own);
+            self.counters.crowded.count();
+            return Done::LeftAlone;
+        }
+        if let Some(own) = prefetches.under_way.iter_mut().find(|one| is_own(one)) {
             own.has_begun = true;
-            own.is_cut_short |= !is_whole;
-        });
+            own.is_cut_short |= refused > 0;
+        }
         Done::Fetched
     }
 
@@ -452,7 +459,7 @@ impl Fetches {
             one.at = Instant::now();
         }
         Some(match one.done {
-            Some(done) if one.pid == pid || [Done::Warm, Done::Unknown].contains(&done) => done,
+            Some(done) if one.is_of(start) || [Done::Warm, Done::Unknown].contains(&done) => done,
             // Nothing was fetched.
             Some(Done::HeldOut | Done::LeftAlone) => Done::LeftAlone,
             _ => Done::Recent,
@@ -520,12 +527,19 @@ impl Fetches {
         for (uid, work) in readers.iter().flat_map(|crew| crew.take_late(now)) {
             self.over.lock().anyway().entry(uid).or_default().late.push(work);
         }
+        let is_of_container = |one: &&UnderWay| one.root.is_some();
+        let prefetches = self.prefetches.lock().anyway();
+        let mut over: Vec<u32> =
+            prefetches.under_way.iter().filter(is_of_container).map(|one| one.pid).collect();
+        drop(prefetches);
+        over.retain(|pid| living_thread(*pid).is_none());
         let has_ended = |one: &mut UnderWay| {
             if one.has_begun && !one.engine.is_at_work() {
                 return true;
             }
-            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well.
-            let is_over = one.root.is_some() && living_thread(one.pid).is_none();
+            // What has ended in a container needs nothing of it any more, and mostly the container has ended as well: not so where a daemon goes on
+            // as a child.
+            let is_over = one.root.is_some() && over.contains(&one.pid);
             let is_too_long = now.saturating_duration_since(one.began) >= FETCH_MAX;
             if is_too_long || is_over {
                 one.engine.cancel();
@@ -542,19 +556,27 @@ impl Fetches {
             let ended: Vec<UnderWay> = under_way.extract_if(.., has_ended).collect();
             (ended, under_way.is_empty())
         };
-        for UnderWay { engine, holding, known, planned, root, owner, .. } in ended {
+        for UnderWay { engine, known, planned, root, .. } in &ended {
             self.counters.fetched_bytes.add(engine.amounts().requested_bytes());
-            mark_if_changed(&known, &planned, &engine);
+            mark_if_changed(known, planned, engine);
             if engine.is_at_work() {
-                match root {
+                match *root {
                     Some(root) => self.roots.leave_out(root),
                     None => known.leave_alone(LEFT_ALONE),
                 }
                 self.counters.hung.count();
             }
-            self.over.lock().anyway().entry(owner).or_default().ended.push((engine, holding));
         }
+        self.put_away(ended);
         (is_quiet, self.over.lock().anyway().keys().copied().collect())
+    }
+
+    /// Has somebody close what prefetches have open that are under way no longer.
+    fn put_away(&self, ended: Vec<UnderWay>) {
+        let mut over = self.over.lock().anyway();
+        for UnderWay { engine, holding, owner, .. } in ended {
+            over.entry(owner).or_default().ended.push((engine, holding));
+        }
     }
 
     /// Closes what prefetches on user `uid`'s account had open that have ended. May wait for ever: a program that answers for a file system

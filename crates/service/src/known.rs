@@ -118,6 +118,12 @@ impl Known {
         self.used_ns.load(Ordering::Relaxed)
     }
 
+    /// Whether it says what `other` does.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let of = |known: &Self| (known.rights.clone(), known.device, known.figures);
+        of(self) == of(other) && (&self.planned, &self.past) == (&other.planned, &other.past)
+    }
+
     /// It takes the place of the one `before`: it was used, marked and drawn when that was, and is left alone as long. Where nothing was learned since, it
     /// has changed as that has.
     pub fn continues(&self, before: &Self) {

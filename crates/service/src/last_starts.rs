@@ -80,7 +80,8 @@ impl LastStarts {
         if starts.len() >= STARTS_MAX {
             // The oldest of whoever has most: nobody pushes out all of another user's.
             let of = |uid| starts.iter().filter(|one| one.uid == uid).count();
-            let most = starts.iter().map(|one| one.uid).max_by_key(|uid| of(*uid));
+            // Of equals that is the last, and so whose start is the oldest.
+            let most = starts.iter().rev().map(|one| one.uid).max_by_key(|uid| of(*uid));
             let oldest = starts.iter().position(|one| Some(one.uid) == most);
             oldest.map(|at| starts.remove(at));
         }
@@ -153,5 +154,10 @@ mod tests {
             (STARTS_MAX, 1),
             "whoever starts most has no others forgotten"
         );
+        let uids = 100..100 + STARTS_MAX as u32 + 1;
+        let starts = LastStarts::default();
+        uids.clone().for_each(|uid| starts.note(LastStart::new(uid, uid, then, &shell, Done::Warm, None)));
+        let told: Vec<u32> = starts.of(0).iter().map(|one| one.uid).collect();
+        assert_eq!(told, uids.skip(1).collect::<Vec<_>>(), "of users with one each the oldest");
     }
 }

@@ -24,7 +24,7 @@ use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::known::{Known, Mark};
 use crate::place::{file_of, is_of_container};
 use crate::process::Process;
-use crate::shelf::{OnDisk, Shelf, Version, version, version_of};
+use crate::shelf::{Look, OnDisk, Shelf, Version, version, version_of};
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -166,6 +166,7 @@ impl Library {
         shelf.config = config;
         let containers = {
             let mut state = self.lock();
+            let shelf = shelf.with_newer(&held[0], &state.machine, BYTES_MAX);
             (state.machine, state.machine_stores) = (Arc::new(shelf), stores);
             state.container_stores()
         };
@@ -176,17 +177,18 @@ impl Library {
             for program in shelf.by_program.keys() {
                 file_of(program).into_iter().for_each(|file| self.note(file, program));
             }
-            self.lock().containers = Arc::new(shelf);
+            let mut state = self.lock();
+            state.containers = Arc::new(shelf.with_newer(&held[1], &state.containers, most));
         }
     }
 
-    /// Reads the machine's profiles again where they have changed, or figures of devices have, which has those of users read again as well.
-    /// Returns whether they had.
+    /// Reads those of the machine's profiles again that have changed, or all where figures of devices have, which has those of users read again as well.
+    /// Returns whether there is something new: not what was [learned](Self::update).
     pub fn refresh(&self) -> bool {
-        let (stores, containers, before, measured) = {
+        let (stores, of_containers, held, measured) = {
             let state = self.lock();
-            let versions = [&state.machine, &state.containers].map(|shelf| shelf.version.clone());
-            (state.machine_stores.clone(), state.container_stores(), versions, state.measured.clone())
+            let held = [&state.machine, &state.containers].map(Arc::clone);
+            (state.machine_stores.clone(), state.container_stores(), held, state.measured.clone())
         };
         let now = measured.now();
         let are_measured_anew = now.files != measured.files;
@@ -200,26 +202,50 @@ impl Library {
                 });
             }
         }
-        let of_containers = containers.map_or(before[1].clone(), |containers| version(&containers, &OF_USER));
-        let has_changed = are_measured_anew || [version(&stores, &OF_ALL), of_containers] != before;
-        if has_changed {
+        let everybody = Rights::of_everybody();
+        let look = || {
+            let of_containers =
+                of_containers.map_or(Look::Same, |stores| held[1].look(&stores, &OF_USER, &everybody));
+            [held[0].look(&stores, &OF_ALL, &everybody), of_containers]
+        };
+        let looks = if are_measured_anew { [Look::All, Look::All] } else { look() };
+        if looks.iter().any(|look| matches!(look, Look::All)) {
             self.reload();
+            return true;
         }
-        has_changed
+        let mut is_new = false;
+        for ((look, held), is_machines) in looks.into_iter().zip(&held).zip([true, false]) {
+            let Look::Some(changed) = look else { continue };
+            let news = changed.profiles.clone();
+            let bytes_max = if is_machines { BYTES_MAX } else { OF_CONTAINERS_BYTES_MAX };
+            let shelf = held.with_changed(changed, bytes_max);
+            {
+                let mut state = self.lock();
+                let now = if is_machines { &mut state.machine } else { &mut state.containers };
+                // What was learned meanwhile is there. The next look comes soon.
+                if !Arc::ptr_eq(now, held) {
+                    continue;
+                }
+                *now = Arc::new(shelf);
+            }
+            is_new |= !news.is_empty();
+            for program in news.iter().map(|known| &known.key.program) {
+                file_of(program).into_iter().for_each(|file| self.note(file, program));
+            }
+        }
+        is_new
     }
 
     /// Has `write` change the machine's profile of `key` in the store, and reads that one again: the next start has it at once. The next
-    /// [`refresh`](Self::refresh) reads the others as well, for somebody else may have changed some meanwhile.
+    /// [`refresh`](Self::refresh) looks which others have changed meanwhile.
     pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
         let stores = self.machine_stores();
         write(&stores)?;
-        let path = stores.path_of(key, Layer::Machine);
-        let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::Machine, &path)) else {
-            return Ok(());
-        };
+        let Ok(path) = stores.path_of(key, Layer::Machine) else { return Ok(()) };
+        let Ok(Some(profile)) = stores.at_path(Layer::Machine, &path) else { return Ok(()) };
         let known = learned(&profile, Rights::of_everybody());
         let mut state = self.lock();
-        state.machine = Arc::new(state.machine.with(known, BYTES_MAX));
+        state.machine = Arc::new(state.machine.learning(known, path, BYTES_MAX));
         Ok(())
     }
 
@@ -231,13 +257,11 @@ impl Library {
     ) -> Result<(), StoreError> {
         let stores = self.lock().container_stores().ok_or(StoreError::Nowhere)?;
         write(&stores)?;
-        let path = stores.path_of(key, Layer::User);
-        let Ok(Some(profile)) = path.and_then(|path| stores.at_path(Layer::User, &path)) else {
-            return Ok(());
-        };
+        let path = stores.path_of(key, Layer::User)?;
+        let Ok(Some(profile)) = stores.at_path(Layer::User, &path) else { return Ok(()) };
         let known = learned(&profile, Rights::of_everybody());
         let mut state = self.lock();
-        state.containers = Arc::new(state.containers.with(known, OF_CONTAINERS_BYTES_MAX));
+        state.containers = Arc::new(state.containers.learning(known, path, OF_CONTAINERS_BYTES_MAX));
         Ok(())
     }
 
@@ -550,6 +574,14 @@ impl Library {
     /// The program in `file`, where there are profiles of it.
     pub fn program_in(&self, file: &FileHandle) -> Option<String> {
         self.lock().handles.get(file).cloned()
+    }
+
+    /// Notes that the program of `key` is in `file`, where user `uid` or all have a profile of it by now: it is a stranger no longer.
+    pub fn note_learned(&self, file: FileHandle, key: &ProgramKey, uid: u32) {
+        let is_of_all = self.lock().of_all(&key.program).find(key).is_some();
+        if is_of_all || self.is_own(key, uid) {
+            self.note(file, &key.program);
+        }
     }
 
     /// Notes which file a program is in.

@@ -1,7 +1,7 @@
 //! Metadata in memory: what the kernel knows of the files and names of known programs, so that a start waits for data only.
 //!
-//! Nothing is held: names are looked up again where the kernel was told to forget them, when profiles have changed, and, unless the machine runs on a
-//! battery, now and then; in any case once the machine is quiet. One thread does it, one name after the other, with the rights with which each profile is
+//! Nothing is held: names are looked up again where the kernel was told to forget them, when somebody else than the service has changed profiles (what
+//! the service has learned was in use until then), and, unless the machine runs on a battery, now and then; in any case once the machine is quiet. One thread does it, one name after the other, with the rights with which each profile is
 //! fetched, and its reads come after those of others: whoever needs the disk waits for one read. Where a file system does not answer, another thread begins
 //! anew without it ([`crate::round`]).
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use prepage_core::profile::Profile;
 use prepage_prefetch::config::Config;
 use prepage_profiles::key::is_of_subject;
+use prepage_profiles::room::SUFFIX;
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::rights::Rights;
@@ -25,6 +26,8 @@ pub(crate) struct Shelf {
     pub(crate) is_cut: bool,
     /// What the directories' versions were.
     pub(crate) version: Version,
+    /// What was read of them; nothing of a user's, of whom all is read again.
+    pub(crate) files: Arc<Files>,
     pub(crate) looked: Option<Instant>,
     pub(crate) config: Config,
 }
@@ -61,7 +64,9 @@ impl Shelf {
         bytes_max: u64,
         max: ReadMax,
     ) -> Self {
-        let mut shelf = Self { version: version(stores, layers), ..Self::default() };
+        // In this order: what is replaced meanwhile is seen by the next look.
+        let version = version(stores, layers);
+        let mut shelf = Self { version, files: Arc::new(files_of(stores, layers)), ..Self::default() };
         let mut see = |(_, profile): (PathBuf, Result<Profile, _>)| {
             profile.map_or(true, |profile| shelf.add(&profile, held, rights, bytes_max))
         };
@@ -136,9 +141,99 @@ impl Shelf {
         shelf
     }
 
+    /// The same with what `known` is now, which was just learned and written to the file at `path`. The next look reads it again: others may have
+    /// replaced it meanwhile.
+    pub(crate) fn learning(&self, known: Arc<Known>, path: PathBuf, bytes_max: u64) -> Self {
+        let mut shelf = self.with(known, bytes_max);
+        Arc::make_mut(&mut shelf.files).insert(path, UNREAD);
+        Self { version: Version::default(), ..shelf }
+    }
+
+    /// What has changed in the directories of `layers` since they were read into this one, to be fetched with `rights`.
+    pub(crate) fn look(&self, stores: &Stores, layers: &[Layer], rights: &Rights) -> Look {
+        let version = version(stores, layers);
+        if version == self.version {
+            return Look::Same;
+        }
+        let files = files_of(stores, layers);
+        // Another layer's may take the place of what is gone.
+        if self.files.keys().any(|path| !files.contains_key(path)) {
+            return Look::All;
+        }
+        let mut profiles = Vec::new();
+        for (path, _) in files.iter().filter(|(path, changed)| self.files.get(*path) != Some(changed)) {
+            // One of another layer is not read, and it is asked what there is of the first one.
+            let Ok(Some(profile)) = stores.at_path(layers[0], path) else { return Look::All };
+            let known = Known::new(&profile, rights.clone());
+            if !is_of_subject(&profile.program, &profile.role)
+                && !self.find(&known.key).is_some_and(|before| known.is_as(&before))
+            {
+                profiles.push(Arc::new(known));
+            }
+        }
+        Look::Some(Changed { version, files: Arc::new(files), profiles })
+    }
+
+    /// The same with what has changed.
+    pub(crate) fn with_changed(&self, changed: Changed, bytes_max: u64) -> Self {
+        let Changed { version, files, profiles } = changed;
+        let shelf = profiles.into_iter().fold(self.clone(), |shelf, known| shelf.with(known, bytes_max));
+        Self { version, files, ..shelf }
+    }
+
+    /// The same with what was put into `now` since it was `before`: while this one was read others have learned.
+    pub(crate) fn with_newer(self, before: &Self, now: &Self, bytes_max: u64) -> Self {
+        let is_new =
+            |known: &&Arc<Known>| !before.find(&known.key).is_some_and(|before| Arc::ptr_eq(&before, known));
+        now.by_key.values().filter(is_new).fold(self, |shelf, known| {
+            let name = known.key.file_name();
+            let is_its = |path: &&PathBuf| path.ends_with(&name) && now.files[*path] == UNREAD;
+            match now.files.keys().find(is_its) {
+                Some(path) => shelf.learning(known.clone(), path.clone(), bytes_max),
+                None => shelf.with(known.clone(), bytes_max),
+            }
+        })
+    }
+
     pub(crate) fn find(&self, key: &ProgramKey) -> Option<Arc<Known>> {
         self.by_key.get(&(key.program.clone(), key.role.clone())).cloned()
     }
+}
+
+/// What a look at directories shows.
+pub(crate) enum Look {
+    /// What was read.
+    Same,
+    /// That some profiles are to take their places.
+    Some(Changed),
+    /// That all is to be read again.
+    All,
+}
+
+/// What has changed in directories.
+pub(crate) struct Changed {
+    version: Version,
+    files: Arc<Files>,
+    /// Those that say something else than what was read.
+    pub(crate) profiles: Vec<Arc<Known>>,
+}
+
+/// Of each profile's file the inode, and when that was changed.
+pub(crate) type Files = HashMap<PathBuf, (u64, i64, i64)>;
+
+/// Of a file that is to be read again.
+const UNREAD: (u64, i64, i64) = (0, 0, 0);
+
+fn files_of(stores: &Stores, layers: &[Layer]) -> Files {
+    let directories = stores.directories().filter(|(layer, _)| layers.contains(layer));
+    let entries = directories.flat_map(|(_, directory)| std::fs::read_dir(directory)).flatten().flatten();
+    let file = |entry: std::fs::DirEntry| {
+        let path = entry.path();
+        let is_profile = path.extension().is_some_and(|end| end == SUFFIX);
+        let metadata = is_profile.then(|| entry.metadata().ok().filter(std::fs::Metadata::is_file))??;
+        Some((path, (metadata.ino(), metadata.ctime(), metadata.ctime_nsec())))
+    };
+    entries.filter_map(file).collect()
 }
 
 /// Device, inode and time of change of each directory that is there.

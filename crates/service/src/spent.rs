@@ -24,18 +24,22 @@ pub struct Spent(Mutex<HashMap<u32, Instant>>);
 
 impl Spent {
     /// Whether at `now` a start of user `uid` may be looked at. All of root's may.
-    pub fn may_look(&self, uid: u32, now: Instant) -> bool {
+    fn may_look(&self, uid: u32, now: Instant) -> bool {
         // Until when the share of the user pays for what was spent.
         let paid = self.0.lock().anyway().get(&uid).copied();
         paid.is_none_or(|paid| paid.saturating_duration_since(now) <= SHARE * AT_ONCE)
     }
 
-    /// Has a start of user `uid` looked at by this thread.
-    pub fn of<T>(&self, uid: u32, look: impl FnOnce() -> T) -> T {
+    /// Has a start of user `uid` looked at by this thread; `look` is dropped, and there is nothing to be told, where that was not paid for when its turn
+    /// came: how long those before it would take, nobody knew when it was lent.
+    pub fn of<T>(&self, uid: u32, look: impl FnOnce() -> T) -> Option<T> {
+        if !self.may_look(uid, Instant::now()) {
+            return None;
+        }
         let before = of_this_thread();
         let seen = look();
         self.note(uid, of_this_thread().saturating_sub(before), Instant::now());
-        seen
+        Some(seen)
     }
 
     /// A look at a start of user `uid` that ended at `now` `took` so much processor time.
@@ -78,6 +82,8 @@ mod tests {
         }
         assert!(all > minute / SHARE && all < minute / SHARE + 2 * AT_ONCE, "{all:?}");
         assert!(spent.may_look(ROOT, now) && spent.may_look(8, now));
+        // Nothing is paid for yet by the clock of the machine.
+        assert_eq!((spent.of(7, || ()), spent.of(8, || ())), (None, Some(())), "whatever was lent before");
         assert!(spent.may_look(7, now + minute), "it is paid for");
         (0..2 * USERS_MAX as u32).for_each(|uid| spent.note(uid, minute, now));
         assert!(spent.0.lock().anyway().len() <= USERS_MAX);

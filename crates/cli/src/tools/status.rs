@@ -79,13 +79,13 @@ fn print(status: &Value, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "starts: {} looked at, {} fetched and {} guessed ({:.1} MB), {} in memory already, {} unknown, {} elsewhere, {} left alone; {} more passed over; {} of those looked at in containers",
+        "starts: {} looked at, {} fetched ({:.1} MB, guesses included), {} in memory already, {} unknown ({} of them guessed), {} elsewhere, {} left alone; {} more passed over; {} of those looked at in containers",
         count("starts"),
         count("fetched"),
-        count("guessed"),
         megabytes(count("fetched_bytes") as f64),
         count("warm"),
         count("unknown"),
+        count("guessed"),
         count("elsewhere"),
         count("left_alone"),
         count("passed"),

@@ -214,7 +214,8 @@ fn no_user_is_told_what_was_done_for_another() {
     let fetches = Fetches::new(Arc::default());
     let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
     let name = |uid| name_of(uid, &key);
-    let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, Instant::now()));
+    let then = Instant::now();
+    let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, then));
     assert_eq!(recent(&name(7), 1), None);
     assert_eq!(recent(&name(8), 2), None);
     assert_eq!(recent(&name(7), 3), Some(Done::Recent));
@@ -225,6 +226,10 @@ fn no_user_is_told_what_was_done_for_another() {
         assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
     }
     assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
+    fetches.note(&name(8), 2, Done::Fetched);
+    let again = start(7, 2, then + Duration::from_millis(1));
+    let done = (recent(&name(8), 2), fetches.recent(&name(8), &again));
+    assert_eq!(done, (Some(Done::Fetched), Some(Done::Recent)), "it executes itself again");
     (0..3 * RECENT_MAX as u32).for_each(|uid| _ = recent(&name(uid), uid));
     assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
 }
@@ -360,6 +365,28 @@ fn keep_busy(fetches: &Fetches, device: u64, uid: u32) -> std::sync::mpsc::SyncS
     }
     (0..READERS_OF_A_USER).for_each(|_| begun.recv_timeout(PATIENCE).unwrap());
     gate
+}
+
+/// Nobody reads then: a moment later the next start of the program is to be fetched for.
+#[test]
+fn what_no_reader_has_room_for_is_left_alone_and_a_dozen_prefetches_of_one_user_have_room() {
+    let Some(directory) = on_a_disk() else { return };
+    let path = directory.path().canonicalize().unwrap().join("file");
+    let profile = profile_of(&path);
+    let fetches = Fetches::new(Arc::default());
+    let known = || Arc::new(Known::new(&profile, own_rights()));
+    let (device, uid) = (known().device, known().rights.uid);
+    let gate = keep_busy(&fetches, device, uid);
+    let wait = || fetches.readers_of(device).lend(uid, Priority::Start, Box::new(|_at_work| {}));
+    // As many as one prefetch lends that reads from a disk, and looks up names.
+    assert!((0..12 * 24).all(|_| wait()));
+    while wait() {}
+    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+    let done = fetches.fetch(&known(), &start(7, 1, Instant::now()), Turn::Prefetch);
+    assert_eq!((done, fetches.counters.crowded.get()), (Done::LeftAlone, 1));
+    assert!(fetches.account_of(1, &known().key).is_none(), "nothing of it was fetched");
+    assert_eq!(fetches.look_at(Instant::now()), (true, vec![uid]), "its files are to be closed");
+    drop(gate);
 }
 
 /// A thread that is told to stop is at its last read still.

@@ -93,6 +93,55 @@ fn what_others_write_while_a_program_is_learned_is_read_and_what_is_known_of_cha
     assert!(library.refresh() && find("b").is_some());
     assert!(find("a").unwrap().has_changed() && !find("b").unwrap().has_changed());
     assert!(!library.refresh());
+    // Nor are all read again, and all names looked up, for what the service itself has written.
+    let both = || ["a", "b"].map(|name| find(name).unwrap());
+    let before = both();
+    update("c", "c");
+    let learned = find("c").unwrap();
+    assert!(!library.refresh(), "there is nothing new in it");
+    assert!(
+        both()
+            .iter()
+            .chain(find("c").iter())
+            .zip(before.iter().chain([&learned]))
+            .all(|(a, b)| Arc::ptr_eq(a, b))
+    );
+    std::fs::remove_file(machine.join(key("b").file_name())).unwrap();
+    assert!(library.refresh() && find("b").is_none() && find("c").is_some());
+    assert!(!library.refresh());
+}
+
+/// An observation may end while all is read again.
+#[test]
+fn what_is_learned_while_profiles_are_read_stays_and_is_read_once_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = directory.path().join("machine");
+    let library = in_a_place(directory.path());
+    let learn = |device| {
+        let write = |_: &Stores| -> Result<(), StoreError> {
+            write(&machine, &profile_of(&key("a"), device));
+            Ok(())
+        };
+        library.update(&key("a"), write).unwrap();
+    };
+    let (stores, everybody) = (library.machine_stores(), Rights::of_everybody());
+    let device = || library.lock().machine.find(&key("a")).unwrap().device;
+    learn(1);
+    let held = library.lock().machine.clone();
+    let read = Shelf::load(&stores, &OF_ALL, &held, &everybody, BYTES_MAX, ReadMax::ALL);
+    learn(2);
+    let now = library.lock().machine.clone();
+    library.lock().machine = Arc::new(read.with_newer(&held, &now, BYTES_MAX));
+    assert_eq!(device(), 2);
+    // By somebody else, who has replaced it before the next look.
+    write(&machine, &profile_of(&key("a"), 3));
+    assert!(library.refresh());
+    assert_eq!(device(), 3);
+    // Nobody waits for the file of one that is gone.
+    learn(4);
+    std::fs::remove_file(machine.join(key("a").file_name())).unwrap();
+    library.reload();
+    assert!(library.lock().machine.files.is_empty() && !library.refresh());
 }
 
 #[test]

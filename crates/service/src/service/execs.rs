@@ -13,7 +13,6 @@ use prepage_sys::root::Root;
 use super::Service;
 use super::starts::{START_WINDOW, below_root};
 use crate::awaited::{Awaited, Begun};
-use crate::crew::Priority;
 use crate::fetches::Start;
 use crate::files::Resting;
 use crate::hot::Needless;
@@ -104,16 +103,14 @@ impl Service {
                     && self.library.may_have_one_role(file)
                     && self.tree.of(pid, Below::AnyRoot, &[]) != Some(Kind::ByPrefix) =>
             {
-                if let Some(uid) = starter.filter(|uid| self.spent.may_look(*uid, moment.at)) {
-                    let (service, file) = (self.clone(), file.clone());
-                    let start =
-                        move |_look| service.spent.of(uid, || service.start_early(pid, uid, &file, moment));
-                    self.looks.lend(uid, Priority::Start, Box::new(start));
+                if let Some(uid) = *starter {
+                    let file = file.clone();
+                    self.look_early(uid, move |service| service.start_early(pid, uid, &file, moment));
                 }
             }
             Begun::Awaited if !is_known || self.may_be_owed(file) => {
-                let (service, file) = (self.clone(), file.clone());
-                let expect = move || {
+                let file = file.clone();
+                let expect = move |service: &Self| {
                     let is_loader = |path: PathBuf| service.files.note_if_loader(&file, &path);
                     if !is_known && service.watch.path_of(&file).is_some_and(is_loader)
                         || !service.may_observe()
@@ -127,13 +124,20 @@ impl Service {
                     }
                 };
                 if let Some(uid) = *starter {
-                    self.looks.lend(uid, Priority::Start, Box::new(move |_look| expect()));
+                    self.look_early(uid, expect);
                 }
             }
             Begun::Awaited | Begun::Gone => {}
             Begun::Crowded => self.counters.crowded.count(),
         }
         begun
+    }
+
+    /// Has a start of user `uid` looked at before its arguments are known, where a thread is free for that: behind others of the user's it would come as
+    /// late as the look at what was executed, and take that one's room.
+    fn look_early(self: &Arc<Self>, uid: u32, look: impl FnOnce(&Self) + Send + 'static) {
+        let service = self.clone();
+        self.looks.lend_now(uid, Box::new(move |_look| _ = service.spent.of(uid, || look(&service))));
     }
 
     /// Whether a start of the program in `file` may be owed another observation: in which role it starts is not known yet.

@@ -51,8 +51,8 @@ struct Unseen(Option<Arc<Service>>);
 
 impl Unseen {
     /// It is looked at now.
-    fn seen(mut self) -> Arc<Service> {
-        self.0.take().expect("it is seen once")
+    fn seen(mut self) {
+        self.0 = None;
     }
 }
 
@@ -70,16 +70,22 @@ impl Service {
         let unseen = Unseen(Some(self.clone()));
         // A process that is over by the time that it is looked at has needed nothing either.
         let whose = file.as_ref().and_then(|(file, _)| Some((file.clone(), Caller::of(pid)?)));
+        let service = self.clone();
         let start = move |look| {
-            let service = unseen.seen();
             let place = Cell::new(Some(Err(look)));
             let gives_way = || place.set(place.take().map(|kept| kept.or_else(AtWork::step_aside)));
-            let next = service.spent.of(uid, || service.fetch_for(pid, file, &gives_way));
+            let fetch = || {
+                unseen.seen();
+                service.fetch_for(pid, file, &gives_way)
+            };
+            let next = service.spent.of(uid, fetch);
             drop(place);
-            if !matches!(next, Next::Observe(..)) {
+            if !matches!(next, Some(Next::Observe(..))) {
                 drop(service.learner.take_expected(pid));
             }
-            if let Some((file, caller)) = whose {
+            let Some(next) = next else { return };
+            let (file, caller) = whose.unzip();
+            if let Some((file, caller)) = file.clone().zip(caller) {
                 let need = if let Next::Done(need) = &next { *need } else { Need::Something };
                 service.streaks.note(file, caller, need);
             }
@@ -87,13 +93,15 @@ impl Service {
                 Next::Follow(process, start) => {
                     service.learner.spend(service.gains.follow(&process, &start));
                 }
-                Next::Observe(process, known) => service.observe(&process, known.as_deref()),
+                Next::Observe(process, known) => {
+                    service.observe(&process, known.as_deref());
+                    let (key, uid) = (&process.context.key, process.rights.uid);
+                    file.into_iter().for_each(|file| service.library.note_learned(file, key, uid));
+                }
                 Next::Done(_) => {}
             }
         };
-        if self.spent.may_look(uid, Instant::now()) {
-            self.looks.lend(uid, Priority::Start, Box::new(start));
-        }
+        self.looks.lend(uid, Priority::Start, Box::new(start));
     }
 
     /// Whether it is to be kept how a cold start of `known` fares that is begun by user `uid` on the account of `starter`. One that is owed
