@@ -123,7 +123,7 @@ pub enum Missing {
     },
     /// Another observer of the same processes lent faults its clock.
     #[error(
-        "costs, and exact times, of faults that another observer (as perf record) of these processes gave its own clock's: {}",
+        "costs of faults with times that are not believed, because another observer (as perf record) of these processes lent some its clock: {}",
         counted(*times as usize, "time")
     )]
     BorrowedTimes {

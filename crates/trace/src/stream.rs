@@ -108,7 +108,7 @@ impl Stream {
         self.uncounted.outside.0 + self.uncounted.outside.1
     }
 
-    /// Beginnings and ends of faults that have no time of their own, because another observer of the same process has another clock (Linux 6.3 and
+    /// Beginnings and ends of faults whose times are not believed, because another observer of the same process has another clock (Linux 6.3 and
     /// later). Their faults have no costs, and may bear the number that their process has in the other's PID namespace.
     pub fn borrowed_times(&self) -> u64 {
         self.clocks.borrowed
