@@ -114,7 +114,7 @@ struct Running {
     interrupted: Vec<Begun>,
     /// When the last beginning or end had a time of another's clock.
     borrowed_ns: Option<u64>,
-    /// Forked, and not seen to fault since.
+    /// Forked, and nothing was reported of it since, neither a fault nor a name nor a mapping: it may have none of the events.
     is_silent_child: bool,
     /// Page and instruction of the thread's last fault, where it read from disk.
     read: Option<(PageIndex, u64)>,
@@ -222,6 +222,7 @@ impl Pairing {
                 let thread = running(&mut self.running, event);
                 thread.name = Arc::clone(name);
                 thread.index = None;
+                thread.is_silent_child = false;
             }
             EventKind::Fork { parent_tid, .. } => {
                 let name =
@@ -239,10 +240,13 @@ impl Pairing {
             EventKind::Map(mapped) => {
                 // Whoever catches a signal and makes the page accessible (mprotect(2) is reported so, too) begins another fault after it.
                 let is_there = |begun: &Begun| (mapped.start..mapped.end).contains(&begun.address);
-                let thread = self.running.get_mut(&event.tid);
-                let begun = thread.filter(|thread| thread.begun.as_ref().is_some_and(is_there));
-                let begun = begun.map(Running::take_begun);
-                self.not_ended(event.tid, begun.into_iter().flatten(), faults);
+                if let Some(thread) = self.running.get_mut(&event.tid) {
+                    thread.is_silent_child = false;
+                    if thread.begun.as_ref().is_some_and(is_there) {
+                        let begun = thread.take_begun();
+                        self.not_ended(event.tid, begun, faults);
+                    }
+                }
             }
             EventKind::Switch { .. }
             | EventKind::PageCached { .. }
@@ -255,7 +259,7 @@ impl Pairing {
         self.spaces.apply(event);
     }
 
-    /// Children that have faulted, as /proc says, and of which no fault was fed: it may be still to come.
+    /// Children that have faulted, as /proc says, and of which nothing was fed: it may be still to come.
     pub(crate) fn silent_children(&self) -> Vec<u32> {
         let has_faulted =
             |pid| ProcessStat::of(pid).is_ok_and(|stat| stat.minor_faults + stat.major_faults > 0);

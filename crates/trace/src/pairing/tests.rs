@@ -352,6 +352,12 @@ fn a_child_that_faults_unseen_is_told_by_its_silence() {
     assert_eq!((silent.as_slice(), pairing.still_silent(&silent)), (&[here][..], 1));
     feed(&mut pairing, here, end(0x1000));
     assert_eq!((pairing.still_silent(&silent), pairing.silent_children()), (0, vec![]));
+    // A program whose faults are hidden is reported otherwise.
+    for kind in [EventKind::Name { name: "su".into(), exec: true }, map(0x1000, 0x2000, true, 1, 2)] {
+        feed(&mut pairing, here, EventKind::Fork { parent_pid: 1, parent_tid: 1 });
+        feed(&mut pairing, here, kind);
+        assert!(pairing.silent_children().is_empty());
+    }
 }
 
 #[test]
