@@ -189,8 +189,9 @@ impl Pairing {
             EventKind::FaultBegin { address, ip, calls } => {
                 let begun = Begun { calls: calls.clone(), ..Begun::new(event, *address, *ip, self.losses) };
                 let thread = faulting(&mut self.running, event);
-                let place = || self.spaces.resolve(event.pid, *address);
-                if thread.may_go_on(&begun) && place().is_some_and(|place| place.page.is_some()) {
+                let is_on_file =
+                    || self.spaces.resolve(event.pid, *address).is_some_and(|place| place.page.is_some());
+                if self.ends == Ends::All && thread.may_go_on(&begun) && is_on_file() {
                     thread.interrupted.extend(thread.begun.replace(begun));
                 } else {
                     let earlier = thread.take_begun();

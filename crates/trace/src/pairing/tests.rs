@@ -91,6 +91,16 @@ fn a_wait_for_a_files_page_that_a_signal_interrupts_is_one_fault() {
     }
 }
 
+#[test]
+fn where_ends_are_not_recorded_each_beginning_is_a_fault() {
+    let mut pairing = Pairing { ends: Ends::Some, ..Pairing::new(0) };
+    let mut events = vec![(0, 1, map(0x1000, 0x3000, true, 1, 2))];
+    events.extend((1..4).map(|time_ns| (time_ns, 1, begin(0x1000))));
+    let mut faults = feed(&mut pairing, events);
+    pairing.finish(&mut faults);
+    assert_eq!(faults.len(), 3);
+}
+
 /// As beyond the end of a file, by a program that catches SIGBUS.
 #[test]
 fn what_begins_at_a_files_page_and_never_ends_is_counted_one_by_one() {

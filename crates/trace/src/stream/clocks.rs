@@ -77,7 +77,7 @@ impl Clocks {
                 _ => false,
             };
             is_wrong = is_late || !is_earlier_wrong;
-            if !is_wrong {
+            if !is_wrong && latest.side != side {
                 for earlier in before.iter_mut().rev().take_while(|earlier| earlier.time_ns > event.time_ns) {
                     let is_wrong = self::side(earlier) == latest.side;
                     self.borrowed += u64::from(is_wrong && !earlier.is_time_borrowed);
@@ -94,7 +94,10 @@ impl Clocks {
             event.time_ns = oldest_ns;
         } else {
             event.time_ns = event.time_ns.max(latest.time_ns);
-            *latest = Latest { time_ns: event.time_ns, side };
+            // A loss is told of in front of the next record, with a time from behind that one's.
+            if !matches!(event.kind, EventKind::Lost { .. }) {
+                *latest = Latest { time_ns: event.time_ns, side };
+            }
         }
     }
 
@@ -200,6 +203,14 @@ mod tests {
     }
 
     #[test]
+    fn records_of_no_fault_are_never_anothers() {
+        let records = [(START + 900_000, 1, EventKind::Exit), (START + 700_000, 2, EventKind::Exit)];
+        let mut clocks = Clocks::default();
+        assert_eq!(settled(&mut clocks, 2 * START, &records), [(900_000, false); 2]);
+        assert_eq!(clocks.borrowed, 0);
+    }
+
+    #[test]
     fn a_clock_that_seems_to_go_back_a_little_is_ours() {
         let records = [(START + 900, 1, BEGIN), (START + 700, 1, END)];
         assert_eq!(settled(&mut Clocks::default(), 2 * START, &records), [(900, false), (900, false)]);
@@ -210,11 +221,12 @@ mod tests {
     fn a_record_that_came_late_is_ours() {
         let mut clocks = Clocks::default();
         let mut latest = Latest { time_ns: START - SECOND, side: None };
-        for (ns_before, kind) in [(2_000_000, BEGIN), (1_999_000, END), (0, BEGIN)] {
+        let lost = EventKind::Lost { records: 1 };
+        for (ns_before, kind) in [(2_000_000, BEGIN), (1_999_000, END), (0, lost), (1_000_000, BEGIN)] {
             let mut event =
                 Event { time_ns: START - ns_before, pid: 1, tid: 1, kind, is_time_borrowed: false };
             clocks.settle(&mut event, &mut latest, &mut [], START..2 * START);
-            assert_eq!((event.time_ns, event.is_time_borrowed), (START - ns_before, false));
+            assert_eq!((event.time_ns, event.is_time_borrowed), (START - ns_before, false), "{event:?}");
         }
         assert_eq!(clocks.borrowed, 0);
     }
