@@ -123,7 +123,7 @@ pub enum Missing {
     },
     /// Another observer of the same processes lent faults its clock.
     #[error(
-        "costs, and exact times, of faults that another observer (as perf record) of these processes gave its own clock's: {}",
+        "costs of faults with times that are not believed, because another observer (as perf record) of these processes lent some its clock: {}",
         counted(*times as usize, "time")
     )]
     BorrowedTimes {
@@ -134,7 +134,8 @@ pub enum Missing {
     /// with one that has them.
     #[error("recorded without --exact: touches near a fault are no faults")]
     Touches,
-    /// What recording adds to a cost was not measured, and so not taken off. Only named where a trace is compared with one of which it was.
+    /// What recording adds to a cost was not measured, and so not taken off. Only named where a trace is compared with one of which it was, or with one
+    /// to which recording added something else.
     #[error("costs hold what recording added to them")]
     ProbeCosts,
     /// What processes had mapped before the recording is unknown, and so are the files of many of their faults.
@@ -177,6 +178,8 @@ impl Missing {
                 | Self::LostMappings { .. }
                 | Self::Overwritten
                 | Self::BorrowedTimes { .. }
+                // Not named where it is the same.
+                | Self::ProbeCosts
                 | Self::Unsaved { .. }
                 | Self::Unrecorded { .. },
                 _,
@@ -232,7 +235,9 @@ impl Missing {
             Self::BorrowedTimes { .. } => Some(
                 "record while nobody else observes page faults, or have the other use perf record -k mono",
             ),
-            Self::ProbeCosts => Some("record both with prepage record, without --page-cache and --frames"),
+            Self::ProbeCosts => {
+                Some("record both with this prepage record, without --page-cache and --frames")
+            }
             Self::Filtered { .. }
             | Self::Processors { .. }
             | Self::StillRunning { .. }
@@ -312,7 +317,10 @@ impl TraceFacts {
     pub fn missing_beside(&self, other: &Self) -> Vec<Missing> {
         let touches = (self.exact.is_none() && other.exact.is_some()).then_some(Missing::Touches);
         let has_costs = self.imported.as_ref().is_none_or(|from| !from.costs_unknown);
-        let is_probe_in_costs = has_costs && self.probe_cost_ns.is_none() && other.probe_cost_ns.is_some();
+        // What --page-cache adds is not what --frames adds.
+        let is_alike =
+            other.probe_cost_ns.is_none() && self.page_cache.is_some() == other.page_cache.is_some();
+        let is_probe_in_costs = has_costs && self.probe_cost_ns.is_none() && !is_alike;
         let probe_costs = is_probe_in_costs.then_some(Missing::ProbeCosts);
         self.missing().into_iter().chain(touches).chain(probe_costs).collect()
     }
@@ -405,7 +413,8 @@ mod tests {
         let page_cache = Some(PageCacheFacts { files, ..PageCacheFacts::default() });
         let facts = TraceFacts { page_cache, unanswered_files: 3, ..TraceFacts::default() };
         assert_eq!(facts.missing(), [Missing::Unanswered { files: 3 }, Missing::PagesForgotten { pages: 4 }]);
-        assert_eq!(facts.unequal_gaps(&TraceFacts::default()), []);
+        let complete = TraceFacts { page_cache: Some(PageCacheFacts::default()), ..TraceFacts::default() };
+        assert_eq!(facts.unequal_gaps(&complete), []);
     }
 
     #[test]
@@ -429,6 +438,9 @@ mod tests {
         assert_eq!(plain.unequal_gaps(&timed), [Missing::ProbeCosts]);
         assert_eq!(timed.unequal_gaps(&plain), [Missing::ProbeCosts]);
         assert_eq!(timed.unequal_gaps(&TraceFacts { probe_cost_ns: Some(700), ..TraceFacts::default() }), []);
+        let page_cache = TraceFacts { page_cache: Some(PageCacheFacts::default()), ..TraceFacts::default() };
+        assert_eq!(plain.unequal_gaps(&page_cache), [Missing::ProbeCosts, Missing::ProbeCosts]);
+        assert_eq!(page_cache.unequal_gaps(&page_cache), []);
         let filtered = |comm: &str, filtered_out| TraceFacts {
             filters: vec![comm.into()],
             filtered_out,

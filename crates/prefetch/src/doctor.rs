@@ -9,6 +9,7 @@ use prepage_sys::agent::{find_library, may_arm};
 use prepage_sys::beside::can_let_go;
 use prepage_sys::cachestat::counts;
 use prepage_sys::exec_watch::ExecWatch;
+use prepage_sys::open_files::allow_many_for_now;
 use prepage_sys::userfaultfd::{Delivery, OpenError, Userfaultfd};
 use prepage_sys::{file_handle, landlock};
 use prepage_trace::{FaultEvents, Probe, Stream};
@@ -159,6 +160,8 @@ fn processors() -> Check {
 fn watching() -> Check {
     let name = "page faults (record, learning)";
     let probe = Probe { faults: FaultEvents::Costs, ring_bytes: 16 << 10, ..Probe::default() };
+    // As whoever records does.
+    let _limit = allow_many_for_now();
     match Stream::attach(std::process::id(), &probe) {
         Ok(stream) if stream.sees_system_calls() => check(name, State::Ok, "of all your own programs", None),
         Ok(_) => check(

@@ -93,9 +93,12 @@ impl PageCacheWatch {
         match event.kind {
             EventKind::FaultBegin { address, .. } => {
                 let doing = self.threads.entry(tid).or_default();
-                let time_ns = (!event.is_time_borrowed).then_some(event.time_ns);
-                doing.fault = Some(Begun { address, time_ns });
-                (doing.slept, doing.cached_as) = (false, None);
+                // One that a signal interrupted waits since it first began.
+                if doing.fault.is_none() || !pairing.is_begun_again(tid) {
+                    let time_ns = (!event.is_time_borrowed).then_some(event.time_ns);
+                    doing.fault = Some(Begun { address, time_ns });
+                    (doing.slept, doing.cached_as) = (false, None);
+                }
             }
             EventKind::FaultEnd { address, disk, .. } => {
                 let doing = self.threads.entry(tid).or_default();

@@ -20,6 +20,12 @@ use crate::space::{AddressSpaces, Resolved};
 use crate::tables::Tables;
 use stacks::Stacks;
 
+/// A fault that waits for a file's page begins again after a signal: not later than this, and so often at most. A program that catches SIGBUS may
+/// begin at one place for ever.
+const RESTART_NS_MAX: u64 = 1_000_000_000;
+const RESTARTS_MAX: usize = 8;
+/// Where another's clock gave a time, beginnings and ends of a thread may be out of order by less than this: by a round at most.
+const DISORDER_NS_MAX: u64 = 1_000_000_000;
 /// Threads whose ends may have been lost are looked for only among more than these.
 const RUNNING_MIN: usize = 1 << 14;
 /// After so many rounds the last events of who was gone have been fed: the kernel had reported them before, the next round reads them, and the
@@ -32,13 +38,15 @@ const LAST_ROUNDS: u32 = 2;
 /// When a thread begins a fault while an earlier one has not ended, then
 ///
 /// - records were lost since the earlier fault began: its end is [`FaultClass::Unseen`];
-/// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`]. It may be begun again after the signal, which cannot be told
-///   from another touch of the same address later.
+/// - the same instruction touched the same page of a file within a second, the thread mapped nothing there meanwhile, and this fault ends: a signal
+///   came while the thread waited for the page. It is one fault, from the first beginning on;
+/// - otherwise the earlier fault ended in a signal or an error: [`FaultClass::Failed`]. In anonymous memory these are mostly signals that a program
+///   catches, so a wait for a page in swap that another signal interrupted counts as failed, too.
 ///
 /// What has begun and not ended when the recording ends is [`FaultClass::Unseen`], too.
 ///
 /// After a loss the end of a fault shows its class but not its cost: the end may be that of a later fault. A time that another observer's clock gave
-/// ([`Event::is_time_borrowed`]) gives no cost either.
+/// ([`Event::is_time_borrowed`]) gives no cost either, and around it no fault of the thread counts as failed: the end may have come before.
 ///
 /// A minor fault of the page that the thread's last fault read from disk, by the same instruction, is the retry after
 /// the read: [`FaultClass::Short`].
@@ -102,7 +110,11 @@ struct Running {
     /// Its entry in the table of threads under this name, once it has faulted.
     index: Option<ThreadIndex>,
     begun: Option<Begun>,
-    /// Forked, and not seen to fault since.
+    /// Earlier beginnings of the same fault, if it ends: signals interrupted it.
+    interrupted: Vec<Begun>,
+    /// When the last beginning or end had a time of another's clock.
+    borrowed_ns: Option<u64>,
+    /// Forked, and nothing was reported of it since, neither a fault nor a name nor a mapping: it may have none of the events.
     is_silent_child: bool,
     /// Page and instruction of the thread's last fault, where it read from disk.
     read: Option<(PageIndex, u64)>,
@@ -176,28 +188,32 @@ impl Pairing {
         match &event.kind {
             EventKind::FaultBegin { address, ip, calls } => {
                 let begun = Begun { calls: calls.clone(), ..Begun::new(event, *address, *ip, self.losses) };
-                let thread = running(&mut self.running, event);
-                thread.is_silent_child = false;
-                let earlier = thread.begun.replace(begun);
-                faults.extend(earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)));
+                let thread = faulting(&mut self.running, event);
+                let is_on_file =
+                    || self.spaces.resolve(event.pid, *address).is_some_and(|place| place.page.is_some());
+                if self.ends == Ends::All && thread.may_go_on(&begun) && is_on_file() {
+                    thread.interrupted.extend(thread.begun.replace(begun));
+                } else {
+                    let earlier = thread.take_begun();
+                    thread.begun = Some(begun);
+                    self.not_ended(event.tid, earlier, faults);
+                }
             }
             EventKind::FaultEnd { address, ip, disk } => {
-                let thread = running(&mut self.running, event);
-                thread.is_silent_child = false;
-                let earlier = thread.begun.take();
-                let (begun, cost_ns) = match earlier {
-                    Some(begun) if begun.address == *address => {
+                let thread = faulting(&mut self.running, event);
+                let (begun, cost_ns) = match thread.begun.take_if(|begun| begun.address == *address) {
+                    Some(begun) => {
+                        let begun = thread.take_begun().next().unwrap_or(begun);
                         let cost_ns = event.time_ns.saturating_sub(begun.time_ns);
                         let is_known = begun.losses == self.losses
                             && self.ends != Ends::Sample
                             && !(begun.is_time_borrowed || event.is_time_borrowed);
                         (begun, is_known.then(|| cost_ns.saturating_sub(self.probe_cost_ns)))
                     }
-                    earlier => {
+                    None => {
                         // The record of its beginning was lost, or none was asked for.
-                        faults.extend(
-                            earlier.and_then(|earlier| self.over(event.tid, earlier, &Over::NotEnded)),
-                        );
+                        let earlier = thread.take_begun();
+                        self.not_ended(event.tid, earlier, faults);
                         (Begun::new(event, *address, *ip, self.losses), None)
                     }
                 };
@@ -207,6 +223,7 @@ impl Pairing {
                 let thread = running(&mut self.running, event);
                 thread.name = Arc::clone(name);
                 thread.index = None;
+                thread.is_silent_child = false;
             }
             EventKind::Fork { parent_tid, .. } => {
                 let name =
@@ -215,14 +232,24 @@ impl Pairing {
                 self.running.insert(event.tid, Running { is_silent_child, ..Running::new(event.pid, name) });
             }
             EventKind::Exit => {
-                let begun = self.running.get_mut(&event.tid).and_then(|thread| thread.begun.take());
-                faults.extend(begun.and_then(|begun| self.over(event.tid, begun, &Over::NotEnded)));
+                let begun = self.running.get_mut(&event.tid).map(Running::take_begun);
+                self.not_ended(event.tid, begun.into_iter().flatten(), faults);
                 if self.spaces.is_end(event) {
                     self.running.remove(&event.tid);
                 }
             }
-            EventKind::Map(_)
-            | EventKind::Switch { .. }
+            EventKind::Map(mapped) => {
+                // Whoever catches a signal and makes the page accessible (mprotect(2) is reported so, too) begins another fault after it.
+                let is_there = |begun: &Begun| (mapped.start..mapped.end).contains(&begun.address);
+                if let Some(thread) = self.running.get_mut(&event.tid) {
+                    thread.is_silent_child = false;
+                    if thread.begun.as_ref().is_some_and(is_there) {
+                        let begun = thread.take_begun();
+                        self.not_ended(event.tid, begun, faults);
+                    }
+                }
+            }
+            EventKind::Switch { .. }
             | EventKind::PageCached { .. }
             | EventKind::PagesRead { .. }
             | EventKind::PagesMapped { .. }
@@ -233,7 +260,7 @@ impl Pairing {
         self.spaces.apply(event);
     }
 
-    /// Children that have faulted, as /proc says, and of which no fault was fed: it may be still to come.
+    /// Children that have faulted, as /proc says, and of which nothing was fed: it may be still to come.
     pub(crate) fn silent_children(&self) -> Vec<u32> {
         let has_faulted =
             |pid| ProcessStat::of(pid).is_ok_and(|stat| stat.minor_faults + stat.major_faults > 0);
@@ -250,10 +277,18 @@ impl Pairing {
             .count() as u64
     }
 
+    /// Whether the fault that `tid` began last may be one that a signal had interrupted.
+    pub(crate) fn is_begun_again(&self, tid: u32) -> bool {
+        self.running.get(&tid).is_some_and(|thread| !thread.interrupted.is_empty())
+    }
+
     /// Appends the faults that have begun and not ended: for the end of the record.
     pub fn finish(&mut self, faults: &mut Vec<Fault>) {
-        let unfinished: Vec<(u32, Begun)> =
-            self.running.iter_mut().filter_map(|(&tid, thread)| Some((tid, thread.begun.take()?))).collect();
+        let unfinished: Vec<(u32, Begun)> = self
+            .running
+            .iter_mut()
+            .filter_map(|(&tid, thread)| Some((tid, thread.take_begun().next()?)))
+            .collect();
         faults
             .extend(unfinished.into_iter().filter_map(|(tid, begun)| self.over(tid, begun, &Over::Running)));
     }
@@ -346,9 +381,19 @@ impl Pairing {
         &self.spaces
     }
 
+    /// Appends what `tid` has begun and will not end.
+    fn not_ended(&mut self, tid: u32, begun: impl Iterator<Item = Begun>, faults: &mut Vec<Fault>) {
+        faults.extend(begun.filter_map(|begun| self.over(tid, begun, &Over::NotEnded)));
+    }
+
     /// Makes a fault of what is over, unless the filters exclude it.
     fn over(&mut self, tid: u32, begun: Begun, over: &Over) -> Option<Fault> {
         let thread = self.running.get_mut(&tid).expect("a thread that faults is known by its event");
+        let is_disordered =
+            thread.borrowed_ns.is_some_and(|time_ns| time_ns.abs_diff(begun.time_ns) < DISORDER_NS_MAX);
+        if is_disordered && !matches!(over, Over::Ended { .. }) && begun.losses == self.losses {
+            return None;
+        }
         let pid = thread.pid;
         let place = self.spaces.resolve(pid, begun.address);
         let code = self.spaces.code_place(pid, begun.ip);
@@ -414,7 +459,31 @@ impl Begun {
 
 impl Running {
     fn new(pid: u32, name: Arc<str>) -> Self {
-        Self { pid, name, index: None, begun: None, is_silent_child: false, read: None }
+        Self {
+            pid,
+            name,
+            index: None,
+            begun: None,
+            interrupted: Vec::new(),
+            borrowed_ns: None,
+            is_silent_child: false,
+            read: None,
+        }
+    }
+
+    /// What has begun, the first beginning first.
+    fn take_begun(&mut self) -> impl Iterator<Item = Begun> + use<> {
+        std::mem::take(&mut self.interrupted).into_iter().chain(self.begun.take())
+    }
+
+    /// Whether `begun` may be the fault that began before it, after a signal.
+    fn may_go_on(&self, begun: &Begun) -> bool {
+        let place = |begun: &Begun| (begun.address, begun.ip, begun.losses);
+        let first = self.interrupted.first().or(self.begun.as_ref());
+        self.interrupted.len() < RESTARTS_MAX
+            && first.is_some_and(|first| {
+                place(first) == place(begun) && begun.time_ns.saturating_sub(first.time_ns) <= RESTART_NS_MAX
+            })
     }
 }
 
@@ -457,6 +526,16 @@ fn running<'a>(threads: &'a mut HashMap<u32, Running>, event: &Event) -> &'a mut
     let thread = threads.entry(event.tid).or_insert_with(new);
     if thread.pid != event.pid {
         *thread = new();
+    }
+    thread
+}
+
+/// The thread of `event`, which is of a fault.
+fn faulting<'a>(threads: &'a mut HashMap<u32, Running>, event: &Event) -> &'a mut Running {
+    let thread = running(threads, event);
+    thread.is_silent_child = false;
+    if event.is_time_borrowed {
+        thread.borrowed_ns = Some(event.time_ns);
     }
     thread
 }

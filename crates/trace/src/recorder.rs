@@ -340,7 +340,7 @@ impl Recorder {
     pub fn finish(mut self) -> Recorded {
         let mut facts = self.facts();
         let mut failure = None;
-        match self.stream.counts() {
+        match self.stream.counts_at_end() {
             Ok(counts) => {
                 // The last losses are counted and no record names them.
                 let untold = counts.lost.saturating_sub(facts.lost);

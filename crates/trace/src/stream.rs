@@ -108,7 +108,7 @@ impl Stream {
         self.uncounted.outside.0 + self.uncounted.outside.1
     }
 
-    /// Beginnings and ends of faults that have no time of their own, because another observer of the same process has another clock (Linux 6.3 and
+    /// Beginnings and ends of faults whose times are not believed, because another observer of the same process has another clock (Linux 6.3 and
     /// later). Their faults have no costs, and may bear the number that their process has in the other's PID namespace.
     pub fn borrowed_times(&self) -> u64 {
         self.clocks.borrowed
@@ -191,8 +191,18 @@ impl Stream {
         self.pending.drain(..)
     }
 
-    /// What the kernel counted until now.
+    /// What the kernel counted until now. Before Linux 6.0 the last records may be lost and not counted.
     pub fn counts(&self) -> Result<KernelCounts, PerfError> {
+        self.count(false)
+    }
+
+    /// The same at the end, when the stream is disabled ([`Stream::set_enabled`]) and was read ([`Stream::finish`]): what was counted and not read is
+    /// lost.
+    pub fn counts_at_end(&self) -> Result<KernelCounts, PerfError> {
+        self.count(true)
+    }
+
+    fn count(&self, is_all_read: bool) -> Result<KernelCounts, PerfError> {
         let mut counts = KernelCounts::default();
         let mut lost_known = true;
         let owners = self.rings.iter().map(|ring| (ring.source, &ring.owner));
@@ -209,7 +219,10 @@ impl Stream {
             }
         }
         if !lost_known {
-            let unread_ends = (counts.minor + counts.major).saturating_sub(self.uncounted.ends);
+            let unread_ends = match is_all_read {
+                true => (counts.minor + counts.major).saturating_sub(self.uncounted.ends),
+                false => 0,
+            };
             counts.lost = self.uncounted.lost_at_least(unread_ends);
         }
         counts.lost += self.uncounted.malformed;

@@ -264,6 +264,7 @@ fn a_perf_that_observes_the_same_program_makes_no_fault_fail_and_no_cost_wrong()
 /// Touches memory a hundred times that may not be touched, leaves the signal handler by a jump each time, and touches the same address by the same
 /// instruction 0.2 s later, when it may.
 const JUMPS_OUT: &str = r"
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -271,8 +272,10 @@ const JUMPS_OUT: &str = r"
 static sigjmp_buf out;
 static void handler(int signal) { siglongjmp(out, 1); }
 static void __attribute__((noinline)) touch(volatile char *page) { *page = 1; }
-int main(void) {
-    char *page = mmap((void *)0x7e0000000000, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+int main(int argc, char **argv) {
+    int flags = MAP_PRIVATE | MAP_FIXED | (argc > 1 ? 0 : MAP_ANONYMOUS);
+    int file = argc > 1 ? open(argv[1], O_RDONLY) : -1;
+    char *page = mmap((void *)0x7e0000000000, 4096, PROT_NONE, flags, file, 0);
     signal(SIGSEGV, handler);
     for (volatile int i = 0; i < 100; i++)
         if (sigsetjmp(out, 1) == 0) touch(page);
@@ -292,13 +295,19 @@ fn what_a_program_does_that_jumps_out_of_a_signal_handler_is_no_part_of_a_fault(
     }
     let built = Command::new("gcc").arg("-o").args([&program, &source]).status();
     assert!(built.expect("gcc runs").success());
-    let Some((faults, recorded)) = record(&[program.to_str().expect("plain")]) else { return };
-    assert!(matches!(recorded.how_ended, Some(HowEnded::Exited(0))), "{:?}", recorded.how_ended);
-    let of_page: Vec<&Fault> = faults.iter().filter(|fault| fault.address == 0x7e00_0000_0000).collect();
-    let (last, failed) = of_page.split_last().expect("faults");
-    assert_eq!((failed.len(), last.class), (100, FaultClass::ZeroFill), "{of_page:?}");
-    assert!(failed.iter().all(|fault| (fault.class, fault.cost_ns) == (FaultClass::Failed, None)));
-    assert!(last.cost_ns.is_some_and(|cost_ns| cost_ns < 100_000_000), "{of_page:?}");
+    let program = program.to_str().expect("plain");
+    // In anonymous memory and in a mapping of a file.
+    for (command, class) in
+        [(&[program][..], FaultClass::ZeroFill), (&[program, program], FaultClass::CopyOnWrite)]
+    {
+        let Some((faults, recorded)) = record(command) else { return };
+        assert!(matches!(recorded.how_ended, Some(HowEnded::Exited(0))), "{:?}", recorded.how_ended);
+        let of_page: Vec<&Fault> = faults.iter().filter(|fault| fault.address == 0x7e00_0000_0000).collect();
+        let (last, failed) = of_page.split_last().expect("faults");
+        assert_eq!((failed.len(), last.class), (100, class), "{of_page:?}");
+        assert!(failed.iter().all(|fault| (fault.class, fault.cost_ns) == (FaultClass::Failed, None)));
+        assert!(last.cost_ns.is_some_and(|cost_ns| cost_ns < 100_000_000), "{of_page:?}");
+    }
 }
 
 #[test]

@@ -93,9 +93,9 @@ impl PerfError {
             Self::Proc { .. } => "mount -t proc proc /proc (and without hidepid, or run as root)",
             // Recorders have raised the soft limit to the hard one. Events of the whole machine are a few for each CPU.
             Self::TooManyFiles { of_machine: false } => {
-                "as root: record --all, with --comm or another filter, or a higher hard limit (ulimit -Hn)"
+                "a higher hard limit (ulimit -Hn), or, to record, as root: record --all with --comm or another filter"
             }
-            Self::TooManyFiles { of_machine: true } => "a higher limit: sysctl fs.file-max",
+            Self::TooManyFiles { of_machine: true } => "sudo sysctl fs.file-max=N, higher than now",
             Self::Ring { .. } => {
                 "sudo sysctl kernel.perf_event_mlock_kb=2048, or end other recordings of this user"
             }

@@ -112,6 +112,18 @@ fn a_wait_begins_with_its_own_fault() {
 }
 
 #[test]
+fn a_wait_that_a_signal_interrupts_is_whole() {
+    let facts = facts(vec![
+        (10, 2, added(0, 8)),
+        (20, 1, begin(1)),
+        (21, 1, asleep()),
+        (50, 1, begin(1)),
+        (52, 1, end(1, false)),
+    ]);
+    assert_eq!((facts.files[0].read_waits, facts.files[0].read_wait_ns), (1, 32));
+}
+
+#[test]
 fn a_day_of_reading_is_watched_in_bounded_memory() {
     let (pairing, mut watch) = (Pairing::new(0), PageCacheWatch::new());
     let mut apply = |time_ns, tid, inode, kind: fn(u64) -> EventKind| {

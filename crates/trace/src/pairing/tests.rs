@@ -67,6 +67,96 @@ fn a_fault_begun_again_is_another() {
     assert!(faults.iter().all(|fault| (fault.class, fault.cost_ns) == (FaultClass::Failed, None)));
 }
 
+/// The kernel waits for the read to end, and then for the program to handle the signal.
+#[test]
+fn a_wait_for_a_files_page_that_a_signal_interrupts_is_one_fault() {
+    let file = (0, 1, map(0x1000, 0x3000, true, 1, 2));
+    let anonymous = (0, 1, map(0x1000, 0x3000, false, 3, 2));
+    // Made accessible by the handler of the signal that it ended in.
+    let protect = (4, 1, map(0x1000, 0x2000, true, 1, 2));
+    let elsewhere = (4, 1, map(0x2000, 0x3000, true, 1, 2));
+    let one = vec![(1, Some(8))];
+    let two = vec![(1, None), (5, Some(4))];
+    for (before, between, expected) in [
+        (file.clone(), None, &one),
+        (file.clone(), Some(elsewhere), &one),
+        (file, Some(protect), &two),
+        (anonymous, None, &two),
+    ] {
+        let begins = [Some((1, 1, begin(0x1000))), between.clone(), Some((5, 1, begin(0x1000)))];
+        let events = std::iter::once(before).chain(begins.into_iter().flatten()).chain([(9, 1, end(0x1000))]);
+        let faults = feed(&mut Pairing::new(0), events.collect());
+        let seen: Vec<_> = faults.iter().map(|fault| (fault.start_ns, fault.cost_ns)).collect();
+        assert_eq!(seen, *expected, "{between:?}");
+    }
+}
+
+#[test]
+fn where_ends_are_not_recorded_each_beginning_is_a_fault() {
+    let mut pairing = Pairing { ends: Ends::Some, ..Pairing::new(0) };
+    let mut events = vec![(0, 1, map(0x1000, 0x3000, true, 1, 2))];
+    events.extend((1..4).map(|time_ns| (time_ns, 1, begin(0x1000))));
+    let mut faults = feed(&mut pairing, events);
+    pairing.finish(&mut faults);
+    assert_eq!(faults.len(), 3);
+}
+
+/// As beyond the end of a file, by a program that catches SIGBUS.
+#[test]
+fn what_begins_at_a_files_page_and_never_ends_is_counted_one_by_one() {
+    let mut events = vec![(0, 1, map(0x1000, 0x3000, true, 1, 2))];
+    events.extend((1..=1000).map(|time_ns| (time_ns, 1, begin(0x1000))));
+    events.push((2000, 1, begin(0x2000)));
+    events.push((2001, 1, end(0x2000)));
+    let mut faults = feed(&mut Pairing::new(0), events);
+    assert_eq!(faults.pop().map(|fault| fault.cost_ns), Some(Some(1)));
+    assert_eq!(faults.len(), 1000);
+    assert!(faults.iter().all(|fault| fault.class == FaultClass::Failed));
+}
+
+/// A thread that moved to another processor has there the time of that one's last record.
+#[test]
+fn beginnings_and_ends_out_of_order_by_anothers_clock_make_no_fault_fail() {
+    let (ours, others) = (false, true);
+    let cases = [
+        // The beginning of the later fault comes before that of the earlier one, or before its end.
+        [
+            (3, begin(0x2000), others),
+            (5, begin(0x1000), ours),
+            (6, end(0x1000), ours),
+            (9, end(0x2000), ours),
+        ],
+        [
+            (2, begin(0x1000), ours),
+            (3, begin(0x2000), others),
+            (4, end(0x1000), ours),
+            (9, end(0x2000), ours),
+        ],
+        // The end comes before its beginning.
+        [
+            (3, end(0x1000), others),
+            (5, begin(0x1000), ours),
+            (8, begin(0x2000), ours),
+            (9, end(0x2000), ours),
+        ],
+        [
+            (1, begin(0x2000), ours),
+            (2, end(0x2000), ours),
+            (3, end(0x1000), others),
+            (5, begin(0x1000), ours),
+        ],
+    ];
+    for events in cases {
+        let (mut pairing, mut faults) = (Pairing::new(0), Vec::new());
+        for (time_ns, kind, is_time_borrowed) in events.clone() {
+            pairing.feed(&Event { time_ns, pid: 1, tid: 1, kind, is_time_borrowed }, &mut faults);
+        }
+        pairing.finish(&mut faults);
+        assert_eq!(faults.len(), 2, "{events:?}: {faults:?}");
+        assert!(faults.iter().all(|fault| fault.class == FaultClass::ZeroFill), "{events:?}: {faults:?}");
+    }
+}
+
 #[test]
 fn times_of_another_observers_clock_give_no_cost() {
     for borrowed in 0..2 {
@@ -272,6 +362,12 @@ fn a_child_that_faults_unseen_is_told_by_its_silence() {
     assert_eq!((silent.as_slice(), pairing.still_silent(&silent)), (&[here][..], 1));
     feed(&mut pairing, here, end(0x1000));
     assert_eq!((pairing.still_silent(&silent), pairing.silent_children()), (0, vec![]));
+    // A program whose faults are hidden is reported otherwise.
+    for kind in [EventKind::Name { name: "su".into(), exec: true }, map(0x1000, 0x2000, true, 1, 2)] {
+        feed(&mut pairing, here, EventKind::Fork { parent_pid: 1, parent_tid: 1 });
+        feed(&mut pairing, here, kind);
+        assert!(pairing.silent_children().is_empty());
+    }
 }
 
 #[test]

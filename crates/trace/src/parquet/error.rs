@@ -48,6 +48,9 @@ impl TraceFileError {
             Self::Io(_, "open", source) if source.kind() == io::ErrorKind::NotFound => {
                 "prepage record -- CMD, or name the trace"
             }
+            Self::Io(_, "open", source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                "the same as the user who recorded it (with sudo: root), or sudo chown $USER FILE"
+            }
             Self::Io(_, "open", _) => "the path of a trace that you may read",
             Self::Io(..) => "another file with -o",
             Self::Full(..) => "free some space, or another disk with -o",

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::parquet::file::reader::Length;
@@ -54,6 +54,7 @@ impl Spool {
         let mut rescued = None;
         let partial = (!special).then(|| with_suffix(&path, ".partial"));
         let target = partial.as_ref().unwrap_or(&path);
+        let is_pipe = || fs::metadata(target).is_ok_and(|metadata| metadata.file_type().is_fifo());
         let open_once = || {
             let mut options = OpenOptions::new();
             // A trace tells where programs and the kernel have their code and what they do, which is not for all to know.
@@ -63,7 +64,7 @@ impl Spool {
             options.custom_flags(flags.bits() as i32);
             let failed = |source| TraceFileError::io(target, "create", source);
             let file = options.open(target).map_err(|error| match Errno::from_io_error(&error) {
-                Some(Errno::NXIO) if special => failed(io::Error::other("nobody reads this pipe")),
+                Some(Errno::NXIO) if is_pipe() => failed(io::Error::other("nobody reads this pipe")),
                 _ => failed(error),
             })?;
             if special {
