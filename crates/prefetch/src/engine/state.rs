@@ -19,7 +19,7 @@ use prepage_sys::thread_reads::{are_counted, bytes_read_by_this_thread};
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::files::Files;
-use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, NAMES_A_THREAD, PROBES, READS_A_READER};
+use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
 use crate::resident::is_resident;
 
@@ -224,14 +224,9 @@ impl State {
 
     /// How many readers there are to be, and how many threads for names, for what there is to do.
     pub(super) fn threads(&self) -> (u32, u32) {
-        let at_most = |threads: u32, things: usize, each: usize| {
-            if self.waits { threads.min(things.div_ceil(each) as u32) } else { threads }
-        };
+        let at_most = |threads: u32, things: usize| threads.min(things as u32);
         let names = self.files.len() + self.profile.lookups.len();
-        (
-            at_most(self.readers, self.reads.len(), READS_A_READER),
-            at_most(self.name_threads, names, NAMES_A_THREAD),
-        )
+        (at_most(self.readers, self.reads.len()), at_most(self.name_threads, names))
     }
 
     pub(super) fn has_reads_left(&self) -> bool {

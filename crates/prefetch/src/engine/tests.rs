@@ -472,9 +472,9 @@ fn no_more_threads_are_begun_than_there_is_work_for() {
         });
         (count, engine.outcome().requested_bytes / PAGE_SIZE)
     };
-    assert_eq!(lent(&[1, 50, 100], false), (2, 0));
+    assert_eq!(lent(&[1, 50, 100], false), (4, 0), "a read each, for the device may be slow");
     let pages: Vec<u64> = (0..60).map(|at| 5 * at).collect();
-    assert_eq!(lent(&pages, false).0, 16);
+    assert_eq!(lent(&pages, false).0, 17);
     assert_eq!(lent(&pages, true), (2, 60), "the first of them have done it all");
 }
 
@@ -513,7 +513,7 @@ fn files_that_are_opened_when_they_are_read_are_not_opened_before() {
         lent.push(work);
         true
     });
-    assert_eq!((readers, lent.len()), (1, 2));
+    assert_eq!((readers, lent.len()), (2, 3));
     lent.remove(0)();
     assert!(!engine.state.files.is_open(0), "by who looks names up");
     lent.into_iter().for_each(|work| work());
