@@ -238,18 +238,25 @@ impl State {
             || self.next_lookup.load(Ordering::Relaxed) < self.profile.lookups.len()
     }
 
-    /// Asks for the first reads of files that are open by now, one for each reader: the device has something to do while threads begin, which takes a
-    /// millisecond or two. Where the kernel does not count reads, those pages are to be looked at before anybody asks for them.
+    /// Asks for first reads of files that are open by now, as many as there will be readers: the device has something to do while threads begin, which
+    /// takes a millisecond or two. Where nobody counts reads, pages are to be looked at before anybody asks for them.
     pub(super) fn ask_for_first(&self) {
         if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
             return;
         }
-        let before = bytes_read_by_this_thread();
         let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
         for (file, range) in open.take(self.threads().0 as usize) {
+            let is_missing = !is_resident(&file, range.start());
+            let before = bytes_read_by_this_thread();
             bring_in(&[Piece { file, range, is_hole: false }], false, None);
+            let read_bytes = bytes_read_by_this_thread() - before;
+            // The kernel counts reads, but not those of this file system.
+            if is_missing && read_bytes == 0 {
+                self.amounts.sample(range.bytes(), range.bytes());
+                return;
+            }
+            self.amounts.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         }
-        self.amounts.read_bytes.fetch_add(bytes_read_by_this_thread() - before, Ordering::Relaxed);
     }
 
     pub(super) fn read_pages(&self) {
