@@ -58,8 +58,9 @@ pub fn is_absent(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR)
 }
 
-/// Whether this process may reach `path`, as memory tells, and for an absolute path the file system that its longest part lies on that memory knows, or that of
-/// the root directory. No other file system is asked: it may not answer. (Before Linux 6.18 what is mounted when somebody asks for it is mounted and waited for.)
+/// Whether this process may reach `path`. Memory is asked, and for an absolute path one file system: that of the longest part of the path that memory knows
+/// and that lies on one of the machine's own, else that of the root directory. Another file system is not asked, for it may not answer. (Before Linux 6.18 an
+/// automount on the way to `path` is mounted, and waited for.)
 ///
 /// # Errors
 /// As openat2(2), and EAGAIN where another file system would have to tell.
@@ -68,9 +69,11 @@ pub fn reach(path: &Path) -> Result<(), Errno> {
         openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)
     };
     let ask_own = || {
-        let is_known = |part: &&Path| at_hand(part).is_ok();
-        let known = path.ancestors().skip(1).find(is_known).unwrap_or(Path::new("/"));
-        let directory = ask(CWD, known, ResolveFlags::empty())?;
+        let known = |part| Some((part, at_hand(part).ok()?.place));
+        let (known, directory) = match path.ancestors().skip(1).find_map(known) {
+            Some(known) => known,
+            None => (Path::new("/"), ask(CWD, Path::new("/"), ResolveFlags::empty())?),
+        };
         ask(directory.as_fd(), path.strip_prefix(known).unwrap_or(path), ResolveFlags::NO_XDEV).map(drop)
     };
     match if path.is_absolute() { ask_own() } else { Err(Errno::XDEV) } {

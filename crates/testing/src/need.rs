@@ -76,7 +76,7 @@ pub enum Need {
     UserNamespace,
     /// Landlock, as far as securityfs tells.
     Landlock,
-    /// No seccomp filter, as containers have one.
+    /// That no seccomp filter is in force. Containers have one.
     NoFilter,
     /// Threads that are scheduled in real time.
     RealTime,

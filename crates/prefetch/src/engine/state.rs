@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Asks for first reads of files that are open by now, as many as there will be readers: the device has something to do while threads begin, which
-    /// takes a millisecond or two. Where nobody counts reads, pages are to be looked at before anybody asks for them.
+    /// takes a millisecond or two. Readers then begin with the first reads of all, so that twice as many may be under way at first. Where nobody counts reads, pages are to be looked at before anybody asks for them.
     pub(super) fn ask_for_first(&self) {
         if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
             return;
