@@ -239,15 +239,17 @@ impl State {
     }
 
     /// Asks for first reads of files that are open by now, as many as there will be readers: the device has something to do while threads begin, which
-    /// takes a millisecond or two. Readers then begin with the first reads of all, so that twice as many may be under way at first. Where nobody counts reads, pages are to be looked at before anybody asks for them.
+    /// takes a millisecond or two. Readers then begin with the first reads of all, so that twice as many may be under way at first. Where nobody counts
+    /// reads, pages are to be looked at before anybody asks for them.
     pub(super) fn ask_for_first(&self) {
         if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
             return;
         }
         let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
         for (file, range) in open.take(self.threads().0 as usize) {
-            let is_missing = !is_resident(&file, range.start());
             let before = bytes_read_by_this_thread();
+            // To look may read, too.
+            let is_missing = !is_resident(&file, range.start());
             bring_in(&[Piece { file, range, is_hole: false }], false, None);
             let read_bytes = bytes_read_by_this_thread() - before;
             // The kernel counts reads, but not those of this file system.
