@@ -50,9 +50,6 @@ pub(crate) const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 const NAME_THREADS: u32 = 8;
 /// The same where a read takes long and many at once gain: nearly all of them sleep.
 const NAME_THREADS_FAR: u32 = 24;
-/// Where readers wait for their reads, a thread that would make fewer of them, or look up fewer names, takes longer to begin than it saves.
-const READS_A_READER: usize = 4;
-const NAMES_A_THREAD: usize = 2;
 /// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
 /// where they are all in memory although other pages are not, the program's disk faults tell soon after.
 const PROBES: usize = 8;

@@ -58,6 +58,30 @@ pub fn is_absent(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR)
 }
 
+/// Whether this process may reach `path`. Memory is asked, and for an absolute path one file system: that of the longest part of the path that memory knows
+/// and that lies on one of the machine's own, else that of the root directory. Another file system is not asked, for it may not answer. (Before Linux 6.18 an
+/// automount on the way to `path` is mounted, and waited for.)
+///
+/// # Errors
+/// As openat2(2), and EAGAIN where another file system would have to tell.
+pub fn reach(path: &Path) -> Result<(), Errno> {
+    let ask = |directory: BorrowedFd<'_>, path: &Path, how| {
+        openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)
+    };
+    let ask_own = || {
+        let known = |part| Some((part, at_hand(part).ok()?.place));
+        let (known, directory) = match path.ancestors().skip(1).find_map(known) {
+            Some(known) => known,
+            None => (Path::new("/"), ask(CWD, Path::new("/"), ResolveFlags::empty())?),
+        };
+        ask(directory.as_fd(), path.strip_prefix(known).unwrap_or(path), ResolveFlags::NO_XDEV).map(drop)
+    };
+    match if path.is_absolute() { ask_own() } else { Err(Errno::XDEV) } {
+        Err(Errno::XDEV) => at_hand(path).map(drop),
+        told => told,
+    }
+}
+
 /// The absolute `path`, which was found in memory, free of symbolic links.
 ///
 /// # Errors
@@ -330,11 +354,20 @@ mod tests {
         let directory = at_hand(dir.path()).unwrap();
         let file = directory.file("file".as_ref()).unwrap();
         assert_eq!(file.read(1 << 20).unwrap(), vec![7; 2 * 4096 + 1]);
+        // What nobody has asked for yet it is asked for, although it is another file system than that of the root directory.
+        assert_eq!(reach(&dir.path().join("none")), Err(Errno::NOENT));
+        assert_eq!(reach(&dir.path().join("file")), Ok(()));
     }
 
     /// Whom to ask may be on another machine, and not answer.
     #[test]
     fn other_file_systems_without_a_device_are_not_asked() {
         assert_eq!(at_hand("/proc/self/stat".as_ref()).unwrap_err(), Errno::AGAIN);
+        assert_eq!(reach("/proc/none".as_ref()), Err(Errno::AGAIN));
+        // The working directory may lie on one of those.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let relative = Path::new(dir.path().file_name().unwrap()).join("none");
+        assert_ne!(reach(&relative), Err(Errno::NOENT), "nobody has asked for it yet");
+        assert_eq!(reach(&dir.path().join("none")), Err(Errno::NOENT));
     }
 }

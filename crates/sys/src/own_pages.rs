@@ -5,10 +5,10 @@
 //! is needed later, which the program's linker has put together (`crates/cli/src/starter/layout.ld`), is asked for when there is time ([`ask_for_rest`]).
 //!
 //! A seccomp filter may kill who asks. So those instructions ask prctl(2) first whether this process is under filters, and note it for
-//! [`crate::call_filter`]. /proc/self/status says the same and is open to more filters, but a look at it is a fifth of what a warm start costs: the kernel
+//! [`crate::call_filter`]. /proc/self/status says the same, and fewer filters kill who looks there, but a look costs a fifth of a warm start: the kernel
 //! makes inodes and names for it, and takes them down when the program ends. Filters that kill prctl alone are rare: systemd has it in one set with the calls
-//! that start processes, without which no filter can be asked about (`@process`), and the kernel's answer is wrong for nobody but processes whose filter
-//! pretends that prctl succeeds.
+//! that start processes (`@process`), without which no filter can be asked about. A filter that makes prctl return 0 hides itself, and so does a
+//! supervisor that answers 0 for it.
 
 use std::fs::File;
 

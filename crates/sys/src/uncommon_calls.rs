@@ -2,7 +2,7 @@
 //!
 //! Filters that kill (SystemCallFilter= of systemd without SystemCallErrorNumber=) allow what a program of theirs is known to call. The process that
 //! is to become the program calls more than that: a filter that has never heard of cachestat(2) would kill it where the program would run.
-//! So before it knows, it makes only calls that loaders of programs make, too.
+//! So before it knows, it makes only calls that loaders of programs make, too, and on x86-64 prctl(2) ([`crate::own_pages`] says why).
 
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;

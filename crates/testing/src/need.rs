@@ -76,6 +76,8 @@ pub enum Need {
     UserNamespace,
     /// Landlock, as far as securityfs tells.
     Landlock,
+    /// That no seccomp filter is in force. Containers have one.
+    NoFilter,
     /// Threads that are scheduled in real time.
     RealTime,
     /// The kernel's delay accounting can be switched on and asked: by root, outside containers.
@@ -142,6 +144,11 @@ impl Need {
             Self::Landlock => {
                 let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
                 is(modules.trim().split(',').any(|name| name == "landlock"), || format!("only {modules:?}"))
+            }
+            Self::NoFilter => {
+                let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+                let filter = status.lines().find(|line| line.starts_with("Seccomp:")).unwrap_or_default();
+                is(matches!(filter, "" | "Seccomp:\t0"), || filter.into())
             }
             Self::RealTime => is(succeeds("chrt", &["--fifo", "1", "true"]), || "chrt --fifo fails".into()),
             Self::DelayAccounting => {
@@ -234,6 +241,7 @@ impl fmt::Display for Need {
             Self::Mounts => f.write_str("a mount namespace"),
             Self::UserNamespace => f.write_str("user namespaces for users"),
             Self::Landlock => f.write_str("Landlock"),
+            Self::NoFilter => f.write_str("no seccomp filter"),
             Self::RealTime => f.write_str("scheduling in real time"),
             Self::DelayAccounting => f.write_str("delay accounting"),
             Self::Pressure => f.write_str("/proc/pressure/memory"),

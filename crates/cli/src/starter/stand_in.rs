@@ -3,7 +3,8 @@
 //! The program is the next executable of that name in PATH that is no such link. Where PATH has several (a compiler and ccache,
 //! a program and somebody's wrapper), the first may look for the others in PATH again and so come back here: which process was
 //! started as which of them is handed down in an environment variable ([`Passed`]), and a wrapper gets the next. Programs that PATH
-//! has once get no such variable.
+//! has once get no such variable, unless PATH goes on to a file system that would have to be waited for: a start from a cold disk may have it where a
+//! warm one does not.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{OsStr, OsString};

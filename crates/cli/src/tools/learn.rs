@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
@@ -11,7 +11,7 @@ use prepage_prefetch::learn::learn;
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::call::Call;
 use prepage_profiles::public::known_to_all;
-use prepage_profiles::{Layer, StoreError};
+use prepage_profiles::{Layer, ProgramKey, StoreError, Stores};
 
 use crate::child::{OWN_FAILURE, exit_code_of, not_started};
 use crate::stores::{of_layer, stores};
@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// For whom to learn: this user, all users of the machine (machine), or a distribution's packages (vendor). The latter two
-    /// take only files that everybody may read
+    /// take only files that everybody may read, and change this user's own profile of the program, too, if there is one
     #[arg(long, value_enum, default_value_t, value_name = "LAYER")]
     layer: LayerChoice,
     /// The command to learn
@@ -83,13 +83,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let shown = Shown { observation: Some(learned.observation), ..Shown::default() };
     persist(&stores, &key, layer, &shown).map_err(not_kept)?;
-    // This user's own profile is followed first: without what was learned now, `run` would go by what it was.
-    let follows_own =
-        || stores.read(&key).map_or(true, |found| found.is_some_and(|found| found.layer == Layer::User));
-    if layer != Layer::User && follows_own() {
-        persist(&stores, &key, Layer::User, &shown).context("your own profile, which is followed first")?;
+    if layer != Layer::User
+        && let Err(error) = learn_own(&stores, &key, &shown)
+    {
+        // All others have theirs.
+        say!(
+            "prepage: learned for all users; your own profile, which is followed first, could not be changed: {error:#}"
+        );
     }
     Ok(code)
+}
+
+/// This user's own profile is followed first where there is one: without what was learned now, `run` would go by what it was.
+fn learn_own(stores: &Stores, key: &ProgramKey, shown: &Shown) -> Result<()> {
+    if stores.read(key)?.is_some_and(|found| found.layer == Layer::User) {
+        persist(stores, key, Layer::User, shown)?;
+    }
+    Ok(())
 }
 
 fn tell(role: &str, observation: &Observation) {

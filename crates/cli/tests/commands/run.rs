@@ -561,11 +561,13 @@ fn what_a_program_does_after_its_start_is_not_learned() {
     assert!(knows("/early") && knows("/early.gone-on") && !knows("/late"), "{paths:?}");
 }
 
-/// The kernel makes inodes and names for what is looked at there: a fifth of what such a start takes.
+/// The kernel makes inodes and names for what is looked at there: a fifth of what such a start takes. Under a seccomp filter, and on other processors, whether
+/// the filter kills is asked there first.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_warm_start_of_a_known_program_reads_nothing_of_proc() {
     let sandbox = Sandbox::new();
-    if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) {
+    if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) || !has(Need::NoFilter) {
         return;
     }
     assert!(sandbox.prepage(&run(&["-q"], &["true"])).status().unwrap().success());
@@ -580,10 +582,7 @@ fn a_warm_start_of_a_known_program_reads_nothing_of_proc() {
         // Up to the exec of the program.
         let own = calls.split("execve(").nth(1).unwrap();
         let is_alone = !own.contains("clone(");
-        assert!(
-            !is_alone || !own.lines().any(|call| call.starts_with("open") && call.contains("\"/proc/")),
-            "{own}"
-        );
+        assert!(!is_alone || !own.contains("\"/proc/"), "{own}");
         is_alone.then_some(())
     });
 }

@@ -262,8 +262,10 @@ fn what_is_learned_for_all_users_reaches_the_learners_own_profile() {
     });
     let start = |words: &[&str]| {
         let mut started = sandbox.prepage(words);
-        assert!(started.env("PREPAGE_LAYERS", &layer).output().unwrap().status.success());
+        let output = started.env("PREPAGE_LAYERS", &layer).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
         sandbox.wait_for_helpers();
+        text(&output.stderr)
     };
     let learn = |words: &[&str]| start(&[&["learn", "-q", "--layer", "machine", "--"], words].concat());
     learn(&["true"]);
@@ -273,6 +275,11 @@ fn what_is_learned_for_all_users_reaches_the_learners_own_profile() {
     let key = ProgramKey::of(&["cat".into(), later.clone().into()]).unwrap();
     let own = Stores::at(sandbox.store()).find(&key).unwrap().expect("the first start was learned");
     assert!(own.profile.files.iter().any(|file| Path::new(&file.path) == later), "{:?}", own.profile.files);
+    // All others have theirs where it cannot be changed.
+    fs::remove_file(sandbox.store().join("lock")).unwrap();
+    fs::create_dir(sandbox.store().join("lock")).unwrap();
+    let said = learn(&["cat", later.to_str().unwrap()]);
+    assert!(said.contains("your own profile, which is followed first, could not be changed"), "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use prepage_sys::thread_reads::{are_counted, bytes_read_by_this_thread};
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
 use super::files::Files;
-use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, NAMES_A_THREAD, PROBES, READS_A_READER};
+use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
 use crate::resident::is_resident;
 
@@ -224,14 +224,9 @@ impl State {
 
     /// How many readers there are to be, and how many threads for names, for what there is to do.
     pub(super) fn threads(&self) -> (u32, u32) {
-        let at_most = |threads: u32, things: usize, each: usize| {
-            if self.waits { threads.min(things.div_ceil(each) as u32) } else { threads }
-        };
+        let at_most = |threads: u32, things: usize| threads.min(things as u32);
         let names = self.files.len() + self.profile.lookups.len();
-        (
-            at_most(self.readers, self.reads.len(), READS_A_READER),
-            at_most(self.name_threads, names, NAMES_A_THREAD),
-        )
+        (at_most(self.readers, self.reads.len()), at_most(self.name_threads, names))
     }
 
     pub(super) fn has_reads_left(&self) -> bool {
@@ -243,18 +238,27 @@ impl State {
             || self.next_lookup.load(Ordering::Relaxed) < self.profile.lookups.len()
     }
 
-    /// Asks for the first reads of files that are open by now, one for each reader: the device has something to do while threads begin, which takes a
-    /// millisecond or two. Where the kernel does not count reads, those pages are to be looked at before anybody asks for them.
+    /// Asks for first reads of files that are open by now, as many as there will be readers: the device has something to do while threads begin, which
+    /// takes a millisecond or two. Readers then begin with the first reads of all, so that twice as many may be under way at first. Where nobody counts
+    /// reads, pages are to be looked at before anybody asks for them.
     pub(super) fn ask_for_first(&self) {
         if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
             return;
         }
-        let before = bytes_read_by_this_thread();
         let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
         for (file, range) in open.take(self.threads().0 as usize) {
+            let before = bytes_read_by_this_thread();
+            // To look may read, too.
+            let is_missing = !is_resident(&file, range.start());
             bring_in(&[Piece { file, range, is_hole: false }], false, None);
+            let read_bytes = bytes_read_by_this_thread() - before;
+            // The kernel counts reads, but not those of this file system.
+            if is_missing && read_bytes == 0 {
+                self.amounts.sample(range.bytes(), range.bytes());
+                return;
+            }
+            self.amounts.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         }
-        self.amounts.read_bytes.fetch_add(bytes_read_by_this_thread() - before, Ordering::Relaxed);
     }
 
     pub(super) fn read_pages(&self) {
