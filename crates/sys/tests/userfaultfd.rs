@@ -40,7 +40,10 @@ fn child() {
         "no userfaultfd" => fail(libc::ENOSYS, &[(libc::SYS_userfaultfd, When::Always)]).unwrap(),
         "old" => fail(libc::EINVAL, &[(libc::SYS_ioctl, When::Is(1, UFFDIO_API))]).unwrap(),
         // As container runtimes do; and they hide the device.
-        "sandbox" => fail(libc::EPERM, &[(libc::SYS_userfaultfd, When::Always), (libc::SYS_openat, When::Always)]).unwrap(),
+        "sandbox" => {
+            fail(libc::EPERM, &[(libc::SYS_userfaultfd, When::Always), (libc::SYS_openat, When::Always)])
+                .unwrap()
+        }
         _ => {
             let limit = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
