@@ -40,8 +40,9 @@ fn touching_program(sandbox: &Sandbox) -> (PathBuf, String) {
     let data = sandbox.path().join("data");
     fs::write(&data, vec![7u8; 400 * 4096]).unwrap();
     make_old(&data);
+    // Of what is touched between the arming and the moment at which the observer notes it, neighbours count as unsure.
     let script = format!(
-        "import mmap, os\n\
+        "import mmap, os, time\n\
          fd = os.open('{0}', os.O_RDONLY)\n\
          memory = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n\
          def is_armed():\n\
@@ -50,6 +51,7 @@ fn touching_program(sandbox: &Sandbox) -> (PathBuf, String) {
          \x20       found = '{0}' in line if '-' in line.split()[0] else found\n\
          \x20       if found and line.startswith('VmFlags:'): return ' uw' in line\n\
          while not is_armed(): pass\n\
+         time.sleep(0.5)\n\
          memory[3 * 4096], memory[301 * 4096]\n\
          os.pread(fd, 10 * 4096, 50 * 4096)\n\
          os.path.exists('/no/such/name/anywhere')\n",
