@@ -1,10 +1,12 @@
 //! Touches that ended in SIGBUS: the record of why.
 
 use std::fmt::{self, Write};
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use prepage_core::PageIndex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::object::ObjectCore;
 use crate::reason::Reason;
@@ -71,7 +73,7 @@ impl Failures {
             // Last: a long name is cut.
             let _ = write!(line, ": page {page} of {}", object.name);
             line.bytes[line.len] = b'\n';
-            tell(&line.bytes[..=line.len], Timespec::default());
+            tell(&line.bytes[..=line.len], Duration::ZERO);
         }
     }
 
@@ -91,17 +93,33 @@ impl Failures {
 
 /// Tells of a failure on stderr, outside signal handlers.
 pub(crate) fn say(failure: fmt::Arguments<'_>) {
+    /// Whether the last line was not taken: whoever waited for that one need not be waited for by each of the next.
+    static RESTS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let mut line = format!("prepage: {failure}").into_bytes();
+    line.truncate(TAKEN_WHOLE - 1);
+    line.push(b'\n');
     // Long enough for a reader that is at work: what is said here may be said nowhere else.
-    tell(format!("prepage: {failure}\n").as_bytes(), Timespec { tv_sec: 1, tv_nsec: 0 });
+    let patience = if RESTS.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };
+    RESTS.store(!tell(&line, patience), Ordering::Relaxed);
 }
+
+/// So many bytes a pipe takes without waiting where poll(2) says that it takes any (PIPE_BUF).
+const TAKEN_WHOLE: usize = 4096;
 
 /// Writes `line` to stderr, if that takes it within `patience`: a reader that rests holds up neither touches nor threads of the VM, unless others fill the pipe
 /// between the two calls. Nobody is there to tell where stderr fails, which is no reason for a thread to end.
-fn tell(line: &[u8], patience: Timespec) {
+/// Whether it took the line.
+fn tell(line: &[u8], patience: Duration) -> bool {
     let stderr = rustix::stdio::stderr();
-    if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&patience)) == Ok(1) {
-        let _ = rustix::io::write(stderr, line);
-    }
+    let until = Instant::now() + patience;
+    let takes_it = loop {
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap_or_default();
+        match poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            polled => break polled == Ok(1),
+        }
+    };
+    takes_it && rustix::io::write(stderr, line).is_ok()
 }
 
 /// The longest line, without its end.

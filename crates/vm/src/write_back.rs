@@ -171,8 +171,9 @@ fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
         let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
         if !dirty.home.is_swap() {
             outcome = outcome.and(object.flush(frames, dirty, object.pages()));
-            // What could not be synced is dirty again, perhaps since the last handle went.
+            // What could not be synced is dirty again, perhaps since the last handle went: no flush comes after this one.
             if !object.has_handle() {
+                let _ = object.rescue(frames, dirty);
                 object.write_back_last();
             }
         }
@@ -338,9 +339,13 @@ impl ObjectCore {
         failing: Duration,
         runs: Option<&AtomicU32>,
     ) -> Came {
-        // Who let a write happen before the mark was taken has done so when this returns.
-        frames.sections.wait();
-        let buffer = self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1));
+        let buffer = {
+            // Reclaim takes the locks of the sections, the backings and the buffers too, and a handler's touch may wait for the frames that it frees.
+            let _masked = Masked::asynchronous();
+            // Who let a write happen before the mark was taken has done so when this returns.
+            frames.sections.wait();
+            self.protect(batch).and_then(|()| self.vm.request_buffers.take_or_make(1))
+        };
         let mut all = Came::after(failing);
         let mut buffer = buffer.map_err(|error| all.outcome = Err(FlushError::System(error))).ok();
         for run in batch.chunk_by(|page, next| page.0 + 1 == next.0) {
@@ -367,6 +372,7 @@ impl ObjectCore {
             }
         }
         if let Some(buffer) = buffer {
+            let _masked = Masked::asynchronous();
             self.vm.request_buffers.give(buffer);
         }
         if all.refused.len() < batch.len() {
@@ -452,8 +458,6 @@ impl ObjectCore {
         let near: Vec<PageRange> =
             near.map(|run| PageRange::new(run[0], PageIndex(run[run.len() - 1].0 + 1))).collect();
         let cpu = Account::here().cpu;
-        // Reclaim takes the lock of the backings too, and a handler's touch may wait for the frames that it frees.
-        let _masked = Masked::asynchronous();
         // Looked up after the marks were taken: what a map that comes now lets be written to is marked again.
         for (backing, at) in self.backings.of_maps() {
             let Some(map) = at.enter(cpu).filter(|map| map.writes_through) else { continue };
@@ -470,7 +474,7 @@ impl ObjectCore {
     }
 
     /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back, and
-    /// for a file that hangs: with signals, so that the program can be ended meanwhile. No handler can touch the object, and wait for this.
+    /// for a file that hangs: with signals where the caller lets them come, so that the program can be ended meanwhile. No handler can touch the object, and wait for this.
     pub(crate) fn write_back_last(&self) {
         let is_to_go = |dirty: &&Dirty| dirty.pages() > 0 && !dirty.home.is_swap();
         let Some((frames, dirty)) = self.frames().zip(self.dirty().filter(is_to_go)) else { return };

@@ -96,7 +96,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// This user's own profile is followed first where there is one: without what was learned now, `run` would go by what it was.
 fn learn_own(stores: &Stores, key: &ProgramKey, shown: &Shown) -> Result<()> {
-    if stores.read(key)?.is_some_and(|found| found.layer == Layer::User) {
+    // What cannot be read is the user's own, and may be damaged: `persist` replaces that.
+    if stores.read(key).map_or(true, |found| found.is_some_and(|found| found.layer == Layer::User)) {
         persist(stores, key, Layer::User, shown)?;
     }
     Ok(())

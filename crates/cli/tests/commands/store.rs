@@ -273,8 +273,15 @@ fn what_is_learned_for_all_users_reaches_the_learners_own_profile() {
     start(&["run", "-q", "--", "cat", first.to_str().unwrap()]);
     learn(&["cat", later.to_str().unwrap()]);
     let key = ProgramKey::of(&["cat".into(), later.clone().into()]).unwrap();
-    let own = Stores::at(sandbox.store()).find(&key).unwrap().expect("the first start was learned");
-    assert!(own.profile.files.iter().any(|file| Path::new(&file.path) == later), "{:?}", own.profile.files);
+    let has_later = || {
+        let own = Stores::at(sandbox.store()).find(&key).unwrap().expect("the first start was learned");
+        own.profile.files.iter().any(|file| Path::new(&file.path) == later)
+    };
+    assert!(has_later());
+    // A damaged one is replaced.
+    sandbox.profiles().iter().for_each(|path| fs::write(path, "junk").unwrap());
+    learn(&["cat", later.to_str().unwrap()]);
+    assert!(has_later());
     // All others have theirs where it cannot be changed.
     fs::remove_file(sandbox.store().join("lock")).unwrap();
     fs::create_dir(sandbox.store().join("lock")).unwrap();

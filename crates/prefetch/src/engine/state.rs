@@ -248,8 +248,9 @@ impl State {
         let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
         for (file, range) in open.take(self.threads().0 as usize) {
             let before = bytes_read_by_this_thread();
-            // To look may read, too.
-            let is_missing = !is_resident(&file, range.start());
+            // To look may read, too. Once a read was counted, there is nothing to look for.
+            let is_missing =
+                self.amounts.read_bytes.load(Ordering::Relaxed) == 0 && !is_resident(&file, range.start());
             bring_in(&[Piece { file, range, is_hole: false }], false, None);
             let read_bytes = bytes_read_by_this_thread() - before;
             // The kernel counts reads, but not those of this file system.

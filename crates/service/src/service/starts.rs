@@ -229,7 +229,6 @@ impl Service {
                 }
             }
         };
-        to_mark.iter().for_each(|layer| self.library.mark_as_used(&process, *layer));
         // Of what nobody has learned nothing can be brought in, and a build's programs would leave no room for others.
         if part_of.is_none() && predicts && is_of_user && found.is_some() {
             self.idle.iter().for_each(|idle| idle.launched(&process));
@@ -243,6 +242,8 @@ impl Service {
         }
         let account = self.fetches.account_of(pid, key);
         self.last_starts.note(LastStart::new(uid, pid, executed_at, key, done, account.clone()));
+        // This may wait for a disk, until after the prefetch is over.
+        to_mark.iter().for_each(|layer| self.library.mark_as_used(&process, *layer));
         if let Some(file) = &file
             && !matches!(done, Done::Warm | Done::Recent | Done::Unknown)
         {

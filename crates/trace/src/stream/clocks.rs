@@ -94,10 +94,14 @@ impl Clocks {
             event.time_ns = oldest_ns;
         } else {
             event.time_ns = event.time_ns.max(latest.time_ns);
-            // A loss is told of in front of the next record, with a time from behind that one's.
+            // A loss is told of in front of the next record, on old kernels with a time from behind that one's: see below.
             if !matches!(event.kind, EventKind::Lost { .. }) {
                 *latest = Latest { time_ns: event.time_ns, side };
             }
+        }
+        let is_loss = |earlier: &&mut Event| matches!(earlier.kind, EventKind::Lost { .. });
+        for loss in before.iter_mut().rev().take_while(is_loss) {
+            loss.time_ns = loss.time_ns.min(event.time_ns);
         }
     }
 
@@ -229,6 +233,17 @@ mod tests {
             assert_eq!((event.time_ns, event.is_time_borrowed), (START - ns_before, false), "{event:?}");
         }
         assert_eq!(clocks.borrowed, 0);
+    }
+
+    #[test]
+    fn a_loss_stays_in_front_of_the_record_that_told_of_it() {
+        let records = [
+            (START + 1_000, 1, BEGIN),
+            (START + 9_100, 1, EventKind::Lost { records: 1 }),
+            (START + 9_000, 1, BEGIN),
+        ];
+        let settled = settled(&mut Clocks::default(), 2 * START, &records);
+        assert_eq!(settled, [(1_000, false), (9_000, false), (9_000, false)]);
     }
 
     /// As `perf record -c 1000` does.
