@@ -123,7 +123,7 @@ pub enum Missing {
     },
     /// Another observer of the same processes lent faults its clock.
     #[error(
-        "costs of faults with times that are not believed, because another observer (as perf record) of these processes lent some its clock: {}",
+        "costs of faults, {} of which are not believed: another observer of these processes (as perf record) lent faults its clock",
         counted(*times as usize, "time")
     )]
     BorrowedTimes {

@@ -100,8 +100,8 @@ pub struct TraceFacts {
     /// Children that the processes of `pids` were forking while they were attached to, and of which no fault was seen until the end, though they had
     /// some and still run.
     pub unseen_children: u64,
-    /// Beginnings and ends of faults whose times are not believed, because the kernel gave these, or others near them, that of another observer's clock. Their faults have no costs, begin where the fault
-    /// before them ended, and may bear the number of their process in the other's PID namespace.
+    /// Beginnings and ends of faults whose times are not believed: the kernel gave these, or others near them, the time of another observer's clock. Their
+    /// faults have no costs, begin where the fault before them ended, and may bear the number of their process in the other's PID namespace.
     pub borrowed_times: u64,
     /// Processors that were online and not watched: perf was told to leave them out, or they came online while the
     /// recording ran.
