@@ -490,7 +490,7 @@ fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
         !requests.is_empty() && requests.iter().all(|late| late.is_cancelled() && late.deadline().is_some())
     );
     requests.into_iter().for_each(answer);
-    assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+    assert_eq!((object.resident_pages(), support::frames(&vm)), (0, 0));
 }
 
 /// A source whose reads hang until they are let go.
