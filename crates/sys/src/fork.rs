@@ -6,10 +6,9 @@
 //! the parent was: a touch dies of SIGSEGV as long as the child lives.
 
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::given::{mapping, number};
 use crate::raw_lock::RawLock;
@@ -149,11 +148,14 @@ extern "C" fn handle_forks() {
 #[unsafe(link_section = ".init_array")]
 static HANDLE_FORKS: extern "C" fn() = handle_forks;
 
-/// The regions that children do not inherit, by address, under a lock that fork(3) takes.
+/// The regions that children do not inherit, under a lock that fork(3) takes.
+///
+/// Nobody allocates or frees under the lock. An allocator may have handlers of fork(3) that take its own locks: they run before
+/// [`before_fork`], so a thread that waited for them here would wait for the thread that forks, and that thread for this one.
 struct Kept {
     lock: RawLock,
     /// Changed under `lock`.
-    lengths: UnsafeCell<BTreeMap<usize, usize>>,
+    places: UnsafeCell<Places>,
     /// Under `lock`: the signals of the thread that forks. A handler that maps, unmaps or forks would wait for its own thread.
     masked: UnsafeCell<Option<Masked>>,
 }
@@ -161,8 +163,59 @@ struct Kept {
 // SAFETY: both cells are reached under the lock alone, and the mask by the thread that forks alone.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept =
-    Kept { lock: RawLock::new(), lengths: UnsafeCell::new(BTreeMap::new()), masked: UnsafeCell::new(None) };
+static KEPT: Kept = Kept {
+    lock: RawLock::new(),
+    places: UnsafeCell::new(Places { all: Vec::new(), free: 0 }),
+    masked: UnsafeCell::new(None),
+};
+
+/// Where regions are.
+struct Places {
+    all: Vec<Place>,
+    /// The first that is free; as many as there are where none is.
+    free: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Of {
+        start: usize,
+        len: usize,
+    },
+    /// And the next that is free.
+    Free(usize),
+}
+
+impl Places {
+    /// Puts `place` into a free entry, of which it returns the number. Where there is no room, takes that of `more`, and leaves its own there; an
+    /// error says how much would do.
+    fn put(&mut self, place: Place, more: &mut Vec<Place>) -> Result<usize, usize> {
+        let (number, count) = (self.free, self.all.len());
+        if number == count && count == self.all.capacity() {
+            if more.capacity() <= count {
+                return Err((2 * count).max(64));
+            }
+            more.extend_from_slice(&self.all);
+            std::mem::swap(more, &mut self.all);
+        }
+        match self.all.get_mut(number) {
+            None => {
+                self.all.push(place);
+                self.free = number + 1;
+            }
+            Some(free) => match std::mem::replace(free, place) {
+                Place::Free(next) => self.free = next,
+                Place::Of { .. } => unreachable!("a region keeps its entry until it goes"),
+            },
+        }
+        Ok(number)
+    }
+
+    fn free(&mut self, number: usize) {
+        self.all[number] = Place::Free(self.free);
+        self.free = number;
+    }
+}
 
 impl Kept {
     /// Does `work` while no other thread has the lock and nobody forks.
@@ -181,33 +234,50 @@ impl Kept {
         work()
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, usize>)) {
-        self.locked(|| {
-            // SAFETY: this thread holds the lock.
-            change(unsafe { &mut *self.lengths.get() });
-        });
+    fn change<T>(&self, change: impl FnOnce(&mut Places) -> T) -> T {
+        // SAFETY: this thread holds the lock.
+        self.locked(|| change(unsafe { &mut *self.places.get() }))
     }
 }
 
-/// Does `work` while no thread forks by fork(3), without signals from outside. `work` may not fork, nor make or drop regions, nor call this.
+/// Does `work` while no thread forks by fork(3), without signals from outside. `work` may not allocate or free memory, nor fork, nor make or drop
+/// regions, nor call this.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> T) -> T {
     word();
     KEPT.locked(work)
 }
 
-/// Keeps the place of a region that children do not inherit free of anything else in them.
-pub(crate) fn keep(start: usize, len: usize) {
-    word();
-    KEPT.change(|lengths| {
-        lengths.insert(start, len);
-    });
-}
+/// The place of a region, kept free of anything else in children, which do not inherit the region.
+#[derive(Debug)]
+pub(crate) struct KeptPlace(AtomicUsize);
 
-/// The region is about to go.
-pub(crate) fn let_go(start: usize) {
-    KEPT.change(|lengths| {
-        lengths.remove(&start);
-    });
+/// The number of no entry.
+const NONE: usize = usize::MAX;
+
+impl KeptPlace {
+    pub(crate) fn new(start: usize, len: usize) -> Self {
+        word();
+        let mut more = Vec::new();
+        loop {
+            match KEPT.change(|places| places.put(Place::Of { start, len }, &mut more)) {
+                Ok(number) => return Self(AtomicUsize::new(number)),
+                Err(room) => more = Vec::with_capacity(room),
+            }
+        }
+    }
+
+    /// Of a region that is none of this process's.
+    pub(crate) const fn none() -> Self {
+        Self(AtomicUsize::new(NONE))
+    }
+
+    /// The region is about to go, or children inherit it from here on.
+    pub(crate) fn let_go(&self) {
+        let number = self.0.swap(NONE, Ordering::Relaxed);
+        if number != NONE {
+            KEPT.change(|places| places.free(number));
+        }
+    }
 }
 
 extern "C" fn before_fork() {
@@ -330,8 +400,9 @@ const F_SETSIG: libc::c_int = 10;
 extern "C" fn after_fork_in_child() {
     hold_on_to_parent();
     // SAFETY: the lock is held by the thread that forked, which is the only one here.
-    let lengths = unsafe { &*KEPT.lengths.get() };
-    for (&start, &len) in lengths {
+    let places = unsafe { &*KEPT.places.get() };
+    for place in &places.all {
+        let &Place::Of { start, len } = place else { continue };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: replaces nothing: the parent's region is not mapped here, and what else may lie there stays.
         unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };

@@ -5,7 +5,7 @@
 //!
 //! A few safe calls are sound only where their caller keeps to a rule that no type shows, and each tells its rule: those that change what a
 //! [`region::Region`] lends as a slice ([`memfd::Memfd::write_at`], [`memfd::Memfd::write_from`], [`memfd::Memfd::punch`],
-//! [`direct_fill::DirectFill::read`], [`block::Block::read`], stores to [`region::Region::as_atomics`],
+//! [`direct_fill::DirectFill::read`], stores to [`region::Region::as_atomics`],
 //! [`region::Region::unpoison`], [`region::Span::unmap_protected_ranges`], [`region::Span::free_empty_tables`]), and [`sigbus::install`], whose resolver
 //! runs in signal handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches.
 //!
@@ -16,14 +16,14 @@
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
 //! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
-//! | [`block`]     | 2 MiB of a memfd made and read to in one piece                  | Linux 5.14      |
+//! | [`block`]     | 2 MiB of a memfd made in one piece, to be read to               | Linux 5.14      |
 //! | [`bpf`]       | small programs that the kernel runs at its tracepoints          | root, Linux 5.8 |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`device_number`] | what devices are called                                     |                 |
-//! | [`direct_fill`] | a memfd as the place that reads go to                          | Linux 5.14      |
+//! | [`direct_fill`] | pages of a memfd as the place that reads go to                 | Linux 5.14      |
 //! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
 //! | [`file_system`] | which kind of file system a file lies in                     |                 |

@@ -1,8 +1,9 @@
-//! A value that a process makes once, when it is needed first, while none of its threads forks.
+//! A value that a process makes when it is needed first, whichever of its threads forks meanwhile.
 //!
 //! A child of fork(2) has one thread. With a `OnceLock`, a child that was forked while another thread made the value would wait for that thread for ever.
+//! Here threads that need the value at the same time make one each, of which all keep the first; it is put into its place while nobody forks.
 //! The `OnceLock`s that stand alone in this crate and in prepage-vm keep no child waiting: they lie in values that children do not use (a VM's objects and
-//! maps, what watches starts), are set while a value of this module is made (`sigbus`), or are needed by the service alone, whose children do not ask for
+//! maps, what watches starts), are set while nobody forks (`sigbus`), or are needed by the service alone, whose children do not ask for
 //! them (`user_namespace`).
 
 use std::convert::Infallible;
@@ -25,8 +26,7 @@ impl<T> MadeOnce<T> {
         self.0.get()
     }
 
-    /// The value, made by `make` unless it was before. Meanwhile calls of fork(3), and other threads that make such a value, wait, and the thread takes no signals:
-    /// `make` may neither fork nor make such a value nor a [`crate::region`].
+    /// The value, made by `make` unless it was before. Where other threads make one at the same time, all but the first value are dropped.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         self.try_get_or_make(|| Ok::<T, Infallible>(make())).unwrap_or_else(|never| match never {})
     }
@@ -39,10 +39,11 @@ impl<T> MadeOnce<T> {
         if let Some(made) = self.0.get() {
             return Ok(made);
         }
-        fork::without_forks(|| match self.0.get() {
-            Some(made) => Ok(made),
-            None => make().map(|made| self.0.get_or_init(|| made)),
-        })
+        let made = make()?;
+        // A later one is dropped behind the lock: see `fork` for what may not be done under it.
+        let later = fork::without_forks(|| self.0.set(made));
+        drop(later);
+        Ok(self.0.get().expect("it was set here, or before"))
     }
 }
 
@@ -54,9 +55,9 @@ impl<T> Default for MadeOnce<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::mpsc::channel;
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
     use crate::forked::Forked;
@@ -76,23 +77,27 @@ mod tests {
                 *VALUE.get_or_make(make)
             });
             begun.recv().unwrap();
-            let (fork, forking) = channel();
-            let forks = scope.spawn(move || {
-                fork.send(()).unwrap();
-                let child = Forked::new(|| {
-                    // SAFETY: a child that waits for ever is ended.
-                    unsafe { libc::alarm(30) };
-                    *VALUE.get_or_make(|| 8) as i32
-                });
-                child.unwrap().wait().unwrap()
+            let child = Forked::new(|| {
+                // SAFETY: a child that waits for ever is ended.
+                unsafe { libc::alarm(30) };
+                *VALUE.get_or_make(|| 8) as i32
             });
-            forking.recv().unwrap();
-            // Time to fork, if that does not wait.
-            thread::sleep(Duration::from_millis(200));
+            assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(8));
             end.send(()).unwrap();
-            let ended = forks.join().unwrap();
-            assert_eq!((ended.exit_status(), makes.join().unwrap()), (Some(7), 7), "{ended:?}");
+            assert_eq!(makes.join().unwrap(), 7);
         });
+    }
+
+    #[test]
+    fn of_values_that_are_made_at_the_same_time_the_first_stays() {
+        let value = MadeOnce::new();
+        let (first, later) = (Arc::new(1), Arc::new(2));
+        let make_later = || {
+            assert_eq!(**value.get_or_make(|| Arc::clone(&first)), 1);
+            Arc::clone(&later)
+        };
+        assert_eq!(**value.get_or_make(make_later), 1);
+        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&later)), (2, 1));
     }
 
     #[test]

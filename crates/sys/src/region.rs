@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use prepage_core::PAGE_SIZE;
 
-use crate::fork;
+use crate::fork::{self, KeptPlace};
 use crate::given::{check, mapping, number};
 use crate::huge_blocks::HugeBlocks;
 use crate::memfd::Memfd;
@@ -53,6 +53,7 @@ pub struct Span {
     shared: bool,
     /// The process that it exists in; [`ELSEWHERE`] where that is another.
     generation: u64,
+    kept: KeptPlace,
 }
 
 // SAFETY: the value hands out no reference to the memory.
@@ -80,7 +81,8 @@ impl Span {
     /// The same addresses in another process, a child that inherited them: what a userfaultfd of that process is called with. Nothing stays
     /// mapped here for it.
     pub fn elsewhere(&self) -> Self {
-        Self { start: self.start, len: self.len, shared: self.shared, generation: ELSEWHERE }
+        let kept = KeptPlace::none();
+        Self { start: self.start, len: self.len, shared: self.shared, generation: ELSEWHERE, kept }
     }
 
     /// Its bytes.
@@ -247,7 +249,7 @@ impl Drop for Span {
             // The parent's, and not mapped here.
             return;
         }
-        fork::let_go(self.start.as_ptr() as usize);
+        self.kept.let_go();
         // SAFETY: the span is mapped and nobody can borrow it any more. Failure (too many mappings to split one)
         // cannot happen, as whole mappings are removed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
@@ -297,9 +299,9 @@ impl Region {
             libc::munmap(start.add(len).cast(), align - before);
             let start = NonNull::new_unchecked(start);
             let shared = matches!(contents, Contents::Shared(..) | Contents::SharedWritable(..));
-            Arc::new(Span { start, len, shared, generation: fork::generation() })
+            let kept = KeptPlace::new(start.as_ptr() as usize, len);
+            Arc::new(Span { start, len, shared, generation: fork::generation(), kept })
         };
-        fork::keep(span.start() as usize, len);
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
         let protection = if matches!(contents, Contents::Shared(..)) { libc::PROT_READ } else { read_write };
         let mut region = Self { span, protection, blocks: None, is_shown: AtomicBool::new(false) };
@@ -376,7 +378,7 @@ impl Region {
     /// Those of madvise(2).
     pub fn let_inherit(&self) -> io::Result<()> {
         self.advise(0, self.len(), libc::MADV_DOFORK)?;
-        fork::let_go(self.span.start() as usize);
+        self.span.kept.let_go();
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::made_once::MadeOnce;
+use crate::fork::without_forks;
 use crate::signals::Endings;
 
 /// Resolves the fault that a signal tells of, in the context of the signal: it may not allocate, nor take a lock that
@@ -55,36 +55,41 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// stack that was interrupted, whatever alternate stack there is. Threads that block SIGBUS cannot use what the resolver answers for: the
 /// kernel ends the process.
 pub fn install(resolver: Resolver) -> io::Result<()> {
-    static OUTCOME: MadeOnce<Result<(), i32>> = MadeOnce::new();
-    let outcome = OUTCOME.get_or_make(|| {
-        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: the first call only reads the action in force.
-        if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } == -1 {
-            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
-        }
-        // SAFETY: sigaction filled it in.
-        let before = unsafe { before.assume_init() };
-        // Known before the handler can run.
-        let _ = INSTALLED.set(Installed { resolver, before, is_spent: AtomicBool::new(false) });
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: zeros are a valid sigaction; the handler has the signature that SA_SIGINFO asks for and keeps to
-        // what signal handlers may do as far as the resolver does.
-        let result = unsafe {
-            let action = action.assume_init_mut();
-            action.sa_sigaction = on_signal as *const () as usize;
-            // On the thread's own stack: alternate stacks are often too small for what a fault may do (Rust's have 8 KiB).
-            // Not deferred: a resolver may touch other memory that it answers for, in the middle of a resolution. The kernel
-            // would end the process for it.
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
-            // Other signals wait, as they do for the kernel's own faults: a handler of theirs that touched the page
-            // which this thread is bringing in would wait for itself. Who sleeps in a resolution heeds those that end the process (`Endings`).
-            libc::sigfillset(&mut action.sa_mask);
-            libc::sigdelset(&mut action.sa_mask, libc::SIGBUS);
-            libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
-        };
-        if result == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
-    });
+    static OUTCOME: OnceLock<Result<(), i32>> = OnceLock::new();
+    // No child waits for a thread that has begun it here.
+    let outcome =
+        *OUTCOME.get().unwrap_or_else(|| without_forks(|| OUTCOME.get_or_init(|| install_first(resolver))));
     outcome.map_err(io::Error::from_raw_os_error)
+}
+
+/// Allocates nothing.
+fn install_first(resolver: Resolver) -> Result<(), i32> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the first call only reads the action in force.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } == -1 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    // SAFETY: sigaction filled it in.
+    let before = unsafe { before.assume_init() };
+    // Known before the handler can run.
+    let _ = INSTALLED.set(Installed { resolver, before, is_spent: AtomicBool::new(false) });
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: zeros are a valid sigaction; the handler has the signature that SA_SIGINFO asks for and keeps to
+    // what signal handlers may do as far as the resolver does.
+    let result = unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = on_signal as *const () as usize;
+        // On the thread's own stack: alternate stacks are often too small for what a fault may do (Rust's have 8 KiB).
+        // Not deferred: a resolver may touch other memory that it answers for, in the middle of a resolution. The kernel
+        // would end the process for it.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
+        // Other signals wait, as they do for the kernel's own faults: a handler of theirs that touched the page
+        // which this thread is bringing in would wait for itself. Who sleeps in a resolution heeds those that end the process (`Endings`).
+        libc::sigfillset(&mut action.sa_mask);
+        libc::sigdelset(&mut action.sa_mask, libc::SIGBUS);
+        libc::sigaction(libc::SIGBUS, action, ptr::null_mut())
+    };
+    if result == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
 }
 
 /// Whether SIGBUS still goes to the resolver: a handler that was installed after [`install`] takes its place.

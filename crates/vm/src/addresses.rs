@@ -111,7 +111,10 @@ impl Addresses {
     fn of_process() -> Option<&'static Self> {
         let generation = fork::generation();
         for (depth, table) in OF_PROCESSES.iter().enumerate() {
-            let (of, table) = table.get_or_make(|| (generation, Self::new()));
+            let mut own = None;
+            let (of, table) = table.get_or_make(|| (generation, *own.insert(Self::of_descriptor())));
+            // Another thread made it first.
+            own.filter(|own| !std::ptr::eq(*own, *table)).into_iter().for_each(Self::give_back);
             if *of == generation {
                 DEPTH.store(depth, Ordering::Relaxed);
                 return Some(table);

@@ -10,16 +10,14 @@
 //! where a page of one goes the kernel splits it.
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_sys::block::{BLOCK_BYTES, Block};
+use prepage_sys::block::{BLOCK_BYTES, make_block};
 use prepage_sys::signals::Endings;
-use std::os::fd::AsFd;
 
 use crate::buffers::{BUFFER_PAGES, Buffer};
 use crate::fill::{PART_PAGES, Wanted, commit_first};
 use crate::object::{Bytes, Frames, ObjectCore};
 use crate::pages::{Claim, Seen, Waiters};
 use crate::pin::Pins;
-use crate::reason;
 use crate::source::LocalFile;
 use crate::statistics::Account;
 use crate::sync::{Anyway, MutexGuard};
@@ -156,7 +154,7 @@ pub(crate) fn fill(
 ) -> Result<Waiters, (Claim, Waiters)> {
     let range = claim.range();
     let mut waiters = Waiters::default();
-    let Ok(block) = Block::make(&frames.memfd, range.start().offset_bytes()) else {
+    let Ok(block) = make_block(&frames.memfd, range.start().offset_bytes()) else {
         // Some of its memory may have been made.
         frames.abandon(range);
         return Err((claim, waiters));
@@ -172,7 +170,7 @@ pub(crate) fn fill(
     while !claim.range().is_empty() {
         let start = claim.range().start();
         let part = PageRange::new(start, PageIndex(start.0 + part_pages));
-        let read = read_part(file, &block, range, part).and_then(|()| verify(frames, part, buffer));
+        let read = file.read_straight(&block, range, part).and_then(|()| verify(frames, part, buffer));
         if read.is_err() {
             // No page of the block is pinned: whoever pins one waits until the block is filled or given up.
             frames.abandon(claim.range());
@@ -188,21 +186,6 @@ pub(crate) fn fill(
         waiters.listed |= commit_first(object, frames, &mut claim, part.len(), wanted, account).listed;
     }
     Ok(waiters)
-}
-
-fn read_part(file: &LocalFile, block: &Block, range: PageRange, part: PageRange) -> Result<(), u16> {
-    let at = part.start().offset_bytes() - range.start().offset_bytes();
-    let mut done = 0;
-    while done < part.bytes() {
-        let offset = part.start().offset_bytes() + done;
-        match block.read(file.file().as_fd(), offset, at + done, part.bytes() - done) {
-            Ok(0) => return Err(reason::SHORT),
-            Ok(bytes) => done += bytes as u64,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(reason::of_errno(error.raw_os_error())),
-        }
-    }
-    Ok(())
 }
 
 /// Whether what stands in the frames of `part` is what they held when they were evicted.
@@ -248,7 +231,7 @@ mod tests {
         assert_eq!(claim.range(), range);
         let count = &vm.core.pool.core().frames;
         assert_eq!(count.reserve(range.len()), Reserve::Got);
-        let block = Block::make(&frames.memfd, start.offset_bytes()).unwrap();
+        let block = make_block(&frames.memfd, start.offset_bytes()).unwrap();
         let wanted = Wanted {
             needed: start,
             mark: None,

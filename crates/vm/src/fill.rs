@@ -4,6 +4,7 @@
 //! Local files are read here, in any context; other sources by requests (`request`).
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::direct_fill::DirectFill;
 
 use crate::addresses::MapRef;
 use crate::blocks;
@@ -423,13 +424,13 @@ fn read(
     let spin = object.vm.options.read_spin;
     if !(short && file.read_awake(offset, &mut bytes[..valid], spin, &mut meanwhile)) {
         // Where frames are reclaimed, another CPU may have to be interrupted for each that a mapping shows. The last page may end beyond the file.
-        let into_frames =
-            frames.local.as_ref().filter(|_| valid == bytes.len() && !object.vm.pool.core().reclaims());
-        if let Some(local) = into_frames {
-            let read = local.fill(file.file(), range);
-            return read
-                .and_then(|()| frames.verify_frames(range, bytes))
-                .inspect_err(|_| frames.abandon(range));
+        let is_straight = file.direct && valid == bytes.len() && !object.vm.pool.core().reclaims();
+        // Some memory may have been made for it where it fails.
+        let abandon = || frames.abandon(range);
+        let make = || DirectFill::make(&frames.memfd, offset, range.bytes()).inspect_err(|_| abandon());
+        if is_straight && let Ok(pages) = make() {
+            let read = file.read_straight(&pages, range, range);
+            return read.and_then(|()| frames.verify_frames(range, bytes)).inspect_err(|_| abandon());
         }
         file.read(offset, bytes)?;
     }

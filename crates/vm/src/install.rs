@@ -16,7 +16,7 @@ use prepage_sys::userfaultfd::{Progress, Writes};
 use crate::addresses::MapRef;
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore, clip};
-use crate::options::Mode;
+use crate::options::{Exactly, Mode};
 use crate::pages::Seen;
 use crate::segment::{Install, Place, Segment, lookup, places};
 use crate::statistics::Account;
@@ -108,8 +108,8 @@ enum Reached {
 impl MapCore {
     fn around(&self) -> Around {
         match self.neighbours {
-            Some(neighbours) => Around::Exactly(neighbours),
-            None if self.neighbours_of_policy => Around::Exactly(self.policy().0.neighbours()),
+            Some(Exactly::These(neighbours)) => Around::Exactly(neighbours),
+            Some(Exactly::OfPolicy) => Around::Exactly(self.policy().0.neighbours()),
             None if self.is_in_order() => Around::Near(NEAR_IN_ORDER),
             None => Around::Near(NEAR),
         }

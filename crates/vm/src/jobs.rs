@@ -54,6 +54,8 @@ const DEADLINE_PARTS: u32 = 8;
 const TICK_MIN: Duration = Duration::from_millis(1);
 /// Nor less often: reads that have ended are kept until then.
 const TICK_MAX: Duration = Duration::from_secs(1);
+/// How long after the kernel refused a thread it is asked again, while all threads of the kind have work.
+const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 
 /// One piece of work.
 #[derive(Debug)]
@@ -363,16 +365,21 @@ impl Jobs {
     fn start_missing(self: &Arc<Self>) {
         loop {
             let missed = self.missed.load(Ordering::SeqCst);
+            let mut refused = None;
             for kind in [Kind::Prompt, Kind::Background] {
-                while self.crew(kind).take_missing() {
-                    // Without one more thread work waits for those there are; no more is lost.
-                    let _ = self.start_thread(kind);
+                let crew = self.crew(kind);
+                while crew.take_missing() {
+                    if self.start_thread(kind).is_err() {
+                        // No thread of the crew may come to look for a long time: all may be in reads that hang.
+                        refused = crew.misses_another().then_some(REFUSED_PAUSE).or(refused);
+                        break;
+                    }
                 }
             }
             if self.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            match self.push_due() {
+            match self.push_due().into_iter().chain(refused).min() {
                 Some(left) => _ = wait_for(&self.missed, missed, left),
                 None => wait(&self.missed, missed),
             }

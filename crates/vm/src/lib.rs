@@ -27,7 +27,7 @@
 //! | `whole`       | maps and blocks that are left to the kernel                              |
 //! | `ahead`       | reads in the background that a fault asks for                            |
 //! | `policy_memory` | what a policy remembers of each map                                    |
-//! | `fill`, `direct_fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
+//! | `fill`, `uncached`, `request` | how claimed pages get their bytes: reads of files, requests to sources   |
 //! | `blocks`      | 2 MiB of a file read in order, into frames that are one huge page        |
 //! | `source`, `buffers`, `spin` | where bytes come from, buffers that they pass through, threads that wait for them awake |
 //! | `frame`       | the pages of an object that are in memory, one by one                     |
@@ -97,7 +97,6 @@ mod cleaner;
 #[cfg(all(test, feature = "counted"))]
 mod counted;
 mod crew;
-mod direct_fill;
 mod dirty;
 pub mod error;
 mod evict;

@@ -16,7 +16,7 @@ use crate::book::{Behind, Book, Hold};
 use crate::error::{AccessError, MapError};
 use crate::going::let_go;
 use crate::object::{Contents, Frames, Handle};
-use crate::options::{Advice, MapOptions, Mode};
+use crate::options::{Advice, Exactly, MapOptions, Mode};
 use crate::piece::Piece;
 use crate::pin::Unpinned;
 use crate::poison::Poison;
@@ -31,6 +31,9 @@ use crate::vm::{VmCore, next_map_id};
 use crate::whole;
 use crate::work::{READERS, Sweep};
 use crate::writes::WriteTracking;
+
+/// The policy of maps of code that name none: code is touched in larger runs than data.
+const TEXT_POLICY: Policy = Policy::Aligned(64);
 
 /// An object mapped into this process. Dropping it unmaps it.
 ///
@@ -91,9 +94,7 @@ pub(crate) struct MapCore {
     /// (a) The page behind the last that a fault wired again. A hint.
     pub(crate) rewired_to: AtomicU64,
     /// (c) Which neighbours to map, where the program says so.
-    pub(crate) neighbours: Option<Neighbours>,
-    /// (c) Whether they are those of the policy.
-    pub(crate) neighbours_of_policy: bool,
+    pub(crate) neighbours: Option<Exactly>,
     /// (c) Whether the kernel may not serve it.
     pub(crate) every_fault: bool,
     /// (c) Whether it is of code.
@@ -120,12 +121,13 @@ impl Map {
             [piece] => piece.pages,
             _ => PageRange::new(PageIndex(0), PageIndex(pieces.iter().map(|piece| piece.pages.len()).sum())),
         };
-        if options.zero_cluster == 0 || matches!(options.neighbours, Some(Neighbours::Block(0))) {
+        if options.zero_cluster == 0 || options.neighbours == Some(Exactly::These(Neighbours::Block(0))) {
             return Err(MapError::NoCluster);
         }
-        let policy = options.policy.clone().unwrap_or_else(|| {
-            if options.executable { vm.options.text_policy.clone() } else { vm.options.policy.clone() }
-        });
+        let policy = options
+            .policy
+            .clone()
+            .unwrap_or_else(|| if options.executable { TEXT_POLICY } else { vm.options.policy.clone() });
         if !policy.has_pages() {
             return Err(MapError::NoCluster);
         }
@@ -180,11 +182,9 @@ impl Map {
             advice: AtomicU32::new(OWN),
             rewired_to: AtomicU64::new(u64::MAX),
             neighbours: options.neighbours,
-            neighbours_of_policy: options.neighbours_of_policy,
             every_fault: options.every_fault
                 || options.writable
                 || options.neighbours.is_some()
-                || options.neighbours_of_policy
                 || vm.records.is_some()
                 || options.inherit,
             executable: options.executable,
@@ -475,7 +475,6 @@ impl MapCore {
             advice: AtomicU32::new(self.advice.load(Ordering::Relaxed)),
             rewired_to: AtomicU64::new(u64::MAX),
             neighbours: self.neighbours,
-            neighbours_of_policy: self.neighbours_of_policy,
             every_fault: self.every_fault,
             executable: self.executable,
             inherit: self.inherit,

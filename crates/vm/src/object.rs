@@ -17,7 +17,6 @@ use crate::backing::{Backing, Backings};
 use crate::blocks::LEAST_IN_BLOCKS;
 use crate::book::Hold;
 use crate::buffers::BUFFER_PAGES;
-use crate::direct_fill::LocalFill;
 use crate::dirty::Dirty;
 use crate::going::let_go;
 use crate::home::Home;
@@ -158,8 +157,6 @@ pub(crate) struct Frames {
     pub(crate) sections: Sections,
     /// (c)
     pub(crate) bytes: Bytes,
-    /// (c) Where direct reads of a local file go; `None` for other sources, and where there was no room for it.
-    pub(crate) local: Option<LocalFill>,
     /// Held by who writes what nobody waits for.
     behind: Mutex<()>,
     /// (a) Frames that hold a page. Changed by who holds the claim, before the page's word is.
@@ -413,16 +410,11 @@ impl Frames {
         let has_blocks = matches!(bytes, Bytes::Local(_)) && pages.len() >= LEAST_IN_BLOCKS;
         let make = if has_blocks { Memfd::create_with_blocks } else { Memfd::create };
         let memfd = make("prepage", pages.bytes())?;
-        let local = match &bytes {
-            Bytes::Local(file) if file.direct => LocalFill::new(&memfd, pages),
-            _ => None,
-        };
         Ok(Self {
             memfd,
             pages: Pages::new(pages.len())?,
             sections: Sections::default(),
             bytes,
-            local,
             behind: Mutex::new(()),
             resident: AtomicU64::new(0),
             unwired: AtomicU64::new(0),

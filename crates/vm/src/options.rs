@@ -13,7 +13,6 @@ pub struct VmOptions {
     pub(crate) frame_limit_bytes: u64,
     pub(crate) pool: Option<Pool>,
     pub(crate) policy: Policy,
-    pub(crate) text_policy: Policy,
     pub(crate) read_spin: Duration,
     pub(crate) fill_threads: u32,
     pub(crate) read_deadline: Option<Duration>,
@@ -31,7 +30,6 @@ impl Default for VmOptions {
             frame_limit_bytes: u64::MAX,
             pool: None,
             policy: Policy::Context,
-            text_policy: "aligned:64".parse().expect("a policy"),
             read_spin: Duration::from_micros(200),
             fill_threads: 64,
             read_deadline: None,
@@ -58,15 +56,9 @@ impl VmOptions {
         Self { pool: Some(pool.clone()), ..self }
     }
 
-    /// The policy of maps that name none; `context` by default: about 16 pages, and more where pages are touched in order.
+    /// The policy of maps that name none and are not of code; `context` by default: about 16 pages, and more where pages are touched in order.
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
-    }
-
-    /// The policy of maps of code ([`MapOptions::executable`]) that name none; `aligned:64` by default, because code is touched in
-    /// larger runs than data.
-    pub fn text_policy(self, text_policy: Policy) -> Self {
-        Self { text_policy, ..self }
     }
 
     /// How long a fault on a page of a local file stays awake while the page is read; 200 µs by default, zero to sleep
@@ -163,8 +155,7 @@ pub struct MapOptions {
     pub(crate) private: bool,
     pub(crate) mode: Mode,
     pub(crate) policy: Option<Policy>,
-    pub(crate) neighbours: Option<Neighbours>,
-    pub(crate) neighbours_of_policy: bool,
+    pub(crate) neighbours: Option<Exactly>,
     pub(crate) every_fault: bool,
     pub(crate) executable: bool,
     pub(crate) writable: bool,
@@ -172,6 +163,15 @@ pub struct MapOptions {
     pub(crate) zero_cluster: u64,
     pub(crate) huge: bool,
     pub(crate) inherit: bool,
+}
+
+/// Resident pages that a fault maps, all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exactly {
+    /// As the program says.
+    These(Neighbours),
+    /// As the map's policy says.
+    OfPolicy,
 }
 
 /// Advice about the use of a map, as for madvise(2).
@@ -199,7 +199,6 @@ impl MapOptions {
             mode: Mode::Inline,
             policy: None,
             neighbours: None,
-            neighbours_of_policy: false,
             every_fault: false,
             executable: false,
             writable: false,
@@ -226,7 +225,7 @@ impl MapOptions {
         Self { mode, ..self }
     }
 
-    /// Which pages a fault reads; the VM's policy by default.
+    /// Which pages a fault reads; by default the VM's policy, and that of [`Self::executable`] for code.
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy: Some(policy), ..self }
     }
@@ -234,12 +233,12 @@ impl MapOptions {
     /// Which resident pages a fault maps, however many system calls that takes. By default a fault maps those of the aligned
     /// block of 16 pages (256 with [`Advice::Sequential`]) that three system calls can map.
     pub fn neighbours(self, neighbours: Neighbours) -> Self {
-        Self { neighbours: Some(neighbours), ..self }
+        Self { neighbours: Some(Exactly::These(neighbours)), ..self }
     }
 
     /// A fault maps the resident pages that its policy names, as in the simulator.
     pub fn neighbours_of_policy(self) -> Self {
-        Self { neighbours_of_policy: true, neighbours: None, ..self }
+        Self { neighbours: Some(Exactly::OfPolicy), ..self }
     }
 
     /// The VM sees every fault. Without this, and if the VM does not record faults, maps of an object that is wholly in
@@ -249,7 +248,7 @@ impl MapOptions {
         Self { every_fault: true, ..self }
     }
 
-    /// The pages may be executed. Their policy is [`VmOptions::text_policy`] by default.
+    /// The pages may be executed. Their policy is `aligned:64` by default, because code is touched in larger runs than data.
     pub fn executable(self) -> Self {
         Self { executable: true, ..self }
     }

@@ -493,6 +493,12 @@ impl Claim {
         }
     }
 
+    /// Whether threads sleep for one of its pages, or faults are listed for one.
+    pub(crate) fn has_waiters(&self) -> bool {
+        let is_waited_for = |page| self.pages.word(page).load(Ordering::Acquire) & (WAITED | LISTED) != 0;
+        self.range.iter().any(is_waited_for)
+    }
+
     /// What is left of the claim when it is dropped fails with this reason.
     pub(crate) fn will_fail(&mut self, reason: u16) {
         self.reason = reason;

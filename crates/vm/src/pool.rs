@@ -25,6 +25,7 @@ use crate::hiding::Hiding;
 use crate::object::ObjectCore;
 use crate::pool_options::PoolOptions;
 use crate::reclaim::{self, Reclaim};
+use crate::statistics::numbers;
 use crate::swap::Swap;
 use crate::sync::{Anyway, AtomicU32, AtomicU64, Mutex, Ordering};
 
@@ -55,55 +56,37 @@ pub struct Pool {
     handle: Arc<Handle>,
 }
 
-/// What a pool holds at one moment, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolFigures {
-    /// Frames that hold a page, wired and unwired. A frame counts until it is freed.
-    pub resident_pages: u64,
-    /// Frames that maps may show: touched, pinned, or being reclaimed right now.
-    pub wired_pages: u64,
-    /// Frames that no map shows: the next touch of one is a fault that reads nothing.
-    pub unwired_pages: u64,
-    /// Pinned pages. Each is resident, or will be.
-    pub pinned_pages: u64,
-    /// Pages that may hold written bytes that are in no file or swap file yet.
-    pub dirty_pages: u64,
-    /// Pages that have a place in swap files, whether they are in memory or not.
-    pub swap_pages: u64,
-    /// Frames promised to reads under way.
-    pub promised_pages: u64,
-    /// The lengths of all objects together: as many pages could be resident.
-    pub reserved_pages: u64,
-    /// The most frames there may be now; `u64::MAX` where nothing limits them. In a pool that gives memory back this is what it may hold until memory is
-    /// looked at again.
-    pub limit_pages: u64,
-    /// The low watermark: reclaim begins when fewer frames are free. Reads ahead leave this many free.
-    pub low_pages: u64,
-    /// The high watermark: reclaim ends when this many frames are free.
-    pub high_pages: u64,
-    /// At most this many frames were given out beyond the limit since the pool was made, because reclaim had neither freed frames nor reported that it
-    /// cannot for a second. They may have gone since.
-    pub beyond_pages_total: u64,
-}
-
-impl PoolFigures {
-    /// All of them, with their names.
-    pub(crate) fn fields_mut(&mut self) -> [(&'static str, &mut u64); 12] {
-        [
-            ("resident_pages", &mut self.resident_pages),
-            ("wired_pages", &mut self.wired_pages),
-            ("unwired_pages", &mut self.unwired_pages),
-            ("pinned_pages", &mut self.pinned_pages),
-            ("dirty_pages", &mut self.dirty_pages),
-            ("swap_pages", &mut self.swap_pages),
-            ("promised_pages", &mut self.promised_pages),
-            ("reserved_pages", &mut self.reserved_pages),
-            ("limit_pages", &mut self.limit_pages),
-            ("low_pages", &mut self.low_pages),
-            ("high_pages", &mut self.high_pages),
-            ("beyond_pages_total", &mut self.beyond_pages_total),
-        ]
+numbers! {
+    /// What a pool holds at one moment, in pages.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct PoolFigures {
+        /// Frames that hold a page, wired and unwired. A frame counts until it is freed.
+        pub resident_pages: u64,
+        /// Frames that maps may show: touched, pinned, or being reclaimed right now.
+        pub wired_pages: u64,
+        /// Frames that no map shows: the next touch of one is a fault that reads nothing.
+        pub unwired_pages: u64,
+        /// Pinned pages. Each is resident, or will be.
+        pub pinned_pages: u64,
+        /// Pages that may hold written bytes that are in no file or swap file yet.
+        pub dirty_pages: u64,
+        /// Pages that have a place in swap files, whether they are in memory or not.
+        pub swap_pages: u64,
+        /// Frames promised to reads under way.
+        pub promised_pages: u64,
+        /// The lengths of all objects together: as many pages could be resident.
+        pub reserved_pages: u64,
+        /// The most frames there may be now; `u64::MAX` where nothing limits them. In a pool that gives memory back this is what it may hold until memory is
+        /// looked at again.
+        pub limit_pages: u64,
+        /// The low watermark: reclaim begins when fewer frames are free. Reads ahead leave this many free.
+        pub low_pages: u64,
+        /// The high watermark: reclaim ends when this many frames are free.
+        pub high_pages: u64,
+        /// At most this many frames were given out beyond the limit since the pool was made, because reclaim had neither freed frames nor reported that it
+        /// cannot for a second. They may have gone since.
+        pub beyond_pages_total: u64,
     }
 }
 

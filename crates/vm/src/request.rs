@@ -37,7 +37,7 @@ pub enum Priority {
     Ahead,
     /// Somebody asked for all of it and waits, such as [`Map::populate`](crate::Map::populate).
     Wanted,
-    /// A thread touched the page and sleeps until it is there.
+    /// A thread sleeps until the page is there, as a rule because it touched it.
     Demand,
 }
 
@@ -98,9 +98,14 @@ impl Request {
         &mut reading.buffer.pages(reading.range.len())[..valid]
     }
 
-    /// How soon it is needed.
+    /// How soon it is needed. That may become sooner while the request waits to be served: a read ahead becomes [`Priority::Demand`]
+    /// when a thread comes to sleep for one of its pages. A source that orders its requests asks again.
     pub fn priority(&self) -> Priority {
-        self.reading().flight.priority
+        let flight = &self.reading().flight;
+        // The words of the pages are not in a child of fork(2).
+        let may_rise = flight.priority < Priority::Demand && !self.reading().is_inherited();
+        let has_waiters = may_rise && flight.look(Pending::has_waiters) == Some(true);
+        if has_waiters { Priority::Demand } else { flight.priority }
     }
 
     /// The deadline: the waiting threads get an error then.
@@ -108,14 +113,12 @@ impl Request {
         self.reading().flight.deadline
     }
 
-    /// Whether work on it would be useless because nobody waits any more: the deadline is over, it was a read ahead for a
-    /// map that was dropped, or this is a child of fork(2).
+    /// Whether work on it would be useless because nobody waits any more: the deadline is over, it was for a map that was dropped or a
+    /// range that was given up and no thread sleeps for its pages, or this is a child of fork(2). A source may drop such a request. Who
+    /// comes to need one of its pages after all has it read by another request.
     pub fn is_cancelled(&self) -> bool {
-        if self.reading().is_inherited() {
-            return true;
-        }
-        let pending = self.reading().flight.pending.lock().anyway();
-        pending.as_ref().is_none_or(|pending| pending.then.is_void())
+        let is_needed = |pending: &Pending| !pending.then.is_void() || pending.has_waiters();
+        self.reading().is_inherited() || self.reading().flight.look(is_needed) != Some(true)
     }
 
     /// Ends the read: the bytes are in place, or there is an error. Does nothing in a child of fork(2).
@@ -286,8 +289,11 @@ impl Reading {
         let _ = catch_unwind(AssertUnwindSafe(|| source.begin(request)));
     }
 
-    /// A source asked for patience; asks it again.
+    /// A source asked for patience; asks it again, unless the deadline is over by now.
     pub(crate) fn try_again(mut self: Box<Self>) {
+        if self.flight.has_ended() {
+            return self.let_go();
+        }
         self.tries += 1;
         self.start();
     }
@@ -353,12 +359,16 @@ impl Reading {
         let filled = match outcome {
             Ok(()) => fill::commit(object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
-                // A bad page beside it does no harm to what is claimed.
-                let had_more = range != pending.claim.range() && priority > Priority::Ahead;
-                if let Some(message) = message.filter(|_| !had_more) {
-                    object.remember(pending.wanted.needed, message, &mut account);
+                // It may have been dropped because nobody waited any more. Whoever came to wait since then reads the pages anew.
+                if pending.then.is_void() {
+                    pending.wanted.priority = Priority::Ahead;
                 }
                 let (claim, wanted) = (pending.claim, pending.wanted);
+                // A bad page beside it does no harm to what is claimed.
+                let had_more = range != claim.range() && wanted.priority > Priority::Ahead;
+                if let Some(message) = message.filter(|_| !had_more) {
+                    object.remember(wanted.needed, message, &mut account);
+                }
                 let rest = match had_more {
                     true => Some(claim),
                     false => fill::after_failure(object, claim, wanted, code, &mut waiters, &mut account),
@@ -383,7 +393,21 @@ impl Reading {
     }
 }
 
+impl Pending {
+    /// Whether a thread or a listed fault waits for a page that is being read.
+    fn has_waiters(&self) -> bool {
+        std::iter::once(&self.claim).chain(&self.beside).any(Claim::has_waiters)
+    }
+}
+
 impl Flight {
+    /// What `look` finds of what is pending; `None` where the read has ended. This may be a thread of the program: no handler of its signals
+    /// may touch a page meanwhile, since the thread that ends late reads takes the lock too.
+    fn look<T>(&self, look: impl FnOnce(&Pending) -> T) -> Option<T> {
+        let _masked = Masked::asynchronous();
+        self.pending.lock().anyway().as_ref().map(look)
+    }
+
     fn take(&self, account: &mut Account) -> Option<Pending> {
         account.lock(&self.pending).take()
     }

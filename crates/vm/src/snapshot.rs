@@ -420,7 +420,7 @@ pub(crate) mod tests {
         write(&mut map, 5, 3);
         let second = map.snapshot().unwrap();
         // Nobody sees the older version of page 5.
-        assert_eq!((held(&store), vm.statistics().frames), (1, 3));
+        assert_eq!((held(&store), vm.core.pool.core().frames.reserved()), (1, 3));
         let clone = vm.map(&second, &MapOptions::private()).unwrap();
         assert_eq!([5, 6, 42].map(|page| read(&clone, page)), [3, 1, 2]);
     }
@@ -556,7 +556,7 @@ pub(crate) mod tests {
             drop(map.snapshot().unwrap());
         }
         let statistics = vm.statistics();
-        assert_eq!(statistics.frames, PAGES);
+        assert_eq!(vm.core.pool.core().frames.reserved(), PAGES);
         assert!(statistics.objects <= STORES_MOST as u64 + 3, "{} objects", statistics.objects);
         map.discard(map.window()).unwrap();
         assert!((0..PAGES).all(|page| read(&map, page) == page as u8 | 1));
@@ -591,9 +591,12 @@ pub(crate) mod tests {
         map.as_mut_slice()[10 * PAGE_SIZE as usize..74 * PAGE_SIZE as usize].fill(2);
         let Some(failed) = snapshot_that_fails_at(&map, 42) else { return };
         assert!(matches!(failed, Err(SnapshotError::System(_))), "{failed:?}");
-        assert_eq!((held(&store), vm.statistics().frames), (1, 1));
+        assert_eq!((held(&store), vm.core.pool.core().frames.reserved()), (1, 1));
         let second = map.snapshot().unwrap();
-        assert_eq!((held(&store), second.resident_pages(), vm.statistics().frames), (65, 65, 65));
+        assert_eq!(
+            (held(&store), second.resident_pages(), vm.core.pool.core().frames.reserved()),
+            (65, 65, 65)
+        );
         let clone = vm.map(&second, &MapOptions::private()).unwrap();
         assert_eq!(
             [0, 9, 10, 50, 73, 74].map(|page| clone.as_slice()[page * PAGE_SIZE as usize]),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::direct_fill::DirectFill;
 use prepage_sys::file_system::{TMPFS, kind_of};
 use prepage_sys::mapping::FileMapping;
 use prepage_sys::regular_file::open_regular;
@@ -148,6 +149,11 @@ impl FileVersion {
         Self { len_bytes: facts.len(), modified_ns }
     }
 }
+
+/// EINTR
+const INTERRUPTED: i32 = 4;
+/// EINVAL
+const INVALID: i32 = 22;
 
 /// Pauses before a source that asks for it is tried again.
 pub(crate) const PAUSES: [Duration; 6] = [
@@ -310,6 +316,32 @@ impl LocalFile {
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(crate::reason::of_errno(error.raw_os_error())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `part`, all of which lies before the file's end, to where `pages`, those of `range`, hold it. Nothing here allocates.
+    pub(crate) fn read_straight(
+        &self,
+        pages: &DirectFill,
+        range: PageRange,
+        part: PageRange,
+    ) -> Result<(), u16> {
+        let mut offset = part.start().offset_bytes();
+        let end = part.end().offset_bytes();
+        while offset < end {
+            let at = offset - range.start().offset_bytes();
+            match pages
+                .read(self.file.as_fd(), offset, at, end - offset)
+                .map_err(|error| error.raw_os_error())
+            {
+                Ok(0) => return Err(crate::reason::SHORT),
+                Ok(bytes) => offset += bytes as u64,
+                Err(Some(INTERRUPTED)) => {}
+                // A direct read goes on at a block alone; the rest of a page says that the file was truncated.
+                Err(Some(INVALID)) if !offset.is_multiple_of(PAGE_SIZE) => return Err(crate::reason::SHORT),
+                Err(error) => return Err(crate::reason::of_errno(error)),
             }
         }
         Ok(())

@@ -13,6 +13,22 @@ use crate::histogram::{self, AtomicHistogram, Clusters};
 use crate::pool::PoolFigures;
 use crate::sync::{Anyway, Mutex, MutexGuard};
 
+/// A struct of numbers that can tell their names.
+macro_rules! numbers {
+    ($(#[$of_all:meta])* pub struct $all:ident { $($(#[$of_one:meta])+ pub $name:ident: u64),+ $(,)? }) => {
+        $(#[$of_all])*
+        pub struct $all { $($(#[$of_one])+ pub $name: u64),+ }
+
+        impl $all {
+            /// All of them, with their names.
+            pub(crate) fn fields_mut(&mut self) -> Vec<(&'static str, &mut u64)> {
+                vec![$((stringify!($name), &mut self.$name)),+]
+            }
+        }
+    };
+}
+pub(crate) use numbers;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
         /// What one fault, or one other action, did; added to the counters when it ends.
@@ -22,10 +38,12 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         struct Counters { $($name: AtomicU64),+ }
 
-        /// Counted since the VM was made. Exact at every quiet moment.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Counted { $($(#[doc = $doc])+ pub $name: u64),+ }
+        numbers! {
+            /// Counted since the VM was made. Exact at every quiet moment.
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[non_exhaustive]
+            pub struct Counted { $($(#[doc = $doc])+ pub $name: u64),+ }
+        }
 
         impl Counters {
             fn add(&self, tally: &Tally) {
@@ -34,13 +52,6 @@ macro_rules! counters {
 
             fn sum(&self, into: &mut Counted) {
                 $(into.$name += self.$name.load(Ordering::Relaxed);)+
-            }
-        }
-
-        impl Counted {
-            /// All of them, with their names.
-            pub(crate) fn fields_mut(&mut self) -> Vec<(&'static str, &mut u64)> {
-                vec![$((stringify!($name), &mut self.$name)),+]
             }
         }
     };
@@ -196,9 +207,7 @@ pub struct Statistics {
     /// addresses to maps with its counters. The table is that of all VMs of the process, and keeps what it ever took.
     /// Each child of fork(2) that keeps maps has one more.
     pub tracking_bytes: u64,
-    /// Frames that hold a page or are promised to a read, in pages, of the VM's pool: of all VMs that share it.
-    pub frames: u64,
-    /// The VM's pool.
+    /// The VM's pool, with the frames of all VMs that share it.
     pub pool: PoolFigures,
     /// What faults cost, in nanoseconds, as seen from inside: the kernel's part before and after is not in it. By
     /// [`FaultClass`], in the order of [`FaultClass::ALL`].
@@ -219,7 +228,6 @@ impl Statistics {
             maps: 0,
             backings: 0,
             tracking_bytes: 0,
-            frames: 0,
             pool: PoolFigures::default(),
             costs_ns: vec![histogram::empty(); FaultClass::ALL.len()],
             cluster_pages: histogram::empty(),

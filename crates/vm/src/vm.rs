@@ -361,7 +361,6 @@ impl Vm {
                 + table(inline.as_deref())
                 + table(handled.as_deref())
                 + of_heirs,
-            frames: core.pool.core().frames.reserved(),
             pool: core.pool.figures(),
             costs_ns: core.figures.costs_ns(),
             cluster_pages: core.figures.cluster_pages(),

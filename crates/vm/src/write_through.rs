@@ -160,7 +160,7 @@ impl Fault<'_> {
         read: PageRange,
     ) -> Option<FaultOutcome> {
         let map = self.map;
-        let has_neighbours = map.neighbours.is_some() || map.neighbours_of_policy;
+        let has_neighbours = map.neighbours.is_some();
         let is_alone = read.len() == 1 && !has_neighbours;
         if !is_alone && map.space.mode == Mode::Inline || !self.touch.surely_write || !self.is_write() {
             return None;

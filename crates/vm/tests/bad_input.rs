@@ -174,7 +174,7 @@ fn what_was_read_ahead_before_a_file_ends_is_there() {
     file.as_file().set_len(200 * 4096).unwrap();
     map.advise(Advice::WillNeed(map.window())).unwrap();
     until(|| object.is_resident(PageIndex(127)));
-    until(|| vm.statistics().frames == object.resident_pages());
+    until(|| support::frames(&vm) == object.resident_pages());
     assert!(!object.is_resident(PageIndex(200)));
     assert_eq!(touch(&map, 100), word(100 * 4096));
 }

@@ -27,7 +27,7 @@ fn the_last_of_many_snapshots_keeps_what_it_shows_alone() {
         assert!(vm.statistics().objects < 80, "{} objects, each with a descriptor", vm.statistics().objects);
     }
     vm.free_shadowed().unwrap();
-    assert_eq!(vm.statistics().frames, HOT + COLD);
+    assert_eq!(support::frames(&vm), HOT + COLD);
     assert!(vm.chains().depth_max <= DEPTH_MAX);
     let clone = vm.map(last.as_ref().unwrap(), &MapOptions::private()).unwrap();
     (0..HOT).for_each(|page| assert_eq!(read(&clone, page), ROUNDS - 1));
@@ -53,7 +53,7 @@ fn what_a_collapse_took_over_is_not_written_to() {
         write(&mut map, 0, round);
         later.push(map.snapshot().unwrap());
     }
-    let frames = vm.statistics().frames;
+    let frames = support::frames(&vm);
     assert!(vm.chains().collapse_copies > 0);
     assert_eq!(frames, PAGES + 8, "a collapse copies nothing");
     let last = later.pop().unwrap();
@@ -69,7 +69,7 @@ fn what_a_collapse_took_over_is_not_written_to() {
     assert_eq!(row(&of_clone), (0..PAGES).map(|page| 200 + page).collect::<Vec<_>>());
     vm.free_shadowed().unwrap();
     assert_eq!((row(&last), row(&of_clone)[1]), (expected, 201));
-    assert_eq!(vm.statistics().frames, 2 * PAGES);
+    assert_eq!(support::frames(&vm), 2 * PAGES);
     drop((last, of_clone, map, clone, zeros));
     assert_eq!(left_in(&vm), (0, 0, 0, 0));
 }
@@ -142,7 +142,7 @@ fn snapshots_without_a_pause_end_and_let_writers_go_on() {
         assert!(vm.chains().depth_max <= DEPTH_MAX);
         let _last = map.snapshot().unwrap();
         vm.free_shadowed().unwrap();
-        assert!(vm.statistics().frames <= 2 * PAGES, "only the last snapshot is seen");
+        assert!(support::frames(&vm) <= 2 * PAGES, "only the last snapshot is seen");
     }
     drop(zeros);
     assert_eq!(left_in(&vm), (0, 0, 0, 0));

@@ -30,7 +30,7 @@ fn compare(vm: &Vm, objects: &[Object], maps: &[(usize, Map)], quiet: Instant, a
             .map(|object| object.pages().iter().filter(|&page| object.is_resident(page)).count() as u64)
             .sum::<u64>();
         let found = [statistics.objects, statistics.maps, statistics.backings];
-        let frames = [statistics.frames, resident(), one_by_one, kernel().0];
+        let frames = [support::held(&statistics), resident(), one_by_one, kernel().0];
         let expected = [objects.len() as u64, maps.len() as u64, maps.len() as u64];
         if found == expected && frames == [frames[0]; 4] && kernel().1 == maps.len() as u64 {
             return;

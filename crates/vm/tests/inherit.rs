@@ -10,7 +10,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_sys::forked::Forked;
 use prepage_testing::{Need, assert_passed, unless_refused};
 use prepage_vm::{
-    Map, MapError, MapOptions, Mode, Object, SnapshotError, Source, SourceError, Vm, VmOptions,
+    Map, MapError, MapOptions, Mode, Object, Request, SnapshotError, Source, SourceError, Vm, VmOptions,
 };
 use support::{Stop, Words, left_in, of_file, pages, read, vm, write};
 
@@ -258,7 +258,10 @@ fn children_share_frames() {
         assert_eq!(exit_of(child), Some(0));
     }
     let after = vm.statistics();
-    assert_eq!((after.frames, after.counted.pages_read), (before.frames, before.counted.pages_read));
+    assert_eq!(
+        (support::held(&after), after.counted.pages_read),
+        (support::held(&before), before.counted.pages_read)
+    );
     // What is taken away from under a child comes back for it.
     let child = Forked::new(|| {
         let expected = [3, 4000].map(of_file);
@@ -395,6 +398,69 @@ fn a_child_that_is_killed_during_a_read_for_it_holds_up_nobody() {
     go.store(true, Ordering::SeqCst);
     drop((map, zeros, object));
     support::until(|| left_in(&vm) == (0, 0, 0, 0));
+}
+
+/// Keeps requests until they are answered.
+#[derive(Clone, Default)]
+struct Kept(std::sync::Arc<std::sync::Mutex<Vec<Request>>>);
+
+impl Source for Kept {
+    fn len_bytes(&self) -> u64 {
+        8 * PAGE_SIZE
+    }
+
+    fn begin(&self, request: Request) {
+        self.0.lock().unwrap().push(request);
+    }
+}
+
+impl Kept {
+    fn next(&self) -> Option<Request> {
+        self.0.lock().unwrap().pop()
+    }
+
+    fn wait_for_next(&self) -> Request {
+        support::until(|| !self.0.lock().unwrap().is_empty());
+        self.next().unwrap()
+    }
+}
+
+#[test]
+fn a_page_that_a_killed_child_asked_for_comes_for_who_waits_for_it_too() {
+    if !is_alone("a_page_that_a_killed_child_asked_for_comes_for_who_waits_for_it_too") {
+        return;
+    }
+    let vm = vm();
+    if !is_permitted(&vm) {
+        return;
+    }
+    let kept = Kept::default();
+    let object = vm.source("kept", kept.clone()).unwrap();
+    let policy = || "none".parse().unwrap();
+    let map = vm.map(&object, &inherited().policy(policy())).unwrap();
+    for mode in [Mode::Inline, Mode::Handler] {
+        let other = vm.map(&object, &MapOptions::shared().mode(mode).policy(policy())).unwrap();
+        let child = Forked::new(|| i32::from(read(&map, 7) != of_file(7))).unwrap();
+        let request = kept.wait_for_next();
+        assert!(!request.is_cancelled());
+        child.kill().unwrap();
+        support::until(|| request.is_cancelled());
+        std::thread::scope(|scope| {
+            let touches = scope.spawn(|| read(&other, 7));
+            std::thread::sleep(Duration::from_millis(100));
+            let is_cancelled = request.is_cancelled();
+            drop(request);
+            while !touches.is_finished() {
+                if let Some(mut request) = kept.next() {
+                    request.bytes().copy_from_slice(&support::page_bytes(7));
+                    request.complete(Ok(()));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!((touches.join().unwrap(), is_cancelled), (of_file(7), false), "{mode:?}");
+        });
+        object.evict(object.pages()).unwrap();
+    }
 }
 
 #[test]

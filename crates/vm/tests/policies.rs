@@ -215,9 +215,9 @@ fn a_fault_in_an_executable_map_reads_64_pages() {
     assert_eq!(read_by_a_fault(&vm, &code), (1, 64));
     assert_eq!(read_by_a_fault(&vm, &data), (1, 16));
     assert_eq!(read_by_a_fault(&vm, &code.clone().policy("aligned:8".parse().unwrap())), (1, 8));
-    let vm = Vm::new(VmOptions::default().text_policy("aligned:32".parse().unwrap())).unwrap();
-    assert_eq!(read_by_a_fault(&vm, &code), (1, 32));
-    assert_eq!(read_by_a_fault(&vm, &data), (1, 16));
+    let vm = Vm::new(VmOptions::default().policy("aligned:32".parse().unwrap())).unwrap();
+    assert_eq!(read_by_a_fault(&vm, &code), (1, 64));
+    assert_eq!(read_by_a_fault(&vm, &data), (1, 32));
 }
 
 proptest! {

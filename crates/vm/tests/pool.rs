@@ -412,7 +412,7 @@ fn frames_of_an_object_that_goes_are_freed_before_they_count_as_free() {
         || held.iter().map(|memfd| std::os::unix::fs::MetadataExt::blocks(&memfd.metadata().unwrap()));
     assert_eq!(blocks().sum::<u64>(), 37 * 8);
     drop(object);
-    until(|| vm.statistics().frames == 0);
+    until(|| support::frames(&vm) == 0);
     assert_eq!(blocks().sum::<u64>(), 0);
 }
 

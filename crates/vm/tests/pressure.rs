@@ -8,10 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
+use prepage_sys::region::try_copy;
 use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
     VmOptions,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
     Words, at, child, file, is_child, keeps_to, left_in, modes, page_bytes, pages, touch, until, vm, word,
 };
@@ -490,7 +492,169 @@ fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
         !requests.is_empty() && requests.iter().all(|late| late.is_cancelled() && late.deadline().is_some())
     );
     requests.into_iter().for_each(answer);
-    assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+    assert_eq!((object.resident_pages(), support::frames(&vm)), (0, 0));
+}
+
+/// The next request that waits to be answered.
+fn next_of(waiting: &Mutex<Vec<Request>>) -> Request {
+    until(|| !waiting.lock().unwrap().is_empty());
+    waiting.lock().unwrap().remove(0)
+}
+
+#[test]
+fn a_read_ahead_is_needed_as_a_touch_is_once_a_thread_waits_for_it() {
+    let vm = vm();
+    let waiting = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
+    for mode in modes(&vm, &object) {
+        let map = Arc::new(vm.map(&object, &MapOptions::shared().mode(mode)).unwrap());
+        let ask = || {
+            let ahead = vm.map(&object, &MapOptions::shared()).unwrap();
+            ahead.advise(Advice::WillNeed(pages(64, 128))).unwrap();
+            (next_of(&waiting), ahead)
+        };
+        let touch_in_it = || {
+            let map = Arc::clone(&map);
+            thread::spawn(move || assert_eq!(touch(&map, 100), word(100 * 4096)))
+        };
+        let (request, ahead) = ask();
+        assert_eq!((request.priority(), request.is_cancelled()), (Priority::Ahead, false));
+        let toucher = touch_in_it();
+        until(|| request.priority() == Priority::Demand);
+        drop(ahead);
+        assert!(!request.is_cancelled(), "{mode:?}: the thread waits for it");
+        answer(request);
+        within_patience(|| toucher.join().unwrap());
+        object.evict(object.pages()).unwrap();
+        // And the other way round: the source hears that nobody needs it, and throws it away when somebody does.
+        let (request, ahead) = ask();
+        drop(ahead);
+        assert!(request.is_cancelled(), "{mode:?}: nobody waits for it");
+        let toucher = touch_in_it();
+        until(|| !request.is_cancelled());
+        drop(request);
+        answer(next_of(&waiting));
+        within_patience(|| toucher.join().unwrap());
+        object.evict(object.pages()).unwrap();
+    }
+    assert_eq!(vm.take_failures(), []);
+}
+
+#[test]
+fn what_nobody_needs_any_more_is_read_anew_for_who_comes_to_need_it() {
+    const DEADLINE: Duration = Duration::from_secs(3);
+    let vm = Vm::new(VmOptions::default().fill_threads(2).read_deadline(DEADLINE)).unwrap();
+    let waiting = Arc::new(Mutex::new(Vec::new()));
+    let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
+    // A system call touches it, and says where that fails.
+    if !modes(&vm, &object).contains(&Mode::Handler) {
+        return;
+    }
+    let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler)).unwrap();
+    thread::scope(|scope| {
+        let populates = scope.spawn(|| map.populate(map.window()));
+        let mut two = [next_of(&waiting), next_of(&waiting)];
+        two.sort_by_key(Request::offset_bytes);
+        let [first, late] = two;
+        // The read that follows the first begins later, and so has more time than the second, for which the whole range is given up.
+        thread::sleep(DEADLINE / 2);
+        answer(first);
+        let request = next_of(&waiting);
+        assert_eq!(request.offset_bytes(), 512 * 4096);
+        let error = populates.join().unwrap().unwrap_err();
+        assert!(matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }), "{error}");
+        assert!(late.is_cancelled() && request.is_cancelled());
+        let touches = scope.spawn(|| {
+            let mut bytes = [0; 8];
+            (try_copy(map.address() + 512 * 4096, &mut bytes).unwrap(), u64::from_le_bytes(bytes))
+        });
+        thread::sleep(Duration::from_millis(50));
+        // As it was told that it may.
+        drop(request);
+        while !touches.is_finished() {
+            for request in std::mem::take(&mut *waiting.lock().unwrap()) {
+                if request.is_cancelled() { drop(request) } else { answer(request) }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(touches.join().unwrap(), (8, word(512 * 4096)));
+    });
+}
+
+#[test]
+fn a_source_that_asks_for_patience_is_not_asked_again_after_the_deadline() {
+    struct Busy(Arc<AtomicU64>);
+    impl Source for Busy {
+        fn len_bytes(&self) -> u64 {
+            4096
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Err(SourceError::Again)
+        }
+    }
+    // Within the last pause, which lasts half a second.
+    let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(300))).unwrap();
+    let asked = Arc::new(AtomicU64::new(0));
+    let object = vm.source("busy", Busy(Arc::clone(&asked))).unwrap();
+    let map = vm.map(&object, &MapOptions::shared()).unwrap();
+    let error = map.populate(map.window()).unwrap_err();
+    assert!(matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }), "{error}");
+    let before = asked.load(Ordering::SeqCst);
+    thread::sleep(Duration::from_millis(800));
+    assert_eq!(asked.load(Ordering::SeqCst), before);
+    drop((map, object));
+    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_thread_that_could_not_be_had_is_asked_for_again() {
+    const NAME: &str = "a_thread_that_could_not_be_had_is_asked_for_again";
+    /// Its first page hangs until it is let go.
+    struct Hangs([Arc<AtomicBool>; 2]);
+    impl Source for Hangs {
+        fn len_bytes(&self) -> u64 {
+            2 * 4096
+        }
+        fn read(&self, offset_bytes: u64, _: &mut [u8]) -> Result<(), SourceError> {
+            let [hangs, let_go] = &self.0;
+            while offset_bytes == 0 && !let_go.load(Ordering::SeqCst) {
+                hangs.store(true, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+    }
+    if !is_child(NAME) {
+        if prepage_testing::has(prepage_testing::Need::Root) {
+            let output = child(NAME, &["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    let states = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let vm = vm();
+    let object = vm.source("hangs", Hangs(states.clone())).unwrap();
+    let map = Arc::new(vm.map(&object, &MapOptions::shared().policy("none".parse().unwrap())).unwrap());
+    let touchers = [0, 1].map(|page| {
+        let ((go, told), (done, ended)) = (mpsc::channel(), mpsc::channel());
+        let map = Arc::clone(&map);
+        thread::spawn(move || {
+            told.recv().unwrap();
+            done.send(touch(&map, page)).unwrap();
+        });
+        (go, ended)
+    });
+    let whole = getrlimit(Resource::Nproc);
+    setrlimit(Resource::Nproc, Rlimit { current: Some(1), ..whole }).unwrap();
+    touchers[0].0.send(()).unwrap();
+    until(|| states[0].load(Ordering::SeqCst));
+    touchers[1].0.send(()).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    setrlimit(Resource::Nproc, whole).unwrap();
+    let came = touchers[1].1.recv_timeout(Duration::from_secs(20));
+    states[1].store(true, Ordering::SeqCst);
+    assert_eq!((came, touchers[0].1.recv()), (Ok(0), Ok(0)), "one thread hangs, and no other was started");
 }
 
 /// A source whose reads hang until they are let go.

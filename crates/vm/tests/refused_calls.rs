@@ -193,7 +193,7 @@ fn frames_that_cannot_be_written_are_given_back() {
     });
     let Some(error) = came else { return };
     assert!(is_system(&error, libc::ENOSPC), "{error}");
-    assert_eq!((object.resident_pages(), vm.statistics().frames), (0, 0));
+    assert_eq!((object.resident_pages(), support::frames(&vm)), (0, 0));
     map.populate(map.window()).unwrap();
     assert_eq!(map.as_slice()[5 * 4096..6 * 4096], page_bytes(5));
 }

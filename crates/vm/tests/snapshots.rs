@@ -114,7 +114,7 @@ fn what_cannot_be_frozen_says_so_and_goes_on() {
     (0..20).for_each(|page| write(&mut map, page, 100 + page));
     let full = map.snapshot();
     assert!(matches!(full, Err(SnapshotError::NoFrames)));
-    assert_eq!((read(&map, 3), vm.statistics().frames), (103, 74), "the map goes on");
+    assert_eq!((read(&map, 3), support::frames(&vm)), (103, 74), "the map goes on");
     write(&mut map, 3, 203);
     drop(pinned);
     drop(shared);
@@ -369,9 +369,9 @@ fn pages_that_every_map_shadows_are_destroyed() {
     }
     assert_eq!(vm.free_shadowed().unwrap(), 0, "nobody knows yet");
     let tops = [map.snapshot().unwrap(), clone.snapshot().unwrap()];
-    assert_eq!(vm.statistics().frames, 3 * PAGES - 14);
+    assert_eq!(support::frames(&vm), 3 * PAGES - 14);
     assert_eq!(vm.free_shadowed().unwrap(), PAGES - 7);
-    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (2 * PAGES - 7, 0));
+    assert_eq!((support::frames(&vm), vm.free_shadowed().unwrap()), (2 * PAGES - 7, 0));
     for (top, value) in tops.iter().zip([1 << 20, 1 << 30]) {
         let map = vm.map(top, &MapOptions::private()).unwrap();
         assert_eq!(
@@ -394,8 +394,8 @@ fn pages_of_a_snapshot_that_has_gone_are_destroyed_once_its_clone_has_its_own() 
     (0..PAGES).for_each(|page| write(&mut clone, page, 1000 + page));
     let top = clone.snapshot().unwrap();
     drop(base);
-    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (2 * PAGES, PAGES));
-    assert_eq!((vm.statistics().frames, vm.free_shadowed().unwrap()), (PAGES, 0));
+    assert_eq!((support::frames(&vm), vm.free_shadowed().unwrap()), (2 * PAGES, PAGES));
+    assert_eq!((support::frames(&vm), vm.free_shadowed().unwrap()), (PAGES, 0));
     clone.discard(clone.window()).unwrap();
     let again = vm.map(&top, &MapOptions::private()).unwrap();
     (0..PAGES).for_each(|page| assert_eq!([&clone, &again].map(|map| read(map, page)), [1000 + page; 2]));
@@ -421,7 +421,7 @@ fn what_every_map_shadows_goes_by_itself() {
     // That one goes is what calls the thread.
     drop(base);
     support::until(|| vm.statistics().counted.pages_shadowed == PAGES - 7);
-    support::until(|| vm.statistics().frames == 2 * PAGES - 7);
+    support::until(|| support::frames(&vm) == 2 * PAGES - 7);
     for (map, value) in [(&map, 100), (&clone, 200)] {
         assert_eq!(
             [0, PAGES - 8, PAGES - 7].map(|page| read(map, page)),

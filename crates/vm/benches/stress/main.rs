@@ -2,7 +2,8 @@
 //! and of several, served by the VM and left to the kernel; while signals come whose handlers touch maps too, children are
 //! forked that touch and make VMs of their own, whole processes dump core, and mlockall(2) comes and goes. Others write: to maps whose
 //! snapshots are taken and cloned, to maps that children inherit, to a file, and to memory that goes to a swap file. Others touch a large file in order,
-//! whose blocks of 2 MiB are huge pages, while its pages are pinned, given to system calls, forgotten and taken away. Under a watchdog, for
+//! whose blocks of 2 MiB are huge pages, while its pages are pinned, given to system calls, forgotten and taken away. Others need pages of sources that answer
+//! requests by and by, some of them after a deadline. Under a watchdog, for
 //! SECONDS: by default 600, and 3 as one of the tests; with LOCKED set all of it under mlockall, and with LIMIT_MIB in so much
 //! memory for frames (2 MiB for another 3 seconds of the test), whose pages are pinned and unwired too. Every byte is checked; at the
 //! end every count must be back where it was. Time in which the whole process was stopped does not count.
@@ -11,6 +12,7 @@
 
 mod models;
 mod ordered;
+mod requests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -48,7 +50,8 @@ const MEMORY: u64 = FILES + 2;
 const READERS: u64 = MEMORY + 1;
 const TAKER: u64 = READERS + 2;
 const ALONE: u64 = TAKER + 1;
-const THREADS: u64 = ALONE + 1;
+const REQUESTS: u64 = ALONE + 1;
+const THREADS: u64 = REQUESTS + 2;
 /// A thread that ended no step for so long is stuck. Long: a machine that is busy with other work may leave this little.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often is looked.
@@ -199,6 +202,13 @@ fn dump_core(directory: &std::ffi::OsStr) {
     let object = vm.source("sparse", Sparse).expect("room");
     let maps = [MapOptions::shared().mode(Mode::Handler), MapOptions::private()]
         .map(|options| vm.map(&object, &options).expect("userfaultfd is permitted"));
+    // Zeros, read past the page cache.
+    let file = std::fs::File::create("zeros").and_then(|file| file.set_len(SPARSE_BYTES));
+    file.expect("a file without data");
+    let direct = vm.file_direct("zeros").expect("just made");
+    std::fs::remove_file("zeros").expect("just made");
+    let direct = vm.map(&direct, &MapOptions::shared()).expect("userfaultfd is permitted");
+    direct.populate(PageRange::new(PageIndex(7), PageIndex(100))).expect("zeros");
     let last = SPARSE_BYTES / PAGE_SIZE - 1;
     maps.iter().for_each(|map| [0, last / 2, last].into_iter().for_each(|page| check(map, page, false)));
     let maximum = getrlimit(Resource::Core).maximum;
@@ -291,6 +301,12 @@ struct Stress {
     file: Object,
     hostile: Object,
     nested: Object,
+    /// The file, read past the page cache.
+    direct: Object,
+    /// Of sources that answer requests by and by; in a VM with a deadline for that, which is of this VM's pool.
+    asked: Object,
+    late: Vm,
+    asked_late: Object,
     /// A file that is written to, and where it lies.
     written: Object,
     written_path: std::path::PathBuf,
@@ -327,9 +343,10 @@ impl Stress {
     /// Maps something, touches it in some order, changes and forgets, unmaps.
     fn touch_some(&self, random: &mut Random, long_lived: &[Map]) {
         let hostile = random.below(4) == 0;
-        let object = match random.below(3) {
+        let object = match random.below(4) {
             _ if hostile => &self.hostile,
             0 => &self.nested,
+            1 => &self.direct,
             _ => &self.file,
         };
         if random.below(8) == 0 {
@@ -423,7 +440,8 @@ impl Stress {
         let start = random.below(PAGES);
         let end = (start + 1 + random.below(256)).min(PAGES);
         let range = PageRange::new(PageIndex(start), PageIndex(end));
-        match random.below(7) {
+        match random.below(8) {
+            7 => drop(self.direct.evict(range).expect("holes can be punched")),
             6 => drop(self.file.unwire(range).expect("pages can be unmapped")),
             5 => self.pin(&long_lived[random.below(2) as usize], start),
             4 => drop(self.nested.evict(range).expect("holes can be punched")),
@@ -478,6 +496,15 @@ impl Stress {
             ALONE => {
                 let mut alone = Alone::new(&self.ordered, &mut Random::new(number as u64));
                 self.repeat(number, |random| alone.step(&self.ordered, random));
+            }
+            REQUESTS.. => {
+                let is_late = number as u64 > REQUESTS;
+                let (vm, object) =
+                    if is_late { (&self.late, &self.asked_late) } else { (&self.vm, &self.asked) };
+                self.repeat(number, |random| {
+                    let options = self.options(random, false);
+                    requests::step(vm, object, is_late, options, random);
+                });
             }
             _ => self.repeat(number, |random| self.touch_or_disturb(number as u64, random, long_lived)),
         }
@@ -637,7 +664,12 @@ fn main() {
     let [written_path, ordered_path] = ["written", "ordered"].map(|name| path.with_extension(name));
     let zeros = std::fs::File::create(&written_path).and_then(|file| file.set_len(FILE_PAGES * PAGE_SIZE));
     zeros.expect("room for a MiB");
+    let late = requests::late_vm(&pool);
     let stress = Arc::new(Stress {
+        direct: vm.file_direct(&path).expect("just written"),
+        asked: requests::object(&vm, false),
+        asked_late: requests::object(&late, true),
+        late: late.clone(),
         written: vm.file_writable(&written_path).expect("just made"),
         written_path: written_path.clone(),
         ordered: Ordered::new(&ordered_path),
@@ -721,6 +753,8 @@ fn main() {
     let (vm, of_ordered) = (stress.vm.clone(), stress.ordered.rest());
     drop(stress);
     of_ordered.check();
+    wait_for_objects(&late);
+    assert!(late.take_failures().is_empty(), "who copies gets an error");
     wait_for_objects(&vm);
     let trace = vm.take_trace();
     recorded += trace.faults.len() as u64 + trace.facts.unrecorded;
@@ -732,20 +766,25 @@ fn main() {
     }
     let failed = FAILED.load(Ordering::Relaxed);
     assert!(failed > 0 || BAD_ALONE.load(Ordering::Relaxed) < FAILS_AFTER_READS, "no bad page failed");
-    let held = [statistics.objects, statistics.maps, statistics.backings];
-    assert_eq!(held, [0; 3], "objects, maps, backings left");
+    for now in [&statistics, &late.statistics()] {
+        assert_eq!([now.objects, now.maps, now.backings], [0; 3], "objects, maps, backings left");
+    }
     // What signals touch is of another VM with the same pool.
     let of_signals = pool.objects().iter().map(|object| object.resident_pages).sum::<u64>();
-    assert_eq!((pool.objects().len(), statistics.frames), (1, of_signals), "objects and frames left");
+    let held = statistics.pool.resident_pages + statistics.pool.promised_pages;
+    assert_eq!((pool.objects().len(), held), (1, of_signals), "objects and frames left");
     assert_eq!(pool.figures().swap_pages, 0, "places in swap files left");
     let faults: u64 = statistics.costs_ns.iter().map(|costs| costs.len()).sum();
     assert_eq!(faults, recorded, "every fault that was timed was recorded or counted as lost");
     [&path, &written_path, &ordered_path].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     let _ = std::fs::remove_dir_all(&cores);
     println!(
-        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {failed} reads of bad pages failed, no other; {} signals; \
+        "{faults} faults in {:.0} s, all recorded; nothing left, no thread stuck; {failed} reads of bad pages failed, and {} that were too late; {} requests that \
+         nobody needed; {} signals; \
          {turns} times taken from the kernel; {} cores; {} times locked; {counted:?}",
         ran.as_secs_f64(),
+        requests::TOO_LATE.load(Ordering::Relaxed),
+        requests::UNNEEDED.load(Ordering::Relaxed),
         SIGNALS.load(Ordering::Relaxed),
         CORES.load(Ordering::Relaxed),
         LOCKS.load(Ordering::Relaxed)

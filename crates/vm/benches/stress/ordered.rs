@@ -193,7 +193,8 @@ impl Rest {
         let counted = [&self.vm, &self.few].map(|vm| {
             super::wait_for_objects(vm);
             let now = vm.statistics();
-            let held = [now.objects, now.maps, now.backings, now.frames];
+            let held =
+                [now.objects, now.maps, now.backings, now.pool.resident_pages + now.pool.promised_pages];
             assert_eq!(held, [0; 4], "objects, maps, backings, frames left of the large file");
             assert!(vm.take_failures().is_empty(), "no page fails");
             now.counted

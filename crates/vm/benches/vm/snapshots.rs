@@ -173,7 +173,7 @@ fn shadowed() -> Option<Aim> {
     println!(
         "\n64 MiB shadowed by all maps above: {freed} of {pages} pages found and freed in {:.1} ms; frames {} of {}; memory {} MiB, then {} MiB",
         took * 1e3,
-        vm.statistics().frames,
+        vm.statistics().pool.resident_pages,
         3 * pages,
         before >> 10,
         memory().0 >> 10,
@@ -253,7 +253,7 @@ fn clones() -> Vec<Option<Aim>> {
         snapshot
     };
     let all = vm.map(&snapshot, &MapOptions::private()).unwrap();
-    let frames = vm.statistics().frames;
+    let frames = vm.statistics().pool.resident_pages;
     let mut clones: Vec<Map> = Vec::new();
     for number in 0..CLONES {
         let mut clone = vm.map(&snapshot, &MapOptions::private()).unwrap();

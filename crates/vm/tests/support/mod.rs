@@ -11,7 +11,7 @@ use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_testing::{Doctor, Need, has, unless_refused};
 pub use prepage_testing::{child, child_command, is_child};
-use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Vm, VmOptions};
+use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Statistics, Vm, VmOptions};
 
 /// A word that tells where it stands.
 pub fn word(offset_bytes: u64) -> u64 {
@@ -27,12 +27,22 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Frames of the VM's pool that hold a page or are promised to a read.
+pub fn frames(vm: &Vm) -> u64 {
+    held(&vm.statistics())
+}
+
+/// Of `now`.
+pub fn held(now: &Statistics) -> u64 {
+    now.pool.resident_pages + now.pool.promised_pages
+}
+
 /// Objects, maps, records of maps and frames that are left when everything was dropped: a read under way keeps its object a while.
 pub fn left_in(vm: &Vm) -> (u64, u64, u64, u64) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
         let now = vm.statistics();
-        let left = (now.objects, now.maps, now.backings, now.frames);
+        let left = (now.objects, now.maps, now.backings, held(&now));
         if left == (0, 0, 0, 0) || std::time::Instant::now() > deadline {
             return left;
         }
@@ -63,7 +73,7 @@ pub fn random() -> impl FnMut(u64) -> u64 {
 /// Whether the pool keeps to `limit` frames, but for those that a slow machine gets beyond it.
 pub fn keeps_to(limit: u64, vm: &Vm) -> bool {
     let now = vm.statistics();
-    now.frames <= limit + now.pool.beyond_pages_total
+    held(&now) <= limit + now.pool.beyond_pages_total
 }
 
 /// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.
