@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Blocks  ─► reads of the device ─┐
-//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► READERS ─► a request for each piece, up to 512 KiB
+//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► readers ─► a request for each piece, up to 512 KiB
 //! ```
 //! Machines keep thousands of small files that a boot reads, mostly side by side on the device, as they were installed. A device that
 //! counts requests takes as long for each of them as for 100 KiB.
@@ -33,6 +33,8 @@ const JOINED_PAGES: u64 = 128;
 /// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device
 /// is never idle while one of them looks for its next.
 const READERS: u32 = 3;
+/// Reads at once from a volume far away, behind which nobody waits longer. More were not tried.
+const READERS_FAR: u32 = 16;
 
 /// How reads are formed on a device of which one WILLNEED loads so many pages.
 pub fn plan_for(willneed_pages: u64) -> PlanOptions {
@@ -90,7 +92,11 @@ impl Replay {
         if planned.files.is_empty() {
             return Ok(Self { engine: None, choice, fetched_pages: (0, 0) });
         }
-        let mut engine = Engine::with(planned, known.plan, READERS);
+        let is_far = choice.as_ref().is_some_and(|choice| choice.figures.is_far());
+        let mut engine = Engine::with(planned, known.plan, if is_far { READERS_FAR } else { READERS });
+        if !is_far {
+            engine.ask_deeper_where_far(READERS_FAR);
+        }
         engine.join_neighbours(JOINED_PAGES);
         engine.open_files_when_read();
         if let Some((device, opened, blocks)) = blocks {
@@ -161,7 +167,7 @@ mod tests {
 
     /// As a session has none, and a boot whose root file system has no device of its own.
     #[test]
-    fn without_blocks_too_a_few_requests_are_under_way() {
+    fn without_blocks_too_one_looks_names_up_beside_the_readers() {
         let mut touches = Touches::default();
         touches.touch(PageIndex(1), 0);
         let file = |number: u32| ProfiledFile {
@@ -177,8 +183,7 @@ mod tests {
             true
         };
         Replay::begin_on(known, &Budget::of_process(), &mut lend).unwrap();
-        // And one who looks names up.
-        assert!((1..=READERS + 1).contains(&lent), "{lent}");
+        assert!((1..=READERS_FAR + 1).contains(&lent), "{lent}");
     }
 
     #[test]
