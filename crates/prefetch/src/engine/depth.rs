@@ -11,7 +11,7 @@
 //! ```
 //! They take turns because requests differ: a boot reads inodes first, and programs later. Worked out for devices of several kinds, with requests of
 //! one page to 128, noise, and up to ten others that read: limits of 40 to 300 requests a second are seen as such after the first 40 requests, and a volume of 20 ms as
-//! far after 140. Where only bytes are limited and ten others read all the time, one try in six goes wrong.
+//! far after 140. Where only bytes are limited and ten others read all the time, one try in five goes wrong.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

@@ -299,12 +299,14 @@ impl State {
                         self.look_at_memory();
                     }
                     self.look_before_read(is_of_sample, &neighbours);
-                    let (turn, began) = (self.turn(), Instant::now());
+                    let turn = self.turn().map(|turn| (turn, Instant::now(), bytes_read_by_this_thread()));
                     bring_in(&neighbours, self.waits, self.bin.as_ref());
                     let read_by_now = bytes_read_by_this_thread();
                     self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
                     // What was in memory says nothing of the device.
-                    if let (Some(turn), Some((depth, _)), true) = (turn, depth, read_by_now > read_before) {
+                    if let (Some((turn, began, before)), Some((depth, _))) = (turn, depth)
+                        && read_by_now > before
+                    {
                         depth.note(turn, began.elapsed());
                     }
                     read_before = read_by_now;
