@@ -18,6 +18,7 @@ use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_prefetch::memory::Budget;
+use prepage_profiles::identity::Skipped;
 use prepage_sys::rights::Rights;
 
 use crate::blocks::{BlockDevice, Blocks};
@@ -49,8 +50,12 @@ pub struct Replay {
     /// Until it has ended: it holds files open.
     engine: Option<Engine>,
     choice: Option<Choice>,
+    /// Where the files of the choice begin among those of the engine: behind the device, where that is one.
+    first_file: usize,
     /// Pages that were asked for: of the device itself, and of files.
     fetched_pages: (u64, u64),
+    /// Files that hold something else now.
+    changed: Vec<ProfiledFile>,
 }
 
 /// What is to be brought in.
@@ -89,8 +94,15 @@ impl Replay {
             // Before the files that are needed at the same time.
             planned.files.insert(0, device.profiled(blocks));
         }
+        let first_file = usize::from(blocks.is_some());
         if planned.files.is_empty() {
-            return Ok(Self { engine: None, choice, fetched_pages: (0, 0) });
+            return Ok(Self {
+                engine: None,
+                choice,
+                first_file: 0,
+                fetched_pages: (0, 0),
+                changed: Vec::new(),
+            });
         }
         let is_far = choice.as_ref().is_some_and(|choice| choice.figures.is_far());
         let mut engine = Engine::with(planned, known.plan, if is_far { READERS_FAR } else { READERS });
@@ -106,7 +118,7 @@ impl Replay {
         engine.leave_no_notes()?;
         engine.keep_within(budget.clone());
         engine.start_on(lend);
-        Ok(Self { engine: Some(engine), choice, fetched_pages: (0, 0) })
+        Ok(Self { engine: Some(engine), choice, first_file, fetched_pages: (0, 0), changed: Vec::new() })
     }
 
     /// Whether it goes on.
@@ -125,11 +137,26 @@ impl Replay {
         let outcome = engine.outcome();
         let of_files = outcome.requested_bytes.saturating_sub(outcome.device_bytes);
         self.fetched_pages = (outcome.device_bytes / PAGE_SIZE, of_files / PAGE_SIZE);
+        let changed = outcome.skipped.iter().filter(|(_, why)| *why == Skipped::Changed);
+        let known = |&(at, _): &(usize, Skipped)| {
+            self.choice.as_ref()?.planned.files.get(at.checked_sub(self.first_file)?).cloned()
+        };
+        self.changed = changed.filter_map(known).collect();
     }
 
     /// Pages that were asked for until it ended: of the device itself, and of files.
     pub fn fetched_pages(&self) -> (u64, u64) {
         self.fetched_pages
+    }
+
+    /// The files that were found to hold something else than was learned, until it ended.
+    pub fn changed(&self) -> &[ProfiledFile] {
+        &self.changed
+    }
+
+    /// Pages of files that are known and worth their reads.
+    pub fn planned_pages(&self) -> u64 {
+        self.choice.as_ref().map_or(0, |choice| choice.planned.pages())
     }
 
     /// Of the pages of files that are known, how many were used; `None` where that was seen in part.

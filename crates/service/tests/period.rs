@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use prepage_core::profile::{Profile, ProfiledFile, Touches};
+use prepage_core::profile::{History, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{content_of, identity_of};
@@ -79,6 +79,12 @@ fn stores(subject: Subject, directory: &Path) -> Stores {
         Subject::Boot => subject.stores(Some(vec![directory.join("layer")])).unwrap(),
         Subject::Session(_) => Stores::at(directory.join("layer")),
     }
+}
+
+/// `profile`, which asks for the next one to be learned.
+fn with_one_due(profile: Profile) -> Profile {
+    let history = History { due: 1, ..profile.history };
+    Profile { history, ..profile }
 }
 
 fn learned(subject: Subject, stores: &Stores) -> Option<Profile> {
@@ -161,6 +167,8 @@ fn is_learned_and_brought_in(subject: Subject) {
         let mut profile = profile?;
         profile.files.retain(|file| file.path == found.path);
         profile.lookups.clear();
+        // A boot that is known is learned now and then.
+        profile.history.due = 1;
         Some(profile)
     };
     stores.update(&subject.key(), subject.layer(), only).unwrap();
@@ -369,6 +377,8 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     let until = Instant::now() + PATIENCE;
     while counts_after_boot("running") == before {
         assert!(Instant::now() < until, "it does not fade");
+        // A boot that is known is learned now and then.
+        stores.update(&key, subject.layer(), |known| known.map(with_one_due)).unwrap();
     }
     fs::remove_file(&asked).unwrap();
     run(Subject::Session(0), "running");
