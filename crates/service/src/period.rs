@@ -228,7 +228,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut next = began + SECOND;
     let mut pages_next = SECOND;
     let mut was_short = false;
-    let end = loop {
+    let is_asked_to_end = || ending.as_ref().is_some_and(|ending| matches!(ending.next(), Ok(Some(_))));
+    let (end, goes_on) = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
@@ -245,9 +246,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         if is_fetching {
             report.fetched_s = began.elapsed().as_secs_f64();
         }
-        let is_asked_to_end = ending.as_ref().is_some_and(|ending| matches!(ending.next(), Ok(Some(_))));
-        if is_asked_to_end || is_session && !is_learning && !is_fetching {
-            break End::CutShort;
+        if is_asked_to_end() || is_session && !is_learning && !is_fetching {
+            break (End::CutShort, false);
         }
         if Instant::now() < next {
             continue;
@@ -266,15 +266,17 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             Subject::Session(_) => None,
         };
         if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut may_go_on) {
-            break end;
+            // What is still started needs what is still to come.
+            break (end, end == End::CutShort);
         }
     };
     report.is_exact = fault_around.is_some();
     drop(fault_around);
     report.quiet_s = began.elapsed().as_secs_f64();
     (report.is_quiet, report.unix_s, report.boot_id) = (end == End::Quiet, unix_s(), boot_id());
-    replay.cancel();
-    (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
+    if !goes_on {
+        replay.cancel();
+    }
     let seen = |opened: std::io::Result<Opened>| {
         let opened = opened?;
         let opens = opened.opens().to_vec();
@@ -310,6 +312,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             let _ = used.write(stores.directory(subject.layer())?);
         }
     }
+    while replay.is_at_work() && began.elapsed() < 2 * options.at_most && !is_asked_to_end() {
+        report.fetched_s = began.elapsed().as_secs_f64();
+        std::thread::sleep(LOOK_EVERY);
+    }
+    replay.cancel();
+    (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
     if may_learn && !is_learning && is_much(replay.changed(), replay.planned_pages()) {
         let changed = replay.changed().iter().map(|file| (file.path.clone(), file.fingerprint.clone()));
         kept = keep(subject, &stores, &Shown { changed: changed.collect(), ..Shown::default() });

@@ -297,6 +297,60 @@ fn of_a_boot_that_could_not_be_kept_there_is_a_report_and_none_of_another_boot()
     assert_eq!(PeriodReport::of_last_boot(&stores), None);
 }
 
+/// As on a volume whose blocks come from far away when they are first read.
+#[test]
+fn what_has_not_come_in_when_the_time_is_up_comes_in_all_the_same() {
+    let on_disk = Path::new("/var/tmp");
+    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) || !has(Need::Eviction(on_disk.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk).unwrap();
+    let directory = directory.path().canonicalize().unwrap();
+    let [layer, slow, needed] = ["layer", "slow", "needed"].map(|name| directory.join(name));
+    fs::create_dir(&layer).unwrap();
+    fs::create_dir(&slow).unwrap();
+    for path in [&directory, &layer, &slow] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(&needed, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let file = File::open(&needed).unwrap();
+    file.sync_all().unwrap();
+    let (identity, fingerprint) = (identity_of(&file).unwrap(), content_of(&file).unwrap());
+    let profiled = |path: &Path, rank| {
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(USED), rank);
+        let (path, fingerprint) = (path.to_str().unwrap().into(), fingerprint.clone());
+        ProfiledFile { path, identity, fingerprint, learned_unix_s: 1, extents: touches.extents() }
+    };
+    // As many readers as ask at once wait for these.
+    let slow_ones = (0..3).map(|number| profiled(&slow.join(number.to_string()), number));
+    let files = slow_ones.chain([profiled(&needed, 9)]).collect();
+    // Of a boot systemd may say that all is started.
+    let (subject, stores) = (Subject::Session(0), stores(Subject::Session(0), &directory));
+    let key = subject.key();
+    let profile =
+        Profile { program: key.program.clone(), role: key.role.clone(), files, ..Profile::default() };
+    stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
+    let is_in_memory = || cached_pages(file.as_fd(), PageIndex(USED).alone()).is_ok_and(|pages| pages > 0);
+    let until = Instant::now() + PATIENCE;
+    // Where somebody waits for memory a prefetch steps back: tried again.
+    loop {
+        evict(file.as_fd(), PATIENCE).unwrap();
+        let hung = Hung::mount(&slow);
+        let mut child = begin(subject, &directory, &["--no-learn"]);
+        // Its time is up after four.
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(!is_in_memory());
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+        drop(hung);
+        assert!(child.wait().unwrap().success());
+        if is_in_memory() {
+            break;
+        }
+        assert!(Instant::now() < until, "not fetched");
+    }
+}
+
 #[test]
 fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
     if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) {
