@@ -36,6 +36,8 @@ impl DeviceFigures {
     const LATENCIES_NS: std::ops::RangeInclusive<u64> = 1_000..=Self::LATENCY_NS_MAX;
     /// The longest latency that a device can have. A billion of them is a time that can be counted.
     pub const LATENCY_NS_MAX: u64 = 10_000_000_000;
+    /// The shortest latency of a device that is far, nanoseconds ([`Self::is_far`]).
+    pub const FAR_NS_MIN: u64 = 300_000;
     /// Most reads at once that anything is measured with.
     pub const DEPTH_MAX: u32 = 64;
 
@@ -52,8 +54,7 @@ impl DeviceFigures {
     /// waiting for a read before asking for the next one is all that takes time. Where latencies are short, bandwidth
     /// ends before that.
     pub fn is_far(&self) -> bool {
-        const LATENCY_NS_MIN: u64 = 300_000;
-        self.operations_per_second.is_none() && self.latency_ns >= LATENCY_NS_MIN
+        self.operations_per_second.is_none() && self.latency_ns >= Self::FAR_NS_MIN
     }
 
     /// Reads a second with [`Self::depth`] of them at once.

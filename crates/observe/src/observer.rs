@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::PageIndex;
-use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_core::quantity::counted;
 use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::arm::let_go_of_given_up;
@@ -449,7 +449,7 @@ impl Observer {
     }
 
     fn finish(mut self, was_stopped: bool, [reads_coverage, names_coverage]: [Coverage; 2]) -> Observation {
-        let (mapped, lost, is_in_exact_order) = match self.pages {
+        let (mapped, lost, order) = match self.pages {
             Pages::Faults(mut faults) => {
                 self.unseen.extend(faults.end(&mut self.sightings));
                 let lost = faults.lost();
@@ -458,12 +458,12 @@ impl Observer {
                     (false, true) => Coverage::Superset,
                     (false, false) => Coverage::Exact,
                 };
-                (seen, lost, faults.has_order())
+                (seen, lost, if faults.has_order() { Order::Exact } else { Order::Rough })
             }
             Pages::Tables(tables, ..) => {
                 let seen = tables.coverage();
                 self.unseen.extend(tables.end());
-                (seen, 0, false)
+                (seen, 0, Order::Rough)
             }
         };
         // The memory is the program's, too.
@@ -477,7 +477,7 @@ impl Observer {
         self.sightings.forget_after(self.last_touch_ns.saturating_add(QUIET.as_nanos() as u64));
         let is_full = self.sightings.is_full();
         let mut observation = observation(&self.sightings, self.rights.as_ref(), self.root.as_ref());
-        observation.is_in_exact_order = is_in_exact_order;
+        observation.order = order;
         observation.coverage = if is_full { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen

@@ -11,7 +11,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::extent::are_used_together;
-use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, UsedPages};
+use prepage_core::profile::observation::{
+    Coverage, Observation, ObservedFile, ObservedName, Order, UsedPages,
+};
 use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::file_system::{BTRFS, OVERLAYFS, kind_of, without_device};
@@ -373,7 +375,7 @@ impl Sightings {
         Observation {
             unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
             files,
-            is_in_exact_order: false,
+            order: Order::Rough,
             names: names.into_iter().map(|(_, name)| name).collect(),
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Partial,

@@ -16,6 +16,7 @@
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]). Its threads are
 //! detached: one that hangs in a lookup on a dead network file system holds up nobody who does not wait for it.
 
+mod depth;
 mod files;
 mod state;
 
@@ -36,6 +37,7 @@ use crate::calibrate::cache::Cache;
 use crate::calibrate::device;
 use crate::memory::Budget;
 use crate::resident::is_resident;
+use depth::Depth;
 use files::Files;
 pub use state::Amounts;
 use state::{AtWork, Device, State};
@@ -164,6 +166,7 @@ impl Engine {
             files,
             profile,
             readers,
+            depth: None,
             waits: true,
             bin: None,
             together_pages: 0,
@@ -210,6 +213,13 @@ impl Engine {
         state.group_ends = groups.iter().scan(0, end).collect();
         state.reads = groups.concat();
         state.files.plan(&state.reads);
+    }
+
+    /// Has `most` readers ask at once in place of those there were to be, once the device has shown that it answers them all as soon as these: as a volume far
+    /// away does, and none that counts requests or bytes.
+    pub fn ask_deeper_where_far(&mut self, most: u32) {
+        let state = self.prepared();
+        (state.depth, state.readers) = (Some(Depth::of(state.readers)), most);
     }
 
     /// Has pages awaited in a way that the kernel does not note as a use, for whoever asks it later what was used.

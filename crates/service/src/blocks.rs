@@ -32,7 +32,7 @@ use crate::missed::Missed;
 use crate::opened::pages_of;
 
 /// The file below the machine's profiles.
-const NAME: &str = "boot.blocks";
+pub(crate) const NAME: &str = "boot.blocks";
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const SCHEMA_VERSION: u32 = 4;
 /// 64 MiB: more than the inodes and directories of any boot.

@@ -8,13 +8,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prepage_prefetch::memory::Budget;
 use prepage_sys::exec_watch::ExecWatch;
 use prepage_sys::fault_around::FaultAroundOff;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags};
 
 use crate::blocks::{BlockDevice, willneed_pages};
 
@@ -60,11 +60,16 @@ pub struct Early {
 }
 
 impl Early {
-    /// Makes `root` the root directory of this process. What `fault_around` sets is kept where a boot is to be followed.
+    /// Makes `root` the root directory of this process. What `fault_around` sets is kept where a boot is to be followed. Meanwhile what lies at `next` below
+    /// `root`, which is looked at next, comes into memory.
     ///
     /// # Errors
     /// As chroot(2).
-    pub fn enter(root: &Path, fault_around: impl FnOnce() -> Option<FaultAroundOff>) -> io::Result<Self> {
+    pub fn enter(
+        root: &Path,
+        next: Vec<PathBuf>,
+        fault_around: impl FnOnce() -> Option<FaultAroundOff>,
+    ) -> io::Result<Self> {
         // Wherever it moves to meanwhile.
         std::env::set_current_dir(root)?;
         let root = Path::new(".");
@@ -73,6 +78,9 @@ impl Early {
         let is_off = is_switched_off(&command_line);
         // Before /dev moves: its guardian needs it.
         let fault_around = if is_off { None } else { fault_around() };
+        if !is_off {
+            bring_in(next);
+        }
         // As a unit has it.
         let _ = first(root, Path::new("/proc/self/oom_score_adj"), |path| std::fs::write(path, OOM_SCORE));
         let budget = Budget::of_process();
@@ -98,6 +106,20 @@ impl Early {
             let _ = writeln!(File::from(file), "{}", std::process::id());
         }
     }
+}
+
+/// Has the kernel read what lies at `next`, below the current directory or the root that it becomes, while this thread looks at links and settings: both
+/// wait for one inode or directory after the other. Whoever follows these files checks whose they are; nobody waits for this.
+fn bring_in(next: Vec<PathBuf>) {
+    let bring_in = move || {
+        for path in next {
+            let below = Path::new(".").join(path.strip_prefix("/").unwrap_or(&path));
+            if let Ok(file) = File::open(below) {
+                let _ = rustix::fs::fadvise(file, 0, None, Advice::WillNeed);
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("next".into()).spawn(bring_in);
 }
 
 /// Whether something is mounted over the place of profiles later.
@@ -186,7 +208,7 @@ mod tests {
                 mount_move(&before, &after).unwrap();
                 None
             };
-            Early::enter(&before, moves).unwrap();
+            Early::enter(&before, vec!["/of-the-root".into()], moves).unwrap();
             assert!(Path::new("/of-the-root").exists());
             entered.write_all(b"yes").unwrap();
             return;

@@ -98,6 +98,7 @@ pub mod counters;
 mod courtesy;
 mod crew;
 mod device_use;
+mod due;
 mod early;
 mod ext4;
 mod fair_crew;

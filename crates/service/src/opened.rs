@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
-use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
@@ -338,6 +338,11 @@ impl Opened {
             sighted.observation()
         };
         (observation.unseen_below, observation.seen_below) = self.watch.unseen_and_seen()?;
+        // Of a start there are few looks.
+        observation.order = match self.whose {
+            Whose::Start(_) => Order::Rough,
+            Whose::Everybody | Whose::User(_) => Order::ByLooks,
+        };
         let is_whole = !self.is_lost && !sighted.is_full();
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         (observation.reads_coverage, observation.names_coverage) =

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
@@ -20,12 +20,14 @@ use prepage_sys::alarm::Alarm;
 use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
 use prepage_sys::open_files::allow_many;
+use prepage_sys::processor_time::of_this_process;
 use prepage_sys::rights::Assumed;
 use prepage_sys::signals::Signals;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{BlockDevice, Blocks, Ends, needed, willneed_pages};
+use crate::blocks::{self, BlockDevice, Blocks, Ends, needed, willneed_pages};
+use crate::due::{UNITS, is_due};
 use crate::early::{self, Early};
 use crate::homes::{home, of_user};
 use crate::missed::MissedReads;
@@ -42,15 +44,12 @@ use crate::turn::Turn;
 /// looked at after a second, and whenever twice that time has passed: what the beginning needs of a library goes before the rest of it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
-/// Two sessions of a user that are learned begin so long after each other, unless the profile asks for more: a machine that another one looks after has
-/// one each minute, and while one is learned each open on the machine takes longer.
-const SESSIONS_APART: Duration = Duration::from_secs(3600);
 /// Fault-around is on again so long after the time is up, whatever holds this up.
 const FAULT_AROUND_LONGER: Duration = Duration::from_secs(60);
 /// To look at all files once more takes some seconds, on a slow disk more.
 const LOOK_LONGER: Duration = Duration::from_secs(30);
 /// The report on the last boot, below the machine's profiles.
-const REPORT: &str = "boot.json";
+pub(crate) const REPORT: &str = "boot.json";
 const REPORT_BYTES_MAX: u64 = 4096;
 /// Who writes it.
 const ROOT: u32 = 0;
@@ -107,6 +106,12 @@ pub struct PeriodReport {
     pub seen_pages: Option<u64>,
     /// In so many files.
     pub seen_files: usize,
+    /// Whether it was learned, or was to be: of boots that are known only some are.
+    #[serde(default)]
+    pub is_observed: bool,
+    /// Processor time that it took, of prepage alone.
+    #[serde(default)]
+    pub processor_s: f64,
     /// Whether only pages that were touched count, not their neighbours as well ([`prepage_sys::fault_around`]).
     #[serde(default)]
     pub is_exact: bool,
@@ -135,7 +140,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let is_session = subject != Subject::Boot;
     let ending = is_session.then(|| Signals::take_over(&[Signal::TERM.as_raw()])).transpose()?;
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
-    let enter = |root| Early::enter(root, || options.learn.then(fault_around).flatten());
+    let enter = |root| {
+        let known = subject
+            .stores(options.layers.clone())
+            .map_or_else(|_| Vec::new(), |stores| looked_at(subject, &stores));
+        Early::enter(root, known, || options.learn.then(fault_around).flatten())
+    };
     let mut early = options.root.as_deref().map(enter).transpose()?;
     // What sets fault-around begins a process, and may not be called beside a thread: in the boot's unit it comes first.
     let sets_fault_around = options.learn && subject == Subject::Boot && early.is_none();
@@ -166,7 +176,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     if let Some(early) = &early {
         early.take_the_units_turn();
     }
-    let is_learning = options.learn && config.learn && is_due(subject, &stores);
+    // A profile that cannot be followed is as good as none.
+    let known_before = profile(subject, &stores).ok().flatten();
+    let may_learn = options.learn && config.learn;
+    let is_learning = may_learn && is_due(subject, &stores, known_before.as_ref());
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
@@ -178,7 +191,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         drop(alarm);
     }
     let began = Instant::now();
-    let mut report = PeriodReport { began_s: uptime_s(), ..PeriodReport::default() };
+    let mut report =
+        PeriodReport { began_s: uptime_s(), is_observed: is_learning, ..PeriodReport::default() };
     let rights = subject.rights();
     let device = match &mut early {
         Some(early) => early.device.take(),
@@ -189,8 +203,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         early.as_ref().map_or_else(|| willneed_pages(Path::new("/")), |early| early.willneed_pages);
     let known = Known {
         plan: plan_for(willneed_pages),
-        // A profile that cannot be followed is as good as none.
-        profile: profile(subject, &stores).ok().flatten(),
+        profile: known_before,
         blocks: device
             .as_ref()
             .and_then(|one| Some((one, one.known(stores.directory(subject.layer()).ok()?)?))),
@@ -215,7 +228,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut next = began + SECOND;
     let mut pages_next = SECOND;
     let mut was_short = false;
-    let end = loop {
+    let is_asked_to_end = || ending.as_ref().is_some_and(|ending| matches!(ending.next(), Ok(Some(_))));
+    let (end, goes_on) = loop {
         std::thread::sleep(LOOK_EVERY);
         if let Some(Ok(opened)) = &mut opened {
             opened.look(&mut sightings);
@@ -232,9 +246,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
         if is_fetching {
             report.fetched_s = began.elapsed().as_secs_f64();
         }
-        let is_asked_to_end = ending.as_ref().is_some_and(|ending| matches!(ending.next(), Ok(Some(_))));
-        if is_asked_to_end || is_session && !is_learning && !is_fetching {
-            break End::CutShort;
+        if is_asked_to_end() || is_session && !is_learning && !is_fetching {
+            break (End::CutShort, false);
         }
         if Instant::now() < next {
             continue;
@@ -253,15 +266,17 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             Subject::Session(_) => None,
         };
         if let Some(end) = quiet.see(reading, is_fetching, began.elapsed(), &mut may_go_on) {
-            break end;
+            // What is still started needs what is still to come.
+            break (end, end == End::CutShort);
         }
     };
     report.is_exact = fault_around.is_some();
     drop(fault_around);
     report.quiet_s = began.elapsed().as_secs_f64();
     (report.is_quiet, report.unix_s, report.boot_id) = (end == End::Quiet, unix_s(), boot_id());
-    replay.cancel();
-    (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
+    if !goes_on {
+        replay.cancel();
+    }
     let seen = |opened: std::io::Result<Opened>| {
         let opened = opened?;
         let opens = opened.opens().to_vec();
@@ -297,6 +312,17 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             let _ = used.write(stores.directory(subject.layer())?);
         }
     }
+    while replay.is_at_work() && began.elapsed() < 2 * options.at_most && !is_asked_to_end() {
+        report.fetched_s = began.elapsed().as_secs_f64();
+        std::thread::sleep(LOOK_EVERY);
+    }
+    replay.cancel();
+    (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
+    if may_learn && !is_learning && is_much(replay.changed(), replay.planned_pages()) {
+        let changed = replay.changed().iter().map(|file| (file.path.clone(), file.fingerprint.clone()));
+        kept = keep(subject, &stores, &Shown { changed: changed.collect(), ..Shown::default() });
+    }
+    report.processor_s = of_this_process().as_secs_f64();
     if subject == Subject::Boot {
         write(&report, stores.directory(subject.layer())?);
     }
@@ -320,24 +346,23 @@ fn end_after(time: Duration) -> std::io::Result<()> {
     std::thread::Builder::new().name("end".into()).spawn(end).map(drop)
 }
 
-/// Adds what was `shown` to the profile, whose time [`is_due`] goes by.
+/// Adds what was `shown` to the profile, whose time [`crate::due`] goes by.
 fn keep(subject: Subject, stores: &Stores, shown: &Shown) -> Result<(), ServiceError> {
     let _assumed = assumed(subject)?;
     Ok(persist(stores, &subject.key(), subject.layer(), shown)?)
 }
 
-/// Whether it is learned: a boot is, and a session if none of the user was lately, or the profile asks for it.
-fn is_due(subject: Subject, stores: &Stores) -> bool {
-    let learned = || {
-        let _assumed = assumed(subject).ok()?;
-        let profile = fs::metadata(stores.path_of(&subject.key(), subject.layer()).ok()?).ok()?;
-        profile.modified().ok()?.elapsed().ok()
-    };
-    let is_asked_for = || {
-        let profile = profile(subject, stores).ok().flatten();
-        profile.is_some_and(|profile| profile.observation_due(None))
-    };
-    subject == Subject::Boot || learned().is_none_or(|ago| ago >= SESSIONS_APART) || is_asked_for()
+/// What is looked at before anything is brought in: what is known of it, and by what is told whether it is learned.
+fn looked_at(subject: Subject, stores: &Stores) -> Vec<PathBuf> {
+    let Ok(profile) = stores.path_of(&subject.key(), subject.layer()) else { return Vec::new() };
+    let [blocks, report] = [blocks::NAME, REPORT].map(|name| profile.with_file_name(name));
+    [profile, blocks, report].into_iter().chain(UNITS.map(PathBuf::from)).collect()
+}
+
+/// Whether so much of what is known is no longer what it was that the next one is to be learned: one page in a hundred. Some small file changes with each boot.
+fn is_much(changed: &[ProfiledFile], known_pages: u64) -> bool {
+    let pages: u64 = changed.iter().map(ProfiledFile::pages).sum();
+    pages > 0 && 100 * pages >= known_pages
 }
 
 /// The kernel's number of this boot; empty without /proc.
@@ -374,7 +399,7 @@ fn of(subject: Subject) -> Whose {
 }
 
 /// The rights with which its profile is read and written: root's, or a user's and no others.
-fn assumed(subject: Subject) -> std::io::Result<Option<Assumed>> {
+pub(crate) fn assumed(subject: Subject) -> std::io::Result<Option<Assumed>> {
     match subject {
         Subject::Boot => Ok(None),
         Subject::Session(_) => subject.rights().assume().map(Some),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Blocks  ─► reads of the device ─┐
-//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► READERS ─► a request for each piece, up to 512 KiB
+//! Profile ─► reads of files ──────┴─► by need, each with its neighbours on the device ─► readers ─► a request for each piece, up to 512 KiB
 //! ```
 //! Machines keep thousands of small files that a boot reads, mostly side by side on the device, as they were installed. A device that
 //! counts requests takes as long for each of them as for 100 KiB.
@@ -18,6 +18,7 @@ use prepage_prefetch::choose::Choice;
 use prepage_prefetch::engine::{Engine, Work};
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_prefetch::memory::Budget;
+use prepage_profiles::identity::Skipped;
 use prepage_sys::rights::Rights;
 
 use crate::blocks::{BlockDevice, Blocks};
@@ -33,6 +34,8 @@ const JOINED_PAGES: u64 = 128;
 /// Reads at once: few, so that whatever else the boot waits for does not stand behind many, and more than one, so that the device
 /// is never idle while one of them looks for its next.
 const READERS: u32 = 3;
+/// Reads at once from a volume far away, behind which nobody waits longer. More were not tried.
+const READERS_FAR: u32 = 16;
 
 /// How reads are formed on a device of which one WILLNEED loads so many pages.
 pub fn plan_for(willneed_pages: u64) -> PlanOptions {
@@ -47,8 +50,12 @@ pub struct Replay {
     /// Until it has ended: it holds files open.
     engine: Option<Engine>,
     choice: Option<Choice>,
+    /// Where the files of the choice begin among those of the engine: behind the device, where that is one.
+    first_file: usize,
     /// Pages that were asked for: of the device itself, and of files.
     fetched_pages: (u64, u64),
+    /// Files that hold something else now.
+    changed: Vec<ProfiledFile>,
 }
 
 /// What is to be brought in.
@@ -87,10 +94,21 @@ impl Replay {
             // Before the files that are needed at the same time.
             planned.files.insert(0, device.profiled(blocks));
         }
+        let first_file = usize::from(blocks.is_some());
         if planned.files.is_empty() {
-            return Ok(Self { engine: None, choice, fetched_pages: (0, 0) });
+            return Ok(Self {
+                engine: None,
+                choice,
+                first_file: 0,
+                fetched_pages: (0, 0),
+                changed: Vec::new(),
+            });
         }
-        let mut engine = Engine::with(planned, known.plan, READERS);
+        let is_far = choice.as_ref().is_some_and(|choice| choice.figures.is_far());
+        let mut engine = Engine::with(planned, known.plan, if is_far { READERS_FAR } else { READERS });
+        if !is_far {
+            engine.ask_deeper_where_far(READERS_FAR);
+        }
         engine.join_neighbours(JOINED_PAGES);
         engine.open_files_when_read();
         if let Some((device, opened, blocks)) = blocks {
@@ -100,7 +118,7 @@ impl Replay {
         engine.leave_no_notes()?;
         engine.keep_within(budget.clone());
         engine.start_on(lend);
-        Ok(Self { engine: Some(engine), choice, fetched_pages: (0, 0) })
+        Ok(Self { engine: Some(engine), choice, first_file, fetched_pages: (0, 0), changed: Vec::new() })
     }
 
     /// Whether it goes on.
@@ -119,11 +137,26 @@ impl Replay {
         let outcome = engine.outcome();
         let of_files = outcome.requested_bytes.saturating_sub(outcome.device_bytes);
         self.fetched_pages = (outcome.device_bytes / PAGE_SIZE, of_files / PAGE_SIZE);
+        let changed = outcome.skipped.iter().filter(|(_, why)| *why == Skipped::Changed);
+        let known = |&(at, _): &(usize, Skipped)| {
+            self.choice.as_ref()?.planned.files.get(at.checked_sub(self.first_file)?).cloned()
+        };
+        self.changed = changed.filter_map(known).collect();
     }
 
     /// Pages that were asked for until it ended: of the device itself, and of files.
     pub fn fetched_pages(&self) -> (u64, u64) {
         self.fetched_pages
+    }
+
+    /// The files that were found to hold something else than was learned, until it ended.
+    pub fn changed(&self) -> &[ProfiledFile] {
+        &self.changed
+    }
+
+    /// Pages of files that are known and worth their reads.
+    pub fn planned_pages(&self) -> u64 {
+        self.choice.as_ref().map_or(0, |choice| choice.planned.pages())
     }
 
     /// Of the pages of files that are known, how many were used; `None` where that was seen in part.
@@ -161,7 +194,7 @@ mod tests {
 
     /// As a session has none, and a boot whose root file system has no device of its own.
     #[test]
-    fn without_blocks_too_a_few_requests_are_under_way() {
+    fn without_blocks_too_one_looks_names_up_beside_the_readers() {
         let mut touches = Touches::default();
         touches.touch(PageIndex(1), 0);
         let file = |number: u32| ProfiledFile {
@@ -177,8 +210,7 @@ mod tests {
             true
         };
         Replay::begin_on(known, &Budget::of_process(), &mut lend).unwrap();
-        // And one who looks names up.
-        assert!((1..=READERS + 1).contains(&lent), "{lent}");
+        assert!((1..=READERS_FAR + 1).contains(&lent), "{lent}");
     }
 
     #[test]

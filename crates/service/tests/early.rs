@@ -89,6 +89,11 @@ wait $!
     PeriodReport::of_last_boot(&Subject::Boot.stores(Some(vec![root.join(LAYER)])).unwrap())
 }
 
+/// Has the next boot learned, as one of which nothing is known.
+fn forget(root: &Path) {
+    let _ = fs::remove_file(root.join(LAYER).join(Subject::Boot.key().file_name()));
+}
+
 /// Whether the file that somebody used is in the profile of the boot.
 fn knows_the_file(root: &Path) -> bool {
     let path = root.join(LAYER).join(Subject::Boot.key().file_name());
@@ -104,6 +109,7 @@ fn a_boot_is_followed_from_the_initramfs_on() {
     // Where memory is short the kernel takes back its notes of what was used: tried again.
     while !knows_the_file(root.path()) {
         assert!(Instant::now() < until, "not learned");
+        forget(root.path());
         let report = boot(root.path(), None, "").expect("a report");
         assert!(!report.is_quiet && report.began_s > 0.0, "{report:?}");
     }
@@ -146,6 +152,7 @@ fn the_root_s_device_is_found_wherever_what_says_so_has_moved() {
     let Some((_place, root)) = ext4() else { return };
     let _mounted = Mounted(&root);
     for moved in ["", "/dev", "/sys /dev"] {
+        forget(&root);
         let report = boot(&root, None, moved).expect("a report");
         assert!(report.seen_blocks > 0, "with {moved:?} moved: {report:?}");
     }
@@ -173,6 +180,7 @@ fn what_leads_to_new_files_is_known_also_after_boots_that_end_because_their_time
     // Where opens were lost the blocks stay as they were: tried again.
     while known_pages() < before + 8 {
         assert!(Instant::now() < until, "{before} pages, and {} now", known_pages());
+        forget(&root);
         assert!(!boot_that_uses(&["new/file"], &root, None, "").expect("a report").is_quiet);
     }
 }

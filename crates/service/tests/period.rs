@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use prepage_core::profile::{Profile, ProfiledFile, Touches};
+use prepage_core::profile::{History, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{content_of, identity_of};
@@ -79,6 +79,12 @@ fn stores(subject: Subject, directory: &Path) -> Stores {
         Subject::Boot => subject.stores(Some(vec![directory.join("layer")])).unwrap(),
         Subject::Session(_) => Stores::at(directory.join("layer")),
     }
+}
+
+/// `profile`, which asks for the next one to be learned.
+fn with_one_due(profile: Profile) -> Profile {
+    let history = History { due: 1, ..profile.history };
+    Profile { history, ..profile }
 }
 
 fn learned(subject: Subject, stores: &Stores) -> Option<Profile> {
@@ -161,6 +167,8 @@ fn is_learned_and_brought_in(subject: Subject) {
         let mut profile = profile?;
         profile.files.retain(|file| file.path == found.path);
         profile.lookups.clear();
+        // A boot that is known is learned now and then.
+        profile.history.due = 1;
         Some(profile)
     };
     stores.update(&subject.key(), subject.layer(), only).unwrap();
@@ -289,6 +297,60 @@ fn of_a_boot_that_could_not_be_kept_there_is_a_report_and_none_of_another_boot()
     assert_eq!(PeriodReport::of_last_boot(&stores), None);
 }
 
+/// As on a volume whose blocks come from far away when they are first read.
+#[test]
+fn what_has_not_come_in_when_the_time_is_up_comes_in_all_the_same() {
+    let on_disk = Path::new("/var/tmp");
+    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) || !has(Need::Eviction(on_disk.into())) {
+        return;
+    }
+    let directory = tempfile::tempdir_in(on_disk).unwrap();
+    let directory = directory.path().canonicalize().unwrap();
+    let [layer, slow, needed] = ["layer", "slow", "needed"].map(|name| directory.join(name));
+    fs::create_dir(&layer).unwrap();
+    fs::create_dir(&slow).unwrap();
+    for path in [&directory, &layer, &slow] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(&needed, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
+    let file = File::open(&needed).unwrap();
+    file.sync_all().unwrap();
+    let (identity, fingerprint) = (identity_of(&file).unwrap(), content_of(&file).unwrap());
+    let profiled = |path: &Path, rank| {
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(USED), rank);
+        let (path, fingerprint) = (path.to_str().unwrap().into(), fingerprint.clone());
+        ProfiledFile { path, identity, fingerprint, learned_unix_s: 1, extents: touches.extents() }
+    };
+    // As many readers as ask at once wait for these.
+    let slow_ones = (0..3).map(|number| profiled(&slow.join(number.to_string()), number));
+    let files = slow_ones.chain([profiled(&needed, 9)]).collect();
+    // Of a boot systemd may say that all is started.
+    let (subject, stores) = (Subject::Session(0), stores(Subject::Session(0), &directory));
+    let key = subject.key();
+    let profile =
+        Profile { program: key.program.clone(), role: key.role.clone(), files, ..Profile::default() };
+    stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
+    let is_in_memory = || cached_pages(file.as_fd(), PageIndex(USED).alone()).is_ok_and(|pages| pages > 0);
+    let until = Instant::now() + PATIENCE;
+    // Where somebody waits for memory a prefetch steps back: tried again.
+    loop {
+        evict(file.as_fd(), PATIENCE).unwrap();
+        let hung = Hung::mount(&slow);
+        let mut child = begin(subject, &directory, &["--no-learn"]);
+        // Its time is up after four.
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(!is_in_memory());
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+        drop(hung);
+        assert!(child.wait().unwrap().success());
+        if is_in_memory() {
+            break;
+        }
+        assert!(Instant::now() < until, "not fetched");
+    }
+}
+
 #[test]
 fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
     if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) {
@@ -369,6 +431,8 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     let until = Instant::now() + PATIENCE;
     while counts_after_boot("running") == before {
         assert!(Instant::now() < until, "it does not fade");
+        // A boot that is known is learned now and then.
+        stores.update(&key, subject.layer(), |known| known.map(with_one_due)).unwrap();
     }
     fs::remove_file(&asked).unwrap();
     run(Subject::Session(0), "running");

@@ -21,7 +21,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use prepage_core::profile::Profile;
-use prepage_core::profile::observation::{Coverage, Observation};
+use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
 use prepage_prefetch::cold::drop_caches;
@@ -132,7 +132,7 @@ pub fn observe_exactly(command: &[OsString]) -> Result<(Observation, u64, i32), 
     let coverage = if lost == 0 { Coverage::Exact } else { Coverage::Partial };
     (observation.coverage, observation.reads_coverage) = (coverage, coverage);
     observation.names_coverage = Coverage::Exact;
-    observation.is_in_exact_order = lost == 0;
+    observation.order = if lost == 0 { Order::Exact } else { Order::Rough };
     Ok((observation, lost, status))
 }
 

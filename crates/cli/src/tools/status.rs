@@ -270,6 +270,7 @@ fn print_boot(boot: &Value, out: &mut impl Write) -> Result<()> {
                 write!(out, " or mapped beside that")?;
             }
         }
+        None if boot["is_observed"] == false => write!(out, "; not observed")?,
         None => write!(out, "; nothing could be learned")?,
     }
     let end = if boot["is_quiet"] == true { "quiet after" } else { "not quiet within" };
@@ -409,6 +410,8 @@ mod tests {
             said(boot),
             "last boot: 0.0 MB fetched in 0.0 s; nothing could be learned, quiet after 20 s\n"
         );
+        let known = json!({ "seen_pages": null, "is_observed": false, "is_quiet": true, "quiet_s": 20.0 });
+        assert!(said(known).ends_with("; not observed, quiet after 20 s\n"));
         let inexact = json!({ "seen_pages": 1000, "is_exact": false, "is_quiet": true, "quiet_s": 20.0 });
         assert!(said(inexact).ends_with("; 4.1 MB seen in use or mapped beside that, quiet after 20 s\n"));
         let boot = json!({ "seen_pages": 1000, "is_quiet": false, "quiet_s": 300.0 });

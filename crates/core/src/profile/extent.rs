@@ -11,8 +11,8 @@ use crate::page::{PageIndex, PageRange};
 pub struct Extent {
     /// The pages.
     pub range: PageRange,
-    /// Position in the order of first use among all pages of the start that showed them first, or of the last one that was seen in exact order;
-    /// smaller is earlier.
+    /// Position in the order of first use among all pages of the start that showed them first, or of the last one that was seen in exact order, moved
+    /// halfway to that of each later one whose order looks showed; smaller is earlier.
     pub rank: u32,
     /// In how many starts they were used.
     pub counts: Counts,

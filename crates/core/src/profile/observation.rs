@@ -24,6 +24,17 @@ pub enum Coverage {
     Partial,
 }
 
+/// How well the order of first uses is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Each first use was seen as it happened.
+    Exact,
+    /// Each first use was seen to lie between two looks, of which there were several.
+    ByLooks,
+    /// First uses may have been seen much later.
+    Rough,
+}
+
 /// Pages of one file that a start used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsedPages {
@@ -68,8 +79,8 @@ pub struct Observation {
     pub unix_s: u64,
     /// In order of first use.
     pub files: Vec<ObservedFile>,
-    /// Whether their order is exact: each first use was seen as it happened, and not at a look somewhat later.
-    pub is_in_exact_order: bool,
+    /// How well their order, and that of their pages, is known.
+    pub order: Order,
     /// In order of first use, each path once.
     pub names: Vec<ObservedName>,
     /// How much of what is mapped was seen: whether a mapped file that is not listed was unused.
@@ -116,7 +127,7 @@ impl Observation {
         Self {
             unix_s,
             files: Vec::new(),
-            is_in_exact_order: false,
+            order: Order::Rough,
             names: Vec::new(),
             coverage: Coverage::Exact,
             reads_coverage: Coverage::Exact,

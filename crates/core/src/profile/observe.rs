@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::bounds::bound;
 use super::counts::{Counts, Use};
 use super::extent::{overlay, simplified};
-use super::observation::{Coverage, Observation, ObservedFile, UsedPages};
+use super::observation::{Coverage, Observation, ObservedFile, Order, UsedPages};
 use super::start::{ColdStart, Draw, median, newest};
 use super::{Extent, History, Lookup, Profile, ProfiledFile};
 
@@ -76,7 +76,7 @@ impl Profile {
             surprise.new += self.files.last().map_or(0, ProfiledFile::pages);
         }
         self.files.retain(|file| !file.extents.is_empty());
-        if seen.is_in_exact_order {
+        if seen.order != Order::Rough {
             self.files.sort_by_key(ProfiledFile::rank);
         }
         self.observe_names(seen, counted);
@@ -267,7 +267,12 @@ impl ProfiledFile {
                     let how = if used.is_sure { Use::Sure } else { Use::Half };
                     let by_read = known.by_read || used.by_read;
                     surprise.judge(&known, range.len(), true);
-                    let rank = if start.is_in_exact_order { used.rank } else { known.rank };
+                    let rank = match start.order {
+                        Order::Exact => used.rank,
+                        // Looks may be far apart, as those of a boot before anything is fetched for it: the order comes nearer to what several show.
+                        Order::ByLooks => known.rank.midpoint(used.rank),
+                        Order::Rough => known.rank,
+                    };
                     Some(Extent { range, rank, counts: known.counts.after(how), by_read })
                 }
                 (None, Some(used)) => {

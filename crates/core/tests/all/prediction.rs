@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use prepage_core::profile::extent::Touches;
-use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName};
+use prepage_core::profile::observation::{Coverage, Observation, ObservedFile, ObservedName, Order};
 use prepage_core::profile::start::Draw;
 use prepage_core::profile::worth::{expected_waste, miss_ns, threshold, worthwhile};
 use prepage_core::profile::{ColdStart, FileIdentity, Fingerprint, Profile};
@@ -208,37 +208,52 @@ fn costs_beside_simpler_ways() {
     assert!(sums[2] < 1.05 * sums[0] && sums[2] < sums[1], "{sums:?}");
 }
 
-#[test]
-fn an_exact_order_takes_the_place_of_one_that_looks_have_shown() {
-    let mut profile = Profile::default();
-    let ranks_after = |profile: &mut Profile, ranks: &[(&str, u64, u32)], is_in_exact_order| {
-        let mut files: Vec<ObservedFile> = Vec::new();
-        for &(path, page, rank) in ranks {
-            let mut touches = Touches::default();
-            touches.touch(PageIndex(page), rank);
-            match files.iter_mut().find(|file| file.path == path) {
-                Some(file) => file.pages.extend(touches.used()),
-                None => files.push(ObservedFile {
-                    pages: touches.used(),
-                    ..file(path, 1, Coverage::Partial, &Pages::new())
-                }),
-            }
+/// What `profile` has after a start that used these pages with these ranks, in this order.
+fn ranks_after(profile: &mut Profile, ranks: &[(&str, u64, u32)], order: Order) -> Vec<(String, u64, u32)> {
+    let mut files: Vec<ObservedFile> = Vec::new();
+    for &(path, page, rank) in ranks {
+        let mut touches = Touches::default();
+        touches.touch(PageIndex(page), rank);
+        match files.iter_mut().find(|file| file.path == path) {
+            Some(file) => file.pages.extend(touches.used()),
+            None => files.push(ObservedFile {
+                pages: touches.used(),
+                ..file(path, 1, Coverage::Partial, &Pages::new())
+            }),
         }
-        profile.observe(&Observation { is_in_exact_order, ..seen(Coverage::Partial, files, &[]) });
-        let extents = profile.files.iter().flat_map(|file| {
-            file.extents.iter().map(|extent| (file.path.clone(), extent.range.start().0, extent.rank))
-        });
-        extents.collect::<Vec<_>>()
-    };
-    let known = |ranks: &[(&str, u64, u32)]| {
-        ranks.iter().map(|&(path, page, rank)| (path.to_owned(), page, rank)).collect::<Vec<_>>()
-    };
+    }
+    profile.observe(&Observation { order, ..seen(Coverage::Partial, files, &[]) });
+    known(profile.files.iter().flat_map(|file| {
+        file.extents.iter().map(|extent| (&*file.path, extent.range.start().0, extent.rank))
+    }))
+}
+
+fn known<'a>(ranks: impl IntoIterator<Item = (&'a str, u64, u32)>) -> Vec<(String, u64, u32)> {
+    ranks.into_iter().map(|(path, page, rank)| (path.to_owned(), page, rank)).collect()
+}
+
+/// As in boots whose services were given another order. The first one's looks were far apart.
+#[test]
+fn an_order_that_looks_have_shown_follows_what_later_looks_show() {
+    let mut profile = Profile::default();
+    let first = [("/a", 1, 0), ("/a", 2000, 1000), ("/b", 1, 1000)];
+    assert_eq!(ranks_after(&mut profile, &first, Order::ByLooks), known(first));
+    let later = [("/b", 1, 0), ("/a", 1, 1000), ("/a", 2000, 2000)];
+    let halfway = [("/a", 1, 500), ("/a", 2000, 1500), ("/b", 1, 500)];
+    assert_eq!(ranks_after(&mut profile, &later, Order::ByLooks), known(halfway));
+    let next = [("/b", 1, 250), ("/a", 1, 750), ("/a", 2000, 1750)];
+    assert_eq!(ranks_after(&mut profile, &later, Order::ByLooks), known(next));
+}
+
+#[test]
+fn an_exact_order_takes_the_place_of_a_rough_one() {
+    let mut profile = Profile::default();
     let looked = [("/a", 1, 0), ("/a", 5, 1), ("/b", 9, 2), ("/b", 20, 3)];
-    assert_eq!(ranks_after(&mut profile, &looked, false), known(&looked));
+    assert_eq!(ranks_after(&mut profile, &looked, Order::Rough), known(looked));
     let exact = [("/b", 9, 0), ("/a", 1, 2), ("/a", 5, 1)];
-    let ordered = known(&[("/b", 9, 0), ("/b", 20, 3), ("/a", 1, 2), ("/a", 5, 1)]);
-    assert_eq!(ranks_after(&mut profile, &exact, true), ordered);
-    assert_eq!(ranks_after(&mut profile, &looked, false), ordered, "and stays");
+    let ordered = known([("/b", 9, 0), ("/b", 20, 3), ("/a", 1, 2), ("/a", 5, 1)]);
+    assert_eq!(ranks_after(&mut profile, &exact, Order::Exact), ordered);
+    assert_eq!(ranks_after(&mut profile, &looked, Order::Rough), ordered, "and stays");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 use prepage_core::profile::plan::{PlanOptions, Read};
 use prepage_core::profile::{Lookup, Profile};
@@ -18,6 +19,7 @@ use prepage_sys::sync::Anyway;
 use prepage_sys::thread_reads::{are_counted, bytes_read_by_this_thread};
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
+use super::depth::Depth;
 use super::files::Files;
 use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
 use crate::memory::Budget;
@@ -31,6 +33,8 @@ pub(super) struct State {
     pub(super) profile: Arc<Profile>,
     pub(super) reads: Vec<Read>,
     pub(super) readers: u32,
+    /// How many of them ask at once, where the device is to show it.
+    pub(super) depth: Option<Depth>,
     /// Whether each reader waits for its read before it takes the next.
     pub(super) waits: bool,
     /// What awaited pages are touched into where that is to leave no note ([`FileMapping::await_page`]).
@@ -196,6 +200,7 @@ impl State {
         // Whoever waits holds the lock between its look at `cancelled` and its sleep.
         drop(self.at_work.lock());
         self.ended.notify_all();
+        self.depth.iter().for_each(Depth::wake);
     }
 
     pub(super) fn sample(&self) -> impl Iterator<Item = &Read> {
@@ -264,7 +269,12 @@ impl State {
 
     pub(super) fn read_pages(&self) {
         let mut read_before = bytes_read_by_this_thread();
-        while let Some((first, reads)) = self.take() {
+        let depth = self.depth.as_ref().map(|depth| (depth, depth.number()));
+        let is_something_to_do = || self.has_reads_left() && !self.cancelled.load(Ordering::Relaxed);
+        let may_ask = || depth.is_none_or(|(depth, number)| depth.may_ask(number, is_something_to_do));
+        while may_ask()
+            && let Some((first, reads)) = self.take()
+        {
             // A boot is not compared with others.
             let is_of_sample = self.together_pages == 0 && first.is_multiple_of(self.sample_step());
             let is_of_device = |read: &Read| self.device.is_some_and(|device| device.at == read.file);
@@ -289,14 +299,28 @@ impl State {
                         self.look_at_memory();
                     }
                     self.look_before_read(is_of_sample, &neighbours);
+                    let turn = self.turn().map(|turn| (turn, Instant::now(), bytes_read_by_this_thread()));
                     bring_in(&neighbours, self.waits, self.bin.as_ref());
                     let read_by_now = bytes_read_by_this_thread();
                     self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
+                    // What was in memory says nothing of the device.
+                    if let (Some((turn, began, before)), Some((depth, _))) = (turn, depth)
+                        && read_by_now > before
+                    {
+                        depth.note(turn, began.elapsed());
+                    }
                     read_before = read_by_now;
                 }
                 reads.iter().for_each(|read| self.files.note_read(read.file));
             }
         }
+        // Who waits for a turn has nothing to do any more.
+        self.depth.iter().for_each(Depth::wake);
+    }
+
+    /// Which turn of its readers it is, where the device is to show how many may ask.
+    fn turn(&self) -> Option<u32> {
+        self.depth.as_ref()?.turn()
     }
 
     /// The next reads, for the thread that asks: one, or as many as may be asked for together, and which the first of them is. `None` at the end.
@@ -304,11 +328,13 @@ impl State {
         if self.cancelled.load(Ordering::Relaxed) {
             return None;
         }
+        // Who takes much has requests left when the turn of many readers is over.
+        let together_pages = if self.turn().is_some() { 0 } else { self.together_pages };
         let end = |first: usize| {
             let mut pages = 0;
             let more = self.reads[first..].iter().take_while(|read| {
                 pages += read.range.len();
-                pages <= self.together_pages
+                pages <= together_pages
             });
             let end = first + more.count().max(1);
             let group = self.group_ends.partition_point(|&group| group < end);

@@ -249,6 +249,25 @@ fn a_small_hole_between_neighbours_is_read_over_on_its_own_device() {
     }
 }
 
+/// As where all is in memory.
+#[test]
+fn no_more_readers_ask_than_a_few_until_the_device_has_shown_that_it_serves_more() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file_of_pages(dir.path());
+    let pages: Vec<u64> = (0..PAGES).step_by(4).collect();
+    let mut engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 3);
+    engine.ask_deeper_where_far(16);
+    let (asking, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let at_most = most.clone();
+    engine.ask_before_reads(Box::new(move || {
+        most.fetch_max(asking.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(1));
+        asking.fetch_sub(1, Ordering::Relaxed) > 0
+    }));
+    assert_eq!(engine.run().requested_bytes, pages.len() as u64 * PAGE_SIZE);
+    assert!((1..=3).contains(&at_most.load(Ordering::Relaxed)), "{at_most:?}");
+}
+
 #[test]
 fn what_is_used_last_is_left_out_when_memory_is_short() {
     let dir = tempfile::tempdir().unwrap();
