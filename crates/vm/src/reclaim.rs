@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
-use crate::cleaner::Cleaner;
+use crate::cleaner::{Cleaner, MOST_WAIT};
 use crate::evict::{Claimed, swapped_out};
 use crate::give_back;
 use crate::object::ObjectCore;
@@ -465,6 +465,8 @@ impl Reclaim {
         let mut rest = &victims[..];
         while !rest.is_empty() {
             let batch;
+        // Of all batches together: others wait for the lock, and for frames that need no write.
+        let until = Instant::now() + MOST_WAIT;
             (batch, rest) = rest.split_at(first_batch(rest));
             let is_dirty = batch[0].0;
             let batch = || batch.iter().map(|(_, victim)| victim);
@@ -478,7 +480,7 @@ impl Reclaim {
                     if is_dirty {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                         // Nobody can be told of an error; the next flush tells.
-                        let came = self.cleaner.clean(object, pages, forced, Duration::ZERO);
+                        let came = self.cleaner.clean(object, pages, forced, Duration::ZERO, until);
                         refused = came.map_or(refused, |came| came.refused);
                     }
                     let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));
