@@ -44,7 +44,7 @@ impl PoolOptions {
 
     /// When frames are short, pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory`, `most_bytes` at most. A
     /// page keeps its place in the file until its object is dropped. The directory has to lie on a disk: in a tmpfs, as /tmp often is one, nothing would be
-    /// freed, and [`Vm::memory`](crate::Vm::memory) refuses it.
+    /// freed, and [`Vm::memory`](crate::Vm::memory) refuses it. An overlay over a tmpfs, as live systems have, frees nothing either, and is not told from others.
     pub fn swap(self, directory: impl Into<PathBuf>, most_bytes: u64) -> Self {
         Self { swap: Some((directory.into(), most_bytes)), ..self }
     }
