@@ -361,3 +361,16 @@ fn tests_come_before_lints_which_get_the_time_that_is_left() {
     assert_eq!((code, called), (Some(0), both));
     assert!(said.starts_with("lints: not ended: the tests left "), "{said}");
 }
+
+#[test]
+fn where_groups_have_no_controller_of_memory_it_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups = dir.path().join("groups");
+    fs::create_dir(&groups).unwrap();
+    fs::write(groups.join("cgroup.controllers"), "memory\n").unwrap();
+    let mut limited = with_stubs(command("bench/limited", &["pool"]), dir.path(), &[("id", "echo 0")]);
+    let output = limited.env("CGROUPS", &groups).env("PREPAGE", "false").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(said.contains("the controller \"memory\"") && said.contains("cgroup.subtree_control"), "{said}");
+}

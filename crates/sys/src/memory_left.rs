@@ -7,12 +7,13 @@ use crate::cgroup::{Group, Memberships, Version};
 
 /// `MemAvailable` of /proc/meminfo: what programs could still get without swapping.
 pub fn available_kib() -> Option<u64> {
-    meminfo("MemAvailable:")
+    kib(&meminfo()?, "MemAvailable:")
 }
 
-/// What the machine has.
+/// What the machine has, of one moment.
 pub fn of_machine() -> Option<Left> {
-    let [limit, available, shmem] = ["MemTotal:", "MemAvailable:", "Shmem:"].map(meminfo);
+    let meminfo = meminfo()?;
+    let [limit, available, shmem] = ["MemTotal:", "MemAvailable:", "Shmem:"].map(|name| kib(&meminfo, name));
     Some(Left {
         limit_bytes: limit? * 1024,
         available_bytes: (available? * 1024) as i64,
@@ -20,8 +21,11 @@ pub fn of_machine() -> Option<Left> {
     })
 }
 
-fn meminfo(name: &str) -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+fn meminfo() -> Option<String> {
+    fs::read_to_string("/proc/meminfo").ok()
+}
+
+fn kib(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }

@@ -1,5 +1,5 @@
 //! Dirty pages that nobody flushes are written back by a thread apart, before their frames go and after a while: a write may hang (a file system that is
-//! frozen for a backup, a server that does not answer). Whoever asked for it goes on with other objects, and this one's dirty pages stay until the write ends.
+//! frozen for a backup, a server that does not answer), or many may be slow. Whoever asked for it goes on with other objects, and this one's dirty pages stay until the write ends.
 //!
 //! ```text
 //!   who asks: IDLE ─► GIVEN ─┬ done in time ─► IDLE
@@ -19,6 +19,10 @@ use crate::write_back::Came;
 /// A write hangs if none of its runs of pages is done within this long, even if it only waits for who flushes the object. The kernel pauses who writes
 /// faster than the disk for up to 200 ms at a time (balance_dirty_pages), some times in a run.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Who asks for many writes waits for no longer than this, though one run is done after the other: scattered pages of a slow file take minutes.
+pub(crate) const MOST_WAIT: Duration = Duration::from_secs(4);
+/// But for each call so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one.
+const LEAST_WAIT: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
 /// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
 /// The most threads of one cleaner whose writes hang. Beyond these it tries no dirty page until one of them is done.
@@ -60,14 +64,15 @@ struct Work {
 }
 
 impl Cleaner {
-    /// As [`ObjectCore::clean`]. If that does not get on, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is done. `None` then, and
-    /// where it is not tried because of writes that hang: of the object, or of too many others that this cleaner tried.
+    /// As [`ObjectCore::clean`]. If that does not get on, or is not done by `until`, the pages stay, and the object [hangs](crate::dirty::Dirty::hangs) until it is
+    /// done. `None` then, and where it is not tried because of writes that hang: of the object, or of too many others that this cleaner tried.
     pub(crate) fn clean(
         &mut self,
         object: &Arc<ObjectCore>,
         pages: Vec<PageIndex>,
         is_waited_for: bool,
         failing: Duration,
+        until: Instant,
     ) -> Option<Came> {
         let (frames, dirty) = object.frames().zip(object.dirty())?;
         self.left.retain(|desk| desk.state.load(Ordering::SeqCst) == LEFT);
@@ -84,12 +89,15 @@ impl Cleaner {
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
         let mut since = Instant::now();
+        let until = until.max(since + LEAST_WAIT);
         let mut runs = desk.runs.load(Ordering::SeqCst);
-        while desk.state.load(Ordering::SeqCst) == GIVEN && since.elapsed() < PATIENCE {
+        let mut now = since;
+        while desk.state.load(Ordering::SeqCst) == GIVEN && now < until.min(since + PATIENCE) {
             wait_for(&desk.state, GIVEN, LOOK_PERIOD);
-            let now = desk.runs.load(Ordering::SeqCst);
-            if now != runs {
-                (runs, since) = (now, Instant::now());
+            now = Instant::now();
+            let runs_now = desk.runs.load(Ordering::SeqCst);
+            if runs_now != runs {
+                (runs, since) = (runs_now, now);
             }
         }
         if desk.state.load(Ordering::SeqCst) == GIVEN {

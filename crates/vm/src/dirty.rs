@@ -116,7 +116,7 @@ impl Dirty {
         pages.word(page).load(Ordering::SeqCst) & (DIRTY | WRITING) == 0
     }
 
-    /// Whether pages wait for a write that does not end: see [`crate::cleaner`].
+    /// Whether pages wait for a write that does not end, or for many that are slow: see [`crate::cleaner`].
     pub(crate) fn hangs(&self) -> bool {
         self.hanging.load(Ordering::SeqCst) != 0
     }

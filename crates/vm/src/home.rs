@@ -34,7 +34,8 @@ impl Home for File {
     }
 
     fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        // A file system in user space may end the call for a signal.
+        Ok(rustix::io::retry_on_intr(|| rustix::fs::fstat(self))?.st_size as u64)
     }
 
     fn sync(&self) -> io::Result<()> {

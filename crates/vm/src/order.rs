@@ -57,7 +57,7 @@ pub(crate) struct Entry {
 pub(crate) enum Look {
     /// It is not in memory any more, or pinned: once it is not, it comes anew.
     Gone,
-    /// It is being filled, or what was written to it has nowhere to go.
+    /// It is being filled, or what was written to it has nowhere to go; or it may be in use, and only idle frames are to go.
     Held,
     /// It was touched since it was unwired.
     Touched,

@@ -92,7 +92,11 @@ impl Frames {
     }
 }
 
-/// Pages that stay in memory and in the map until this is dropped: touching them takes no fault, and they can be given to system calls.
+/// Pages that stay in memory and in the map until this is dropped: to read them takes no fault, and system calls can be given them to read.
+///
+/// Writes to a [`writable`](crate::MapOptions::writable) map fault as without a pin: once after each write back, which goes on by itself. In
+/// [`Mode::Inline`](crate::Mode) a system call that writes into such a page, as read(2), gets EFAULT then: give it memory of the program's own and
+/// [`Map::write_at`] what comes, or use [`Mode::Handler`](crate::Mode).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -239,7 +239,7 @@ impl Pool {
 
     /// Reclaims up to `pages` frames now: those that would be reclaimed next. Returns how many were. For programs that know when they
     /// need memory for something else. Dirty pages of an object stay if none of those that are to go is written
-    /// back for a second.
+    /// back for a second, or not all are within four.
     pub fn reclaim(&self, pages: u64) -> u64 {
         if fork::generation() != self.core().generation {
             return 0;

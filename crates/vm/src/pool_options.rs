@@ -44,7 +44,7 @@ impl PoolOptions {
 
     /// When frames are short, pages of [`Vm::memory`](crate::Vm::memory) go to files without names in `directory`, `most_bytes` at most. A
     /// page keeps its place in the file until its object is dropped. The directory has to lie on a disk: in a tmpfs, as /tmp often is one, nothing would be
-    /// freed, and [`Vm::memory`](crate::Vm::memory) refuses it.
+    /// freed, and [`Vm::memory`](crate::Vm::memory) refuses it. An overlay over a tmpfs, as live systems have, frees nothing either, and is not told from others.
     pub fn swap(self, directory: impl Into<PathBuf>, most_bytes: u64) -> Self {
         Self { swap: Some((directory.into(), most_bytes)), ..self }
     }
@@ -52,8 +52,8 @@ impl PoolOptions {
     /// Gives memory back while the machine, or a control group of this process, is short of memory; off by default. The pool keeps
     /// `least_bytes`, and pinned pages and snapshots besides. From one look at memory to the next, a second or less, it takes up to a quarter of what is left.
     /// If less than a 32nd of memory is left (512 MiB at most), the pool gives back its share of what is missing. While tasks wait for memory (PSI, if the
-    /// kernel has it), it gives back idle pages, an eighth each time: those that nobody has touched since they were unwired, about a second before. It may grow
-    /// again once there is enough memory. If pages cannot be written back, no read fails for that: the pool grows.
+    /// kernel has it), it gives back idle pages, an eighth each time: those that nobody has touched since they were unwired, about a second before. Dirty pages, and
+    /// those of maps with snapshots, cannot be unwired, and stay until memory is missing. It may grow again once there is enough memory. If pages cannot be written back, no read fails for that: the pool grows.
     pub fn gives_back(self, least_bytes: u64) -> Self {
         Self { least_bytes: Some(least_bytes), ..self }
     }

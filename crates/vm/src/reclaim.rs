@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
-use crate::cleaner::Cleaner;
+use crate::cleaner::{Cleaner, MOST_WAIT};
 use crate::evict::{Claimed, swapped_out};
 use crate::give_back;
 use crate::object::ObjectCore;
@@ -122,7 +122,7 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
 }
 
 /// Takes up to `wanted` frames away that were unwired before this call and not touched since, as many as it comes to in [`MOST_WATCH`]. If these are too few,
-/// unwires others for the next call. Gives how many went.
+/// unwires others for the next call. Frames that cannot be unwired stay: dirty ones, and those that maps with snapshots show. Gives how many went.
 pub(crate) fn take_idle(pool: &PoolCore, wanted: u64) -> u64 {
     let began = Instant::now();
     let search = || Search { began: Some(Instant::now()), is_of_idle: true, ..Search::default() };
@@ -185,7 +185,11 @@ impl Search {
     /// What became of a frame that was queued.
     fn look(&mut self, pool: &PoolCore, entry: Entry, watched: bool) -> Look {
         let is_refused = self.refused.contains(&entry);
-        look(self.object(pool, entry.object).map(|object| &**object), entry, watched, is_refused)
+        match look(self.object(pool, entry.object).map(|object| &**object), entry, watched, is_refused) {
+            // A dirty page cannot be unwired, so nothing tells whether it is in use.
+            Look::Idle if self.is_of_idle && !watched => Look::Held,
+            look => look,
+        }
     }
 
     /// Nobody else may hold an object by now.
@@ -461,6 +465,8 @@ impl Reclaim {
         // While memory is short for others, what lies in swap space takes none, and would take some on its way out.
         let passes_by = search.is_of_idle || !forced && pool.frames.limit() < pool.frames.most();
         let now = self.now();
+        // Of all batches together: others wait for the lock, and for frames that need no write.
+        let until = Instant::now() + MOST_WAIT;
         let mut all = 0;
         let mut rest = &victims[..];
         while !rest.is_empty() {
@@ -478,7 +484,7 @@ impl Reclaim {
                     if is_dirty {
                         let pages = batch().map(|victim| PageIndex(victim.queued.entry.page)).collect();
                         // Nobody can be told of an error; the next flush tells.
-                        let came = self.cleaner.clean(object, pages, forced, Duration::ZERO);
+                        let came = self.cleaner.clean(object, pages, forced, Duration::ZERO, until);
                         refused = came.map_or(refused, |came| came.refused);
                     }
                     let pages = batch().map(|victim| PageIndex(victim.queued.entry.page));

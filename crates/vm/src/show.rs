@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Names that are tried, and as many that are drawn by chance: other processes may have the same number where namespaces differ.
 const NAMES: u32 = 8;
 
+/// How often the lock is tried, a millisecond apart: who holds it may have lost its processor for some of them. Only a child of fork(2) tries in vain, for each VM.
+const TRIES: u32 = 100;
+
 /// Lock legend: guards all of [`Shown`]; held to enter a VM and to list them, and no other lock is taken under it.
 static SHOWN: Mutex<Shown> = Mutex::new(Shown { generation: 0, vms: Vec::new() });
 
@@ -43,8 +46,10 @@ pub(crate) fn enter(vm: &Arc<VmCore>) {
     }
     let _masked = Masked::asynchronous();
     let Some(mut shown) = SHOWN.try_lock().anyway().or_else(|| {
-        std::thread::sleep(Duration::from_millis(1));
-        SHOWN.try_lock().anyway()
+        (0..TRIES).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            SHOWN.try_lock().anyway()
+        })
     }) else {
         return;
     };
@@ -142,5 +147,24 @@ fn now() -> View {
         pid: std::process::id(),
         command: String::from_utf8_lossy(&command).trim_end().to_owned(),
         pools: pools.into_values().collect(),
+    }
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests {
+    use super::*;
+    use crate::{Vm, VmOptions};
+
+    /// Which may have lost its processor.
+    #[test]
+    fn a_vm_is_shown_though_somebody_holds_the_list_for_a_while() {
+        let shown = SHOWN.lock().anyway();
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| Vm::new(VmOptions::default()).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            drop(shown);
+            let vm = Arc::downgrade(&made.join().unwrap().core);
+            assert!(SHOWN.lock().anyway().vms.iter().any(|shown| shown.ptr_eq(&vm)));
+        });
     }
 }

@@ -214,7 +214,77 @@ mod tests {
     use prepage_testing::{Need, SmallDisk, has};
 
     use super::*;
-    use crate::{MapOptions, Pool, PoolOptions, VmOptions};
+    use crate::error::{AccessError, FlushError};
+    use crate::{Map, MapOptions, Pool, PoolOptions, Reason, VmOptions};
+
+    const EIO: i32 = 5;
+
+    /// What fails with EIO wherever it is read or written, as a disk that was lost: the beginning of this process's address space, where nothing lies.
+    fn lost() -> File {
+        File::options().read(true).write(true).open("/proc/self/mem").unwrap()
+    }
+
+    /// Memory of `pages` pages, half of them written to. Its swap file is read and written by two descriptors.
+    fn swapped_by(pages: u64, reads: File, writes: File) -> (Vm, Object, Map) {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = Pool::with(&PoolOptions::default().swap(directory.path(), pages * PAGE_SIZE)).unwrap();
+        let vm = Vm::new(VmOptions::default().explain(false).pool(&pool)).unwrap();
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(pages * PAGE_SIZE).unwrap();
+        let memory = vm.object("[memory]".to_owned(), pages * PAGE_SIZE, None, |len| {
+            let places = Arc::new(words(pages)?);
+            let bytes = Bytes::Local(LocalFile::of_swap(reads, &plain.metadata()?, Arc::clone(&places)));
+            let swap = Arc::clone(&pool.core().swap);
+            let home = SwapFile { file: writes, swap, places, used: AtomicU64::new(0) };
+            Ok(Contents::Frames(Box::new(Frames::written(len, bytes, Box::new(home), pool.core())?)))
+        });
+        let memory = memory.unwrap();
+        let map = vm.map(&memory, &MapOptions::writable()).unwrap();
+        (0..pages / 2).for_each(|page| map.write_at(page * PAGE_SIZE, &[page as u8 + 1]).unwrap());
+        (vm, memory, map)
+    }
+
+    fn first_of(map: &Map, page: u64) -> Result<u8, AccessError> {
+        let mut byte = [0];
+        map.read_at(page * PAGE_SIZE, &mut byte).map(|()| byte[0])
+    }
+
+    #[test]
+    fn what_the_disk_of_the_swap_file_refuses_stays_in_memory() {
+        const PAGES: u64 = 16;
+        let (vm, memory, map) = swapped_by(PAGES, tempfile::tempfile().unwrap(), lost());
+        let pool = &vm.core.pool;
+        for _ in 0..2 {
+            let refused = memory.write_back(memory.pages()).unwrap_err();
+            let FlushError::Write { page: PageIndex(0), source, .. } = refused else { panic!("{refused:?}") };
+            assert_eq!(source.raw_os_error(), Some(EIO));
+        }
+        assert_eq!(pool.reclaim(PAGES), 0);
+        assert_eq!((memory.dirty_pages(), pool.figures().swap_pages), (PAGES / 2, 0), "no place is taken");
+        assert!((0..PAGES / 2).all(|page| first_of(&map, page).unwrap() == page as u8 + 1));
+    }
+
+    #[test]
+    fn what_the_disk_of_the_swap_file_does_not_give_again_is_an_error_and_the_rest_is_not() {
+        const PAGES: u64 = 16;
+        let (vm, memory, map) = swapped_by(PAGES, lost(), tempfile::tempfile().unwrap());
+        assert_eq!(memory.write_back(memory.pages()).unwrap(), PAGES / 2);
+        let away = PageRange::new(PageIndex(0), PageIndex(PAGES / 4));
+        assert_eq!(memory.evict(away).unwrap(), PAGES / 4);
+        let is_lost = |page: u64, came: Result<(), AccessError>| {
+            let failed = came.unwrap_err();
+            let AccessError::Unavailable { page: of, reason, .. } = failed else { panic!("{failed:?}") };
+            assert_eq!((of, reason), (PageIndex(page), Reason::System(EIO)));
+        };
+        for page in 0..PAGES / 4 {
+            is_lost(page, first_of(&map, page).map(drop));
+            is_lost(page, map.write_at(page * PAGE_SIZE, &[0]));
+        }
+        is_lost(0, map.populate(map.window()));
+        assert!((PAGES / 4..PAGES / 2).all(|page| first_of(&map, page).unwrap() == page as u8 + 1));
+        assert!((PAGES / 2..PAGES).all(|page| first_of(&map, page).unwrap() == 0));
+        assert!(vm.statistics().counted.pages_failed > 0);
+    }
 
     fn small_disk(pages: u64) -> Option<SmallDisk> {
         (has(Need::Root) && has(Need::Mounts)).then(|| SmallDisk::new(pages * PAGE_SIZE))

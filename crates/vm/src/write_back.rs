@@ -100,6 +100,8 @@ impl Object {
     /// answer. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were written. A later
     /// flush writes them again, and reports what is still wrong then.
     ///
+    /// This waits for as long as the file hangs. Signals come meanwhile, and handlers may touch maps of the object.
+    ///
     /// # Errors
     /// See [`FlushError`].
     pub fn flush(&self, range: PageRange) -> Result<(), FlushError> {
@@ -128,23 +130,23 @@ impl Object {
         let Some((frames, dirty)) = frames.and_then(|frames| Some((frames, frames.dirty.as_ref()?))) else {
             return Err(FlushError::ReadOnly { object: self.name().to_owned() });
         };
-        // A signal handler that wrote to a map would wait for what this thread holds.
-        let _masked = Masked::asynchronous();
         how(&self.core, frames, dirty, clip(range, self.pages()))
     }
 }
 
 impl Vm {
-    /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made: for a program that ends. If one
-    /// cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are gone was written back when they
-    /// went, and is not made durable by this.
+    /// As [`Object::flush`] of all pages of every object that writes to a file, in the order in which they were made, but last those of which a write is known to
+    /// hang: for a program that ends. If one cannot be flushed the others are still tried, and the first error is returned. What was written to objects that are
+    /// gone was written back when they went, and is not made durable by this.
     ///
     /// # Errors
     /// As [`Object::flush`]. Objects that take no writes, and [`Vm::memory`], have nothing to flush.
     pub fn flush(&self) -> Result<(), FlushError> {
         self.core.check_process().map_err(|_| FlushError::Forked)?;
-        let _masked = Masked::asynchronous();
-        let mut alive = self.core.names.alive();
+        let mut alive = {
+            let _masked = Masked::asynchronous();
+            self.core.names.alive()
+        };
         alive.sort_unstable_by_key(|object| object.id);
         flush_all(alive)
     }
@@ -159,17 +161,23 @@ impl Pool {
         if self.core().is_forked() {
             return Err(FlushError::Forked);
         }
-        let _masked = Masked::asynchronous();
-        flush_all(self.core().alive())
+        let alive = {
+            let _masked = Masked::asynchronous();
+            self.core().alive()
+        };
+        flush_all(alive)
     }
 }
 
-/// Tries all `objects`; gives the first error.
+/// Tries all `objects`, last those with a write that hangs; gives the first error.
 fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
     let mut outcome = Ok(());
-    for object in objects {
-        let Some((frames, dirty)) = object.frames().zip(object.dirty()) else { continue };
-        if !dirty.home.is_swap() {
+    let hangs = |object: &Arc<ObjectCore>| object.dirty().is_some_and(Dirty::hangs);
+    let (hang, others): (Vec<_>, Vec<_>) = objects.into_iter().partition(hangs);
+    for object in others.into_iter().chain(hang) {
+        if let Some((frames, dirty)) =
+            object.frames().zip(object.dirty().filter(|dirty| !dirty.home.is_swap()))
+        {
             outcome = outcome.and(object.flush(frames, dirty, object.pages()));
             // What could not be synced is dirty again, perhaps since the last handle went: no flush comes after this one.
             if !object.has_handle() {
@@ -177,10 +185,15 @@ fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
                 object.write_back_last();
             }
         }
+        // Nobody else may hold it by now.
+        let _masked = Masked::asynchronous();
+        object.let_go();
     }
     outcome
 }
 
+/// Signals come while files are waited for, as with fsync(2). They do not while this holds what a handler's touch may wait for, at first hand or for a frame:
+/// claims, sections, and locks that faults or reclaim take.
 impl ObjectCore {
     fn flush(&self, frames: &Frames, dirty: &Dirty, range: PageRange) -> Result<(), FlushError> {
         let _one = dirty.syncing.lock().anyway();
@@ -218,25 +231,30 @@ impl ObjectCore {
                 in_order_for: None,
                 whole_grains: true,
             };
-            let failed = match frames.pages.claim(page) {
-                Some(claim) => {
-                    let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);
-                    if filled.waiters.listed {
-                        self.vm.jobs.serve_listed_soon();
+            let failed = {
+                let masked = Masked::asynchronous();
+                account.endings = masked.endings();
+                let code = match frames.pages.claim(page) {
+                    Some(claim) => {
+                        let filled = fill_local(self, frames, file, claim, wanted, None, &mut account);
+                        if filled.waiters.listed {
+                            self.vm.jobs.serve_listed_soon();
+                        }
+                        filled.outcome.err()
                     }
-                    filled.outcome.err()
-                }
-                None => match frames.pages.wait(page, account.endings) {
-                    Seen::Failed(code) => Some(code),
-                    _ => None,
-                },
+                    None => match frames.pages.wait(page, account.endings) {
+                        Seen::Failed(code) => Some(code),
+                        _ => None,
+                    },
+                };
+                code.map(|code| (code, self.reason(page, code)))
             };
             // What came and went again before it was marked is brought in once more.
             if failed.is_some() || self.mark_again(frames, dirty, page, account.cpu) {
                 next = missing.next();
             }
-            if let Some(code) = failed {
-                let (object, reason) = (self.name.clone(), self.reason(page, code));
+            if let Some((code, reason)) = failed {
+                let object = self.name.clone();
                 outcome = outcome.and(if matches!(code, reason::CHANGED | reason::SHORT) {
                     // Whoever touches it gets the same error.
                     dirty.written.lock().anyway().failed.remove(page.0..page.0 + 1);
@@ -264,9 +282,11 @@ impl ObjectCore {
 
     /// The same of one page; false where it is not in memory.
     fn mark_again(&self, frames: &Frames, dirty: &Dirty, page: PageIndex, cpu: usize) -> bool {
-        let section = frames.sections.enter(cpu);
-        let is_marked = dirty.mark(&frames.pages, page).is_some();
-        drop(section);
+        let is_marked = {
+            let _masked = Masked::asynchronous();
+            let _section = frames.sections.enter(cpu);
+            dirty.mark(&frames.pages, page).is_some()
+        };
         if is_marked {
             dirty.written.lock().anyway().failed.remove(page.0..page.0 + 1);
             self.vm.writer.call_for(self);

@@ -1,12 +1,12 @@
 //! The thread of a VM that writes back what nobody flushes.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
 use crate::bell::Bell;
-use crate::cleaner::Cleaner;
+use crate::cleaner::{Cleaner, MOST_WAIT};
 use crate::error::FlushError;
 use crate::failure::say;
 use crate::object::ObjectCore;
@@ -127,7 +127,8 @@ impl Left {
             return false;
         };
         self.from = PageIndex(last.0 + 1);
-        let Some(came) = cleaner.clean(&object, part, true, self.failing) else {
+        let until = Instant::now() + MOST_WAIT;
+        let Some(came) = cleaner.clean(&object, part, true, self.failing, until) else {
             self.is_passed_by = true;
             return false;
         };

@@ -15,7 +15,7 @@ const PAGES: u64 = 200;
 /// Of objects whose frames may be huge pages, in a file system of the process's own: 16 MiB and more.
 const MANY_PAGES: u64 = (16 << 20) / PAGE_SIZE + 3;
 const LIMIT: u64 = 256;
-/// As long as reclaim may take on a machine that is busy with other work.
+/// As long as reclaim may be at work on a machine that is busy with others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What objects are made of.
@@ -96,9 +96,33 @@ impl Source for Failing {
     }
 }
 
-/// At a moment at which the reclaimer rests, and one comes soon: all ways to count give the same.
+/// All other threads of this process, with how often each gave up its processor; `None` where one of them is at work.
+fn at_rest() -> Option<Vec<(String, u64)>> {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let mut threads = Vec::new();
+    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+        let thread = thread.unwrap().file_name().into_string().unwrap();
+        // One that has ended by now was at work.
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+        let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        let switches = |name: &str| value(name).parse::<u64>().unwrap();
+        if thread != own {
+            let sleeps = value("State:").starts_with('S');
+            threads.push(sleeps.then(|| {
+                let switches = switches("voluntary_ctxt_switches:") + switches("nonvoluntary_ctxt_switches:");
+                (thread, switches)
+            })?);
+        }
+    }
+    threads.sort();
+    Some(threads)
+}
+
+/// All ways to count give the same, at once where no other thread has run since before the figures were taken. While the reclaimer is at work it changes one
+/// count after the other.
 fn compare(pool: &Pool, things: &[Thing], after: &str) {
     let began = Instant::now();
+    let mut rested = None;
     let objects = || things.iter().map(|thing| &thing.object);
     loop {
         let figures = pool.figures();
@@ -142,10 +166,12 @@ fn compare(pool: &Pool, things: &[Thing], after: &str) {
         {
             return;
         }
+        let now = at_rest();
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < PATIENCE && (now.is_none() || now != rested),
             "after {after}: {found:?} and not {resident} and {frozen}; {of_frames:?} and not {wired}; {of_dirty:?} and not {dirty}; {figures:?}"
         );
+        rested = now;
         std::thread::yield_now();
     }
 }

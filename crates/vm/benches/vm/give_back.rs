@@ -1,7 +1,8 @@
-//! A process with an idle half in a control group that another process fills: how much its pool gives back, and what that costs its
-//! busy half.
+//! A process with an idle half in a control group that another process fills, while tasks of a third one wait for memory: how much its pool gives back, and
+//! what that costs its busy half. Where the kernel tells of pressure (PSI), the pool hears of it before memory is missing in the group.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,12 +13,18 @@ use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
 use crate::resident::Bytes;
 use crate::rounds::{Aim, median};
 
-/// The arguments that make this program one of the two processes.
+/// The arguments that make this program one of the three processes.
 pub const HOLDER: &str = "give-back-holder";
 pub const HOG: &str = "give-back-hog";
+pub const WAITER: &str = "give-back-waiter";
 
 const MIB: u64 = 1 << 20;
 const LIMIT_MIB: u64 = 1024;
+/// What stays free for others in the group, by the pool's rule.
+const RESERVE_MIB: u64 = LIMIT_MIB / 32;
+/// The waiter reads a file again and again for which its own group has no room: in reclaim it waits for 130 ms of each second.
+const WAITER_LIMIT_MIB: u64 = 16;
+const WAITER_FILE_MIB: u64 = 64;
 const HELD_MIB: u64 = 512;
 /// What the other process takes: at once, and MiB by MiB. With what is held it is 40 % of that beyond the limit less its reserve of a
 /// 32nd.
@@ -59,18 +66,25 @@ impl Drop for Group {
 }
 
 impl Group {
-    fn new() -> std::io::Result<Self> {
+    fn new(name: &str, limit_mib: u64) -> std::io::Result<Self> {
         let one = Path::new("/sys/fs/cgroup/memory");
         let (parent, limit) = if one.join("memory.limit_in_bytes").exists() {
             (one, "memory.limit_in_bytes")
         } else {
             (Path::new("/sys/fs/cgroup"), "memory.max")
         };
-        let directory = parent.join(format!("prepage-bench-{}", std::process::id()));
+        let directory = parent.join(format!("prepage-bench-{name}-{}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let group = Self(directory);
-        std::fs::write(group.0.join(limit), (LIMIT_MIB * MIB).to_string())?;
+        std::fs::write(group.0.join(limit), (limit_mib * MIB).to_string())?;
         Ok(group)
+    }
+
+    /// The most that it has used; `None` where the kernel does not keep that.
+    fn most_mib(&self) -> Option<f64> {
+        let files = ["memory.max_usage_in_bytes", "memory.peak"].map(|file| self.0.join(file));
+        let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
+        Some(text.trim().parse::<u64>().ok()? as f64 / MIB as f64)
     }
 
     fn start(&self, what: &str) -> Ends {
@@ -85,8 +99,10 @@ fn enter(group: &str) {
 }
 
 pub fn measure() -> Vec<Aim> {
-    let group = match Group::new() {
-        Ok(group) => group,
+    let groups =
+        Group::new("held", LIMIT_MIB).and_then(|group| Ok((group, Group::new("waits", WAITER_LIMIT_MIB)?)));
+    let (group, waits) = match groups {
+        Ok(groups) => groups,
         Err(error) => {
             let why = format!("no memory control group can be made: {error}");
             let [share, slow @ ..] = AIMS;
@@ -94,6 +110,8 @@ pub fn measure() -> Vec<Aim> {
             return std::iter::once(Aim::not_run(share.0, share.1, &why)).chain(slow).collect();
         }
     };
+    // From the beginning: what it takes of the processors is in all figures.
+    let _waiter = waits.start(WAITER);
     let mut holder = group.start(HOLDER);
     let lines = BufReader::new(holder.0.stdout.take().expect("piped")).lines();
     let mut hog = None;
@@ -124,6 +142,10 @@ pub fn measure() -> Vec<Aim> {
         HOG_FAST_MIB + HOG_SLOW_MIB
     );
     println!("  {:<56} {:>12.0}", "MiB held in the end", kept);
+    if let Some(most_mib) = group.most_mib() {
+        let what = format!("MiB of both at most (beyond {} some are missing)", LIMIT_MIB - RESERVE_MIB);
+        println!("  {what:<56} {most_mib:>12.0}");
+    }
     for (name, rate) in [("before", before), ("meanwhile", meanwhile), ("after", after)] {
         println!(
             "  {:<56} {:>10.2} M {:>18} {:>8.3}",
@@ -184,5 +206,22 @@ pub fn hog(group: &str) {
     }
     loop {
         std::thread::park();
+    }
+}
+
+/// Waits for memory now and then until it is ended.
+pub fn waiter(group: &str) {
+    enter(group);
+    let directory = std::env::var("DIRECTORY").unwrap_or_else(|_| ".".to_owned());
+    let file = tempfile::tempfile_in(directory).unwrap();
+    let mut bytes = vec![1_u8; MIB as usize];
+    for at_mib in 0..WAITER_FILE_MIB {
+        file.write_all_at(&bytes, at_mib * MIB).unwrap();
+    }
+    file.sync_data().unwrap();
+    loop {
+        for at_mib in 0..WAITER_FILE_MIB {
+            file.read_exact_at(&mut bytes, at_mib * MIB).unwrap();
+        }
     }
 }

@@ -31,6 +31,7 @@ fn main() {
     match &wanted[..] {
         [first, group] if first == give_back::HOLDER => return give_back::holder(group),
         [first, group] if first == give_back::HOG => return give_back::hog(group),
+        [first, group] if first == give_back::WAITER => return give_back::waiter(group),
         _ => {}
     }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);

@@ -155,6 +155,40 @@ fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
     assert!(vm.statistics().counted.pages_reclaimed >= due + more);
 }
 
+/// Of dirty pages no touch is seen.
+#[test]
+fn while_tasks_wait_no_page_goes_that_may_be_in_use() {
+    const PAGES: u64 = 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let (pool, tell) = told(PoolOptions::default().swap(directory.path(), PAGES * PAGE_SIZE));
+    let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
+    let memory = vm.memory(PAGES * PAGE_SIZE).unwrap();
+    let map = vm.map(&memory, &MapOptions::writable()).unwrap();
+    (0..PAGES).for_each(|page| map.write_at(page * PAGE_SIZE, &[1]).unwrap());
+    let look = || tell.look((2 << 20) + (64 * PAGE_SIZE) as i64, true);
+    let swapped = || vm.statistics().counted.pages_swapped;
+    for _ in 0..3 {
+        look();
+        map.as_atomics().iter().step_by(PAGE_SIZE as usize).for_each(|byte| byte.store(2, Ordering::Relaxed));
+    }
+    assert_eq!((swapped(), pool.figures().resident_pages), (0, PAGES));
+    // Beside these what is idle goes. It comes while there is room.
+    tell.look(64 << 20, false);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(PAGES / 4 * PAGE_SIZE).unwrap();
+    let idle = vm.file(file.path()).unwrap();
+    let of_file = vm.map(&idle, &MapOptions::shared()).unwrap();
+    of_file.populate(of_file.window()).unwrap();
+    (0..3).for_each(|_| look());
+    assert!(idle.resident_pages() < PAGES / 4 && swapped() == 0, "{:?}", pool.figures());
+    // What is missing goes whoever uses it.
+    tell.look(-(1 << 20), false);
+    until(&pool, "too little is given", |now| now.swap_pages >= PAGES / 4);
+    assert!(
+        map.as_atomics().iter().step_by(PAGE_SIZE as usize).all(|byte| byte.load(Ordering::Relaxed) == 2)
+    );
+}
+
 #[test]
 fn no_frame_goes_for_a_snapshot_while_memory_has_room_for_it() {
     const PAGES: u64 = 1024;

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::cleaner::{Cleaner, MOST_HUNG};
+use crate::cleaner::{Cleaner, MOST_HUNG, MOST_WAIT};
 use crate::home::Home;
 use crate::object::Contents;
 use crate::source::LocalFile;
@@ -23,7 +23,7 @@ struct Failing {
     last: AtomicU64,
     /// Held, writes wait.
     writes: Mutex<()>,
-    /// The signals that were blocked in the last write, as the kernel shows them.
+    /// The signals that were blocked in the last write or sync, as the kernel shows them.
     blocked: Mutex<String>,
     /// Held, syncs wait.
     syncs: Mutex<()>,
@@ -57,6 +57,7 @@ impl Home for Arc<Failing> {
     }
 
     fn sync(&self) -> io::Result<()> {
+        *self.blocked.lock().unwrap() = blocked();
         self.synced.fetch_add(1, Ordering::SeqCst);
         drop(self.syncs.lock().anyway());
         // Once, as the kernel tells of it.
@@ -69,8 +70,17 @@ impl Home for Arc<Failing> {
 
 /// The signals that this thread blocks.
 fn blocked() -> String {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    blocked_by("/proc/thread-self")
+}
+
+fn blocked_by(thread: &str) -> String {
+    let status = std::fs::read_to_string(format!("{thread}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().to_owned()
+}
+
+/// When who asks a cleaner goes on, at the latest.
+fn later() -> Instant {
+    Instant::now() + MOST_WAIT
 }
 
 const PAGES: u64 = 8;
@@ -177,6 +187,86 @@ fn a_program_can_be_ended_while_the_last_handle_writes_back() {
             drop((map, object));
         }
         assert_eq!(*home.blocked.lock().unwrap(), blocked());
+    }
+}
+
+/// As with fsync(2), which a program calls that is about to end.
+#[test]
+fn a_program_can_be_ended_while_it_flushes() {
+    let (_file, home, object, map) = failing();
+    let vm = Vm { core: Arc::clone(&object.core.vm) };
+    let pool = vm.core.pool.clone();
+    let all = object.pages();
+    let flushes: [(&str, &dyn Fn()); 5] = [
+        ("write_back", &|| assert_eq!(object.write_back(all).unwrap(), 1)),
+        ("Object::flush", &|| object.flush(all).unwrap()),
+        ("Map::flush", &|| map.flush(all).unwrap()),
+        ("Vm::flush", &|| vm.flush().unwrap()),
+        ("Pool::flush", &|| pool.flush().unwrap()),
+    ];
+    for (name, flush) in flushes {
+        map.write_at(0, &[7]).unwrap();
+        home.blocked.lock().unwrap().clear();
+        flush();
+        assert_eq!(*home.blocked.lock().unwrap(), blocked(), "{name}");
+    }
+    // The last of these was the sync. Here it is the write.
+    map.write_at(0, &[7]).unwrap();
+    home.syncs_fail.store(true, Ordering::SeqCst);
+    object.flush(all).unwrap_err();
+    assert_eq!(*home.blocked.lock().unwrap(), blocked());
+}
+
+/// Of the background, whose write may hang.
+#[test]
+fn a_program_can_be_ended_while_its_flush_waits_for_who_writes_back() {
+    let (_file, _home, object, map) = failing();
+    map.write_at(0, &[7]).unwrap();
+    let dirty = object.core.dirty().unwrap();
+    let written = dirty.written.lock().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+            object.flush(object.pages()).unwrap();
+        });
+        let thread = format!("/proc/self/task/{}", told.recv().unwrap());
+        while dirty.syncing.try_lock().anyway().is_some() {
+            std::thread::yield_now();
+        }
+        // It waits by then.
+        std::thread::sleep(Duration::from_millis(50));
+        let while_it_waits = blocked_by(&thread);
+        drop(written);
+        assert_eq!(while_it_waits, blocked());
+    });
+}
+
+/// It may hang for ever, and the program may be ended then.
+#[test]
+fn what_hangs_is_flushed_last() {
+    let vm = quiet(VmOptions::default());
+    let (_file, home, hanging, map) = failing_of(&vm, PAGES);
+    let (_other_file, _other_home, other, other_map) = failing_of(&vm, PAGES);
+    map.write_at(0, &[1]).unwrap();
+    other_map.write_at(0, &[1]).unwrap();
+    let flushes: [&(dyn Fn() -> Result<(), FlushError> + Sync); 2] =
+        [&|| vm.flush(), &|| vm.core.pool.flush()];
+    for flush in flushes {
+        let writes = home.writes.lock().unwrap();
+        let mut background = Cleaner::default();
+        assert!(background.clean(&hanging.core, vec![PageIndex(0)], true, Duration::ZERO, later()).is_none());
+        std::thread::scope(|scope| {
+            let flushes = scope.spawn(flush);
+            let is_durable = is_clean_soon(&other);
+            let is_held = hanging.dirty_pages() == 1;
+            drop(writes);
+            flushes.join().unwrap().unwrap();
+            assert!(is_durable && is_held, "{is_durable}, {is_held}");
+        });
+        assert!(soon(|| !hanging.core.dirty().unwrap().hangs()));
+        map.write_at(0, &[2]).unwrap();
+        other_map.write_at(0, &[2]).unwrap();
     }
 }
 
@@ -340,6 +430,43 @@ fn a_slow_file_holds_up_no_other_in_the_background() {
     assert!(last(&other_home) < last(&home), "it waited for all of the slow one");
 }
 
+/// As a server that takes 200 ms for each write, and has the file that is written to here and there.
+#[test]
+fn scattered_pages_of_a_slow_file_hold_up_no_other_in_the_background() {
+    const RUNS: u64 = 64;
+    let vm = quiet(VmOptions::default());
+    let (_file, home, slow, map) = failing_of(&vm, 2 * RUNS);
+    let (_other_file, _other_home, other, other_map) = failing_of(&vm, PAGES);
+    (0..RUNS).for_each(|run| map.write_at(2 * run * PAGE_SIZE, &[7]).unwrap());
+    home.write_ms.store(200, Ordering::SeqCst);
+    other_map.write_at(0, &[1]).unwrap();
+    let began = Instant::now();
+    for object in [&slow, &other] {
+        vm.core.writer.enter(&object.core, Duration::from_millis(5)).unwrap();
+    }
+    assert!(is_clean_soon(&other));
+    assert!(began.elapsed() < Duration::from_secs(10), "all that is slow takes {RUNS} times 200 ms");
+    home.write_ms.store(0, Ordering::SeqCst);
+    assert!(is_clean_soon(&slow), "it goes on");
+}
+
+#[test]
+fn scattered_pages_of_a_slow_file_hold_up_reclaim_for_some_seconds() {
+    const RUNS: u64 = 256;
+    let (_file, home, object, map) = failing_with(VmOptions::default(), 2 * RUNS);
+    (0..RUNS).for_each(|run| map.write_at(2 * run * PAGE_SIZE, &[7]).unwrap());
+    home.write_ms.store(50, Ordering::SeqCst);
+    let began = Instant::now();
+    let reclaimed = object.core.vm.pool.reclaim(RUNS);
+    assert!(began.elapsed() < Duration::from_secs(10), "all takes {RUNS} times 50 ms");
+    assert!((1..RUNS).contains(&reclaimed), "{reclaimed}");
+    home.write_ms.store(0, Ordering::SeqCst);
+    assert!(soon(|| {
+        object.core.vm.pool.reclaim(RUNS);
+        object.dirty_pages() == 0
+    }));
+}
+
 /// The writer would look for it all the time.
 #[test]
 fn the_writer_rests_while_all_that_is_dirty_is_in_a_flush() {
@@ -372,10 +499,10 @@ fn what_hangs_in_the_background_does_not_keep_reclaim_from_writing() {
     let writes = hung.each_ref().map(|(_, home, ..)| home.writes.lock().unwrap());
     for (_, _, object, map) in &hung {
         map.write_at(0, &[1]).unwrap();
-        assert!(background.clean(&object.core, first(), true, Duration::ZERO).is_none());
+        assert!(background.clean(&object.core, first(), true, Duration::ZERO, later()).is_none());
     }
     map.write_at(0, &[1]).unwrap();
-    let came = background.clean(&object.core, first(), true, Duration::ZERO);
+    let came = background.clean(&object.core, first(), true, Duration::ZERO, later());
     assert!(came.is_none() && !object.core.dirty().unwrap().hangs(), "it has as many threads as it may");
     assert!(vm.core.pool.reclaim(PAGES * 9) > 0);
     assert!(is_clean_soon(&object));
@@ -383,7 +510,7 @@ fn what_hangs_in_the_background_does_not_keep_reclaim_from_writing() {
     assert!(hung.iter().all(|(_, _, object, _)| is_clean_soon(object)));
     // Nor itself, once they are done.
     map.write_at(0, &[2]).unwrap();
-    assert!(soon(|| background.clean(&object.core, first(), true, Duration::ZERO).is_some()));
+    assert!(soon(|| background.clean(&object.core, first(), true, Duration::ZERO, later()).is_some()));
 }
 
 /// Without it a thread would do nothing else, and say so each time.
@@ -509,7 +636,8 @@ fn a_flush_that_goes_on_does_not_keep_who_reclaims() {
         let mut written = dirty.written.lock().unwrap();
         let cleans = scope.spawn(|| {
             let began = Instant::now();
-            let came = Cleaner::default().clean(&object.core, vec![PageIndex(3)], true, Duration::ZERO);
+            let came =
+                Cleaner::default().clean(&object.core, vec![PageIndex(3)], true, Duration::ZERO, later());
             is_over.store(true, Ordering::SeqCst);
             assert!(came.is_none(), "{came:?}");
             began.elapsed()
