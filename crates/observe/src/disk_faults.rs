@@ -108,7 +108,7 @@ impl DiskFaults {
             let Some((place, page, _)) = self.places.page_at(event.pid, address, sightings) else { continue };
             *last_touch_ns = event.time_ns.max(*last_touch_ns);
             if let Some(place) = place {
-                sightings.touch(event.time_ns, place, page);
+                sightings.wait(event.time_ns, place, page);
             }
         }
         // The kernel tells of a loss in front of the next record that finds room: of the last one never.

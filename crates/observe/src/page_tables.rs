@@ -3,6 +3,7 @@
 //! In an armed mapping only pages that were touched are there. Order is known as far as the intervals tell. A process with an agent
 //! tells what it has touched between the last look and its end (`endings`).
 
+mod pace;
 mod process;
 pub(crate) mod tree;
 
@@ -40,7 +41,7 @@ const INTERVAL_MAX: Duration = Duration::from_millis(50);
 /// map anything while its page table is walked. Where perf tells what is mapped, and what waited for the device, the looks only date the rest. They
 /// do so too until an agent has sent word, but then nothing else tells the order.
 const REST_A_LOOK: u32 = 10;
-const REST_A_LOOK_TOLD: u32 = 50;
+const REST_A_LOOK_TOLD: u32 = 25;
 /// No longer than this all the same: nobody else tells what is mapped ...
 const REST_MAX: Duration = Duration::from_millis(50);
 /// ... or perf does, but a start ends with a second in which nothing is touched.
@@ -114,6 +115,8 @@ impl PageTables {
             };
             self.next = Instant::now() + interval;
         }
+        // A program that stands at its exec has done so for a while.
+        self.armer.end_visits();
         loop {
             let ends = until.descriptors();
             let all = ends.iter().copied().chain(self.armer.descriptor());
@@ -380,10 +383,13 @@ impl PageTables {
         let ranges = ranges.now();
         let mut later = Vec::new();
         let by_time = process.by_time(&new, now);
-        let places = process.mappings.iter().filter_map(|mapping| Some((mapping, mapping.place?)));
-        for ((mapping, place), (time_ns, runs)) in
-            places.flat_map(|place| by_time.iter().map(move |runs| (place, runs)))
+        let paces = process.paces(&by_time);
+        let places = process.mappings.iter().enumerate().filter_map(|(at, one)| Some((at, one, one.place?)));
+        for ((at, mapping, place), ((time_ns, runs), paces)) in
+            places.flat_map(|place| by_time.iter().zip(&paces).map(move |runs| (place, runs)))
         {
+            let pace = paces.get(at).copied().flatten();
+            let mut before = 0;
             for run in within(runs, (mapping.mapped.start, mapping.mapped.end)) {
                 let is_armed = ranges.contains(pid, run.0, now);
                 if !is_armed && may_be_armed {
@@ -392,11 +398,15 @@ impl PageTables {
                 }
                 let pages = mapping.pages(run);
                 let is_new = if is_armed {
-                    pages.iter().fold(false, |is_new, page| sightings.touch(*time_ns, place, page) | is_new)
+                    let time_ns = |at: u64| pace.map_or(*time_ns, |pace| pace.time_ns(before + at));
+                    (0..).zip(pages.iter()).fold(false, |is_new, (at, page)| {
+                        sightings.touch_about(time_ns(at), place, page) | is_new
+                    })
                 } else {
                     self.has_windows = true;
                     sightings.window(*time_ns, place, pages)
                 };
+                before += pages.len();
                 if is_new {
                     *last_touch_ns = now;
                 }

@@ -62,6 +62,8 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Use {
     time_ns: u64,
+    /// Whether that is an estimate.
+    is_about: bool,
     by_read: bool,
     is_sure: bool,
 }
@@ -183,10 +185,23 @@ impl Sightings {
 
     /// Notes that at `time_ns` the page `page` of the file at `place` was touched. Returns whether that is news.
     pub fn touch(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
-        self.note(place, page.0, Use { time_ns, by_read: false, is_sure: true })
+        self.note(place, page.0, Use { time_ns, is_about: false, by_read: false, is_sure: true })
     }
 
-    /// The same, but what was seen among the neighbours of a touched page stays so.
+    /// The same, where the time is an estimate: of a page that is known, it tells nothing new.
+    pub fn touch_about(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
+        self.note(place, page.0, Use { time_ns, is_about: true, by_read: false, is_sure: true })
+    }
+
+    /// Notes that at `time_ns` somebody waited for a page, whatever was estimated.
+    pub fn wait(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) {
+        if let Some(known) = self.files[place.0].pages.get_mut(&page.0).filter(|known| known.is_about) {
+            (known.time_ns, known.is_about) = (time_ns, false);
+        }
+        self.touch(time_ns, place, page);
+    }
+
+    /// [`Self::touch`], but what was seen among the neighbours of a touched page stays so.
     pub fn touch_unless_near(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
         let is_near = self.files[place.0].pages.get(&page.0).is_some_and(|known| !known.is_sure);
         !is_near && self.touch(time_ns, place, page)
@@ -201,7 +216,7 @@ impl Sightings {
     /// Returns whether one of these is new.
     pub fn window(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {
         self.files[place.0].has_windows = true;
-        let used = Use { time_ns, by_read: false, is_sure: false };
+        let used = Use { time_ns, is_about: false, by_read: false, is_sure: false };
         self.each(pages, |sightings, page| sightings.note(place, page.0, used))
     }
 
@@ -250,7 +265,7 @@ impl Sightings {
     }
 
     fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
-        let used = Use { time_ns, by_read: true, is_sure: true };
+        let used = Use { time_ns, is_about: false, by_read: true, is_sure: true };
         self.each(pages, |sightings, page| sightings.note(at, page.0, used))
     }
 
@@ -418,7 +433,9 @@ impl Sightings {
         match pages.get_mut(&page) {
             Some(known) => {
                 let is_news = used.is_sure && !known.is_sure;
-                known.time_ns = known.time_ns.min(used.time_ns);
+                if !used.is_about {
+                    known.time_ns = known.time_ns.min(used.time_ns);
+                }
                 known.by_read &= used.by_read;
                 known.is_sure |= used.is_sure;
                 is_news
@@ -602,6 +619,24 @@ mod tests {
         let run = Began { file_ns: 5 * SECOND, boot_ns: 100 * SECOND }.until(110 * SECOND);
         assert!(run.contains(&(5 * SECOND)) && run.contains(&(15 * SECOND)));
         assert!(!run.contains(&(4 * SECOND)) && !run.contains(&(1_700_000_000 * SECOND)));
+    }
+
+    #[test]
+    fn an_estimate_gives_way_to_what_perf_tells_and_to_nothing_else() {
+        let mut sightings = Sightings::default();
+        let place = sightings.place(Path::new("/file"), None).unwrap();
+        let page = PageIndex(0);
+        let time_ns = |sightings: &Sightings| sightings.files[0].pages[&0].time_ns;
+        assert!(sightings.touch_about(50, place, page));
+        assert!(!sightings.touch_about(40, place, page), "of another process, by a later look");
+        assert_eq!(time_ns(&sightings), 50);
+        sightings.touch(90, place, page);
+        assert_eq!(time_ns(&sightings), 50, "told at the end of the process");
+        sightings.wait(70, place, page);
+        assert_eq!(time_ns(&sightings), 70);
+        sightings.wait(80, place, page);
+        sightings.touch_about(10, place, page);
+        assert_eq!(time_ns(&sightings), 70);
     }
 
     /// A directory may be 4,000 bytes deep, and have many files.

@@ -132,8 +132,9 @@ impl Visit {
     }
 
     fn end_if_stopped<T>(&self, arm: impl FnOnce(FirstTouches) -> T) -> Option<Result<T, VisitError>> {
+        let mut next = ptrace::stop_of(self.pid, false);
         loop {
-            let stop = match ptrace::stop_of(self.pid, false) {
+            let stop = match next {
                 Ok(None) => return None,
                 Ok(Some(stop)) => stop,
                 Err(_) => return Some(Err(VisitError::Gone)),
@@ -158,6 +159,11 @@ impl Visit {
                 take_note(self.pid);
                 return Some(Err(VisitError::Gone));
             }
+            // Out of the exec it steps within microseconds.
+            next = match stop {
+                Stop::Event => stop_within(self.pid, Duration::ZERO),
+                _ => ptrace::stop_of(self.pid, false),
+            };
         }
     }
 

@@ -16,7 +16,8 @@ use rustix::fs::Advice;
 use rustix::io::{ReadWriteFlags, preadv2};
 
 // Where a program that is linked with `--entry=prepage_entry` begins: asks for its own file up to `prepage_first_end` and for its
-// last pages, with the data, and goes on as usual. One call asks for the whole, which a device takes in one request, or in few; others for what
+// last pages, with the data, and goes on as usual. The first call asks for what runs before the program's helper does, up to `prepage_warm_end`: no page of a
+// request is there before its last one is. The next asks for the whole, which a device takes in one request more, or in few; others for what
 // a call is sure to load, 128 KiB. Of what is on its way already the kernel reads nothing more. Where the last page of that is in memory, so is
 // the rest, mostly: the first was read to execute the file. Should a call fail, nothing was asked for; nor where
 // the kernel does not say that this process is under no filter (EINVAL: it has none at all).
@@ -24,7 +25,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 std::arch::global_asm!(
     ".pushsection .text.prepage_entry, \"ax\", @progbits",
     ".globl prepage_entry",
-    ".weak prepage_first_end",
+    ".weak prepage_first_end, prepage_warm_end",
     "prepage_entry:",
     // What `_start` expects in rdx stays there; of the rest it uses only the stack.
     "mov r12, rdx",
@@ -79,8 +80,15 @@ std::arch::global_asm!(
     "add rsp, 24",
     "cmp rax, 1",
     "je 2f",
+    "lea rdx, [rip + prepage_warm_end]",
+    "lea rax, [rip + __executable_start]",
+    "sub rdx, rax",
+    "mov eax, 221", // fadvise64(file, 0, warm_end, POSIX_FADV_WILLNEED)
+    "mov edi, r13d",
+    "xor esi, esi",
+    "mov r10d, 3",
+    "syscall",
     "mov rdx, r15",
-    "sub rdx, r14",
     "1:",
     "mov eax, 221", // fadvise64(file, offset, length, POSIX_FADV_WILLNEED)
     "mov edi, r13d",

@@ -20,7 +20,7 @@ const OBSERVED_COST_MIN: f64 = 0.02;
 const OBSERVED_COST_MAX: f64 = 0.32;
 /// One start in so many is observed of those that find all in memory. Observing takes a quarter of their time on average (ADR 9), and
 /// nearly as much as all of it where they take a few milliseconds; no profile knows how much, for only cold starts are remembered.
-pub const OBSERVE_WARM_EVERY: u64 = 100;
+pub const OBSERVE_WARM_EVERY: u64 = 150;
 /// Starts of each kind without which nothing is concluded.
 pub const STARTS_MIN: usize = 3;
 

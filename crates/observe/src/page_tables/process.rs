@@ -7,6 +7,7 @@ use prepage_sys::pagemap::PageMap;
 use prepage_trace::Mapped;
 use prepage_trace::space::mappings;
 
+use super::pace::{Pace, Phase, paces};
 use crate::armer::Armer;
 use crate::faults::as_stat_shows;
 use crate::runs::{Run, joined, within, without};
@@ -18,6 +19,9 @@ const READ_NS: u64 = 10_000_000;
 /// How often a page table is looked at as a whole, where perf tells what is mapped. The looks between pass over mappings that are not armed: what
 /// those show, the process tells at its end.
 const WHOLE_NS: u64 = 200_000_000;
+
+/// What the first look found was touched within this time.
+const FIRST_NS: u64 = 500_000;
 
 /// Of a larger mapping the page table is not read entry by entry: that would take longer than a program waits at its end.
 const READ_BYTES_MAX: u64 = 4 << 30;
@@ -44,6 +48,8 @@ pub(super) struct Process {
     pub(super) noted: Vec<Run>,
     /// Pages of armed mappings that were there before it was time to note them, by when they were seen first.
     early: Vec<(u64, Vec<Run>)>,
+    /// When a look found pages last that were to be noted, or 0.
+    found_ns: u64,
     /// Whether it was looked at as it ended.
     pub(super) was_seen_last: bool,
 }
@@ -86,6 +92,7 @@ impl Process {
             is_remapped: false,
             noted: Vec::new(),
             early: Vec::new(),
+            found_ns: 0,
             was_seen_last: false,
         }
     }
@@ -139,6 +146,23 @@ impl Process {
         }
         by_time.push((now, left));
         by_time
+    }
+
+    /// For each look of [`Self::by_time`], the pace of each mapping.
+    pub(super) fn paces(&mut self, by_time: &[(u64, Vec<Run>)]) -> Vec<Vec<Option<Pace>>> {
+        by_time
+            .iter()
+            .enumerate()
+            .map(|(at, (until_ns, runs))| {
+                let since_ns = match self.found_ns {
+                    0 => until_ns.saturating_sub(FIRST_NS),
+                    found_ns => found_ns,
+                };
+                self.found_ns = *until_ns;
+                let phase = if at + 1 < by_time.len() { Phase::Links } else { Phase::Runs };
+                paces(&self.mappings, runs, (since_ns, *until_ns), phase)
+            })
+            .collect()
     }
 
     /// What of `by_time` lies in `later`, which is not noted yet, is dated by it when it is.
