@@ -25,6 +25,10 @@ class Profile:
         for name in [*self.names, *self.files]:
             self.steps |= steps(name)
 
+    def newest_is_observed(self):
+        """Whether the start that was noted last was drawn to be observed."""
+        return bool(self.starts) and self.starts[-1].get("observed", False)
+
     def answers(self, name):
         """Whether a prefetch has the kernel find all that it needs for `name`."""
         return steps(name) <= self.steps
