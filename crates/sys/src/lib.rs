@@ -19,6 +19,7 @@
 //! | [`block`]     | 2 MiB of a memfd made and read to in one piece                  | Linux 5.14      |
 //! | [`bpf`]       | small programs that the kernel runs at its tracepoints          | root, Linux 5.8 |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
+//! | [`copied`]    | a copy of this process that outlives it                         |                 |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
@@ -105,6 +106,8 @@ pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
 pub mod clock;
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+pub mod copied;
 #[cfg(feature = "counted")]
 pub mod counted;
 pub mod device_number;
