@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -481,6 +482,11 @@ pub fn shares_memory(pid: u32, with: u32) -> bool {
     order <= 0 && !has_ended
 }
 
+/// Looks up what visits look up once: to be called before this process is [copied](crate::copied), by threads that wait for each other then.
+pub fn get_ready() {
+    LazyLock::force(&OWN_OFFSET);
+}
+
 /// Where the vDSO of `pid` lies; `None` where it has none, or the process is a 32-bit one.
 fn vdso_of(pid: u32) -> Option<u64> {
     let (_, address) = auxv::entries(pid).into_iter().find(|&(kind, _)| kind == libc::AT_SYSINFO_EHDR)?;
@@ -488,7 +494,7 @@ fn vdso_of(pid: u32) -> Option<u64> {
 }
 
 /// How far into the vDSO a system call instruction stands. The kernel maps the same one into all 64-bit processes.
-static OWN_OFFSET: std::sync::LazyLock<Option<u64>> = std::sync::LazyLock::new(|| {
+static OWN_OFFSET: LazyLock<Option<u64>> = LazyLock::new(|| {
     let base = vdso_of(std::process::id())?;
     let mut code = [0; 4096];
     let memory = File::open("/proc/self/mem").ok()?;
