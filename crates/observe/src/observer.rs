@@ -39,6 +39,11 @@ const ROUND: Duration = Duration::from_millis(50);
 /// The same where somebody acts on what is used: a slow device takes about as long for a read.
 const FOLLOWED_ROUND: Duration = Duration::from_millis(1);
 
+/// Within this time nearly all visits end: a process that runs stops within microseconds.
+const VISITS_END: Duration = Duration::from_millis(2);
+/// And within this time all others that end at all.
+const VISITS_END_MAX: Duration = Duration::from_millis(100);
+
 /// When the first observation is handed out early, where the last may never come. The next follow at twice the time each.
 const FIRST_EARLY_NS: u64 = 50_000_000;
 
@@ -303,7 +308,10 @@ impl Observer {
             }
             self.look(ended || is_short);
             let is_last = ended || is_short || self.is_quiet() || self.sightings.is_full();
-            follower.look(is_last, &mut self.sightings);
+            // Nobody stands still while names are looked up.
+            if self.end_visits(if is_last { VISITS_END_MAX } else { VISITS_END }) || is_last {
+                follower.look(is_last, &mut self.sightings);
+            }
             for (place, page) in self.sightings.take_new() {
                 follower.used(place, self.sightings.file(place), page);
             }
@@ -386,8 +394,10 @@ impl Observer {
                     tables.tell(disk_faults.take_changes(), sightings, last_touch_ns);
                 }
                 tables.look(last, sightings, last_touch_ns);
-                if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
-                    let primed = primer.take().expect("it is ready").event();
+                let may_begin = tables.executed() && !tables.is_arming();
+                let primed = primer.as_ref().filter(|_| may_begin).and_then(Primer::event);
+                if let Some(primed) = primed {
+                    *primer = None;
                     let with_agent = self.inside.is_some();
                     let begun = match primed {
                         // Processes tell what they have touched: page tables show all.
@@ -436,6 +446,13 @@ impl Observer {
     fn is_waited_for(&self) -> bool {
         let waits_at_ends = matches!(&self.pages, Pages::Tables(tables, ..) if tables.are_waiting());
         waits_at_ends || self.is_visiting()
+    }
+
+    /// Waits for programs that are about to stand still, for `most` at most, and lets them go on. Returns whether none stands still any more.
+    fn end_visits(&mut self, most: Duration) -> bool {
+        let Pages::Tables(tables, ..) = &mut self.pages else { return true };
+        tables.end_visits(most);
+        !tables.is_visiting()
     }
 
     /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.

@@ -448,6 +448,17 @@ impl PageTables {
         self.armer.is_visiting()
     }
 
+    /// Ends visits as processes stop, until none is to be expected to stop soon, for `most` at most.
+    pub fn end_visits(&mut self, most: Duration) {
+        let until = Instant::now() + most;
+        while self.armer.is_visiting() && Instant::now() < until {
+            self.armer.end_visits();
+            if self.armer.is_visiting() {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
     /// Looks at every process there is, as far as it is armed by now.
     pub fn look_at_all(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         self.armer.expect_no_more();

@@ -17,6 +17,7 @@ use prepage_observe::sightings::Sightings;
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
+use prepage_sys::process_status::ProcessStatus;
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
@@ -1021,6 +1022,37 @@ fn of_processes_that_end_unseen_no_descriptors_pile_up() {
     observer.follow_with(&until, &mut counting);
     assert_eq!(end_of(child), 0);
     assert!((1..100).contains(&counting.0), "{}", counting.0);
+}
+
+/// Whoever follows may take a while: no program that is visited stands still for that.
+#[test]
+fn nobody_who_follows_is_asked_while_a_program_stands_still() {
+    struct Watching {
+        root: String,
+        looks: usize,
+        still: usize,
+    }
+    impl Follower for Watching {
+        fn look(&mut self, _last: bool, _sightings: &mut Sightings) {
+            let root = &self.root;
+            let children =
+                fs::read_to_string(format!("/proc/{root}/task/{root}/children")).unwrap_or_default();
+            let tracer = |pid: &str| ProcessStatus::of(pid).ok()?.field("TracerPid").map(str::to_owned);
+            let is_held = |pid: &str| tracer(pid).is_some_and(|tracer| tracer != "0");
+            self.looks += 1;
+            self.still += usize::from(children.split_whitespace().any(is_held));
+        }
+    }
+    if !is_exact_here() {
+        return;
+    }
+    let [.., options] = ways("/bin/sh");
+    let script = "for i in $(seq 40); do sleep 0.05; done";
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", script], &options);
+    let mut watching = Watching { root: child.pid().to_string(), looks: 0, still: 0 };
+    observer.follow_with(&until, &mut watching);
+    assert_eq!(end_of(child), 0);
+    assert!(watching.looks > 10 && watching.still == 0, "{} of {}", watching.still, watching.looks);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! A child of fork(2) has one thread. With a `OnceLock`, a child that was forked while another thread made the value would wait for that thread for ever.
 //! Here threads that need the value at the same time make one each, of which all keep the first; it is put into its place while nobody forks.
 //! The `OnceLock`s that stand alone in this crate and in prepage-vm keep no child waiting: they lie in values that children do not use (a VM's objects and
-//! maps, what watches starts), are set while nobody forks (`sigbus`), or are needed by the service alone, whose children do not ask for
-//! them (`user_namespace`).
+//! maps, what watches starts), are set while nobody forks (`sigbus`), are made before the service is [copied](crate::copied) (`arm`, `perf`),
+//! or are needed by the service alone, whose copies do not ask for them (`user_namespace`).
 
 use std::convert::Infallible;
 use std::sync::OnceLock;
