@@ -88,23 +88,29 @@ impl Beside<'_> {
         let word = word.and_then(|word| released_unless(is_due(is_warm), word));
         let is_observed = word.is_some();
         let amounts = engine.amounts();
-        let begin = |engine: &mut Engine| match choice.turn {
+        // To find out how much memory there is takes a while, and the device is asked for names meanwhile.
+        let begin_names = |engine: &mut Engine| is_prefetched.then(|| engine.start_names(tasks.to_spare()));
+        let begin = |engine: &Engine| match choice.turn {
             Turn::Prefetch => {
-                engine.keep_within(Budget::of_left(&groups, *tasks));
+                engine.keep_to_memory(Budget::of_left(&groups, *tasks));
                 engine.start();
             }
             // Where the start is observed, what was seen is told as well.
             Turn::HoldOut | Turn::Off if is_observed => self.listener.note(choice.turn_in_words()),
             Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
-        let mut progress = Progress::new(self.context.pid, until);
-        // Nobody else repairs for this user what another layer has.
-        let mut persisting = self.persisting().upon((*layer != Layer::User).then_some(profile));
+        let mut names = None;
         if !is_warm {
             if is_prefetched && tasks.are_few() {
                 return self.leave_alone(word);
             }
-            begin(&mut engine);
+            names = begin_names(&mut engine);
+        }
+        let mut progress = Progress::new(self.context.pid, until);
+        // Nobody else repairs for this user what another layer has.
+        let mut persisting = self.persisting().upon((*layer != Layer::User).then_some(profile));
+        if !is_warm {
+            begin(&engine);
         } else if !is_observed {
             if self.listener.is_heard() && self.options.prefetch {
                 self.listener.note(&in_memory(profile, &engine.look_at_files(), cut));
@@ -117,8 +123,10 @@ impl Beside<'_> {
             if is_prefetched && tasks.are_few() {
                 return self.leave_alone(word);
             }
-            begin(&mut engine);
+            names = begin_names(&mut engine);
+            begin(&engine);
         }
+        drop(names);
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
         let observation =
             word.and_then(|word| self.observe(word, until, (&groups, &tasks), &mut persisting, &mut fetch));
