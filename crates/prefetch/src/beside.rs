@@ -59,12 +59,14 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Serves the start of a program with the profile that was `found`, of which `cut` was cut off. The program waits for `word` where it
-    /// is observed, if `is_due` says so of a warm start, or of a cold one.
+    /// Serves the start of a program with the profile that was `found`, of which `cut` was cut off. Where `is_cold`, for the profile was read from the
+    /// device, nobody looks how much of the program is in memory. The program waits for `word` where it is observed, if `is_due` says so of a warm start,
+    /// or of a cold one.
     pub(crate) fn known(
         &self,
         found: &FoundProfile,
         cut: &[LeftOut],
+        is_cold: bool,
         word: Option<Word>,
         is_due: impl FnOnce(bool) -> bool,
     ) {
@@ -78,7 +80,7 @@ impl Beside<'_> {
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
         let is_prefetched = choice.turn == Turn::Prefetch;
         let (is_warm, was_cold) = match is_prefetched {
-            true => (engine.is_warm(), false),
+            true => (!is_cold && engine.is_warm(), false),
             false => {
                 engine.open_sample();
                 let residency = engine.residency();
@@ -457,6 +459,7 @@ fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use prepage_core::PageRange;
     use prepage_core::profile::{Extent, ProfiledFile};
@@ -471,6 +474,19 @@ mod tests {
         StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
     }
 
+    /// Of the first page of the file at `path`.
+    fn profile_of(path: &Path) -> Profile {
+        let opened = open_to_read(path).unwrap();
+        let file = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&opened).unwrap(),
+            fingerprint: content_of(&opened).unwrap(),
+            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
+            ..ProfiledFile::default()
+        };
+        Profile { files: vec![file], ..Profile::default() }
+    }
+
     fn is_open(path: &Path) -> bool {
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|target| target == path)
@@ -479,7 +495,7 @@ mod tests {
     #[test]
     fn whoever_wants_to_hear_is_told_of_a_program_that_has_ended_already() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut program = std::process::Command::new("true").spawn().unwrap();
+        let mut program = Command::new("true").spawn().unwrap();
         program.wait().unwrap();
         let context = context(&program, "/bin/true");
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
@@ -491,7 +507,7 @@ mod tests {
             match is_known {
                 true => {
                     let found = FoundProfile { profile: Profile::default(), layer: Layer::User };
-                    beside.known(&found, &[], None, |_| true);
+                    beside.known(&found, &[], false, None, |_| true);
                 }
                 false => beside.unknown(None),
             }
@@ -502,11 +518,37 @@ mod tests {
         }
     }
 
+    /// A look at what is in memory would wait for one file after the other.
+    #[test]
+    fn where_the_profile_was_read_from_the_device_the_start_is_a_cold_one() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().canonicalize().unwrap().join("data");
+        std::fs::write(&path, vec![1; 4096]).unwrap();
+        let found = FoundProfile { profile: profile_of(&path), layer: Layer::User };
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        for is_cold in [false, true] {
+            let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let context = context(&program, "/bin/cat");
+            let listener = Listener::to(None);
+            let beside =
+                Beside { context: &context, stores: &stores, options: &options, is_kept: false, listener };
+            let mut taken_for_warm = None;
+            let stdin = program.stdin.take();
+            let (_from, to) = std::io::pipe().unwrap();
+            beside.known(&found, &[], is_cold, Some(Word::to(to.into())), |is_warm| {
+                taken_for_warm = Some(is_warm);
+                drop(stdin);
+                false
+            });
+            assert_eq!(taken_for_warm, Some(!is_cold));
+            program.wait().unwrap();
+        }
+    }
+
     #[test]
     fn whoever_wants_to_hear_is_told_of_a_guess_that_comes_too_late() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut program =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let context = context(&program, "/bin/cat");
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         drop(program.stdin.take());
@@ -550,21 +592,10 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().canonicalize().unwrap().join("data");
         std::fs::write(&path, vec![1; 4096]).unwrap();
-        let opened = open_to_read(&path).unwrap();
-        let file = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&opened).unwrap(),
-            fingerprint: content_of(&opened).unwrap(),
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-            ..ProfiledFile::default()
-        };
-        drop(opened);
-        let profile = Profile { files: vec![file], ..Profile::default() };
-        let engine = Engine::new(profile, &Default::default());
+        let engine = Engine::new(profile_of(&path), &Default::default());
         engine.open_sample();
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
-        let mut program =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         until.wait_for(Duration::ZERO);
         fetch.let_go_after(&until);
