@@ -6,6 +6,7 @@
 //! ```
 
 use std::cell::LazyCell;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
@@ -48,9 +49,14 @@ const FETCH_LOOK: Duration = Duration::from_millis(10);
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
 
+/// Why nothing is done for a program that is gone.
+const ENDED: &str = "the program has ended already";
+
 /// A start, and how it is to be served.
 pub(crate) struct Beside<'a> {
     pub(crate) context: &'a StartContext,
+    /// A pidfd of the process of `context`, made while that was sure to have its number.
+    pub(crate) process: Option<BorrowedFd<'a>>,
     pub(crate) stores: &'a Stores,
     pub(crate) options: &'a LaunchOptions,
     /// Whether what this start shows is kept.
@@ -256,6 +262,11 @@ impl Beside<'_> {
             ..ObserveOptions::default()
         };
         match Observer::attach(self.context.pid, &options) {
+            // It may be another process that has the number by now.
+            Ok(observer) if has_ended(until) => {
+                observer.end();
+                None
+            }
             Ok(mut observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
@@ -295,20 +306,25 @@ impl Beside<'_> {
     /// Until the start is over, its time is up, or somebody ends what the program's service, container or session has left
     /// running: what was seen until then is written before this process ends, too.
     fn until(&self) -> Option<Until> {
-        let until = match Until::ended_or(self.context.pid, WINDOW) {
-            Ok(until) => until,
-            Err(error) => {
-                // A program that has all in memory may take less time than the look at its profile.
-                let has_ended = error.raw_os_error() == Some(Errno::SRCH.raw_os_error());
-                let why = if has_ended { "the program has ended already".into() } else { chain(&error) };
-                self.listener.say(&format!("nothing prefetched: {why}"));
-                return None;
+        let until = match self.process {
+            Some(process) => process.try_clone_to_owned().map(|process| Until::new(process, WINDOW)),
+            None => Until::ended_or(self.context.pid, WINDOW),
+        };
+        let why = match until {
+            // A program that has all in memory may take less time than the look at its profile, and one that has waited for word in vain less than a
+            // file system that did not answer. Then another process may have its number.
+            Ok(until) if has_ended(&until) => ENDED.into(),
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => ENDED.into(),
+            Err(error) => chain(&error),
+            Ok(until) => {
+                return Some(match Signals::take_over(&ENDING) {
+                    Ok(signals) => until.or_readable(signals.into_fd()),
+                    Err(_) => until,
+                });
             }
         };
-        Some(match Signals::take_over(&ENDING) {
-            Ok(signals) => until.or_readable(signals.into_fd()),
-            Err(_) => until,
-        })
+        self.listener.say(&format!("nothing prefetched: {why}"));
+        None
     }
 
     /// There is nobody to tell of a failure any more: the streams are the program's. The store stays as it was, and the next
@@ -439,6 +455,11 @@ impl Follower for Following<'_, '_> {
     }
 }
 
+/// Whether the program has ended.
+fn has_ended(until: &Until) -> bool {
+    until.wait_for(Duration::ZERO) && until.ended_ns().is_some()
+}
+
 /// One line: why nothing is prefetched of `profile`.
 fn in_memory(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> String {
     let left = left_out(profile, skipped, cut);
@@ -458,6 +479,7 @@ fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::path::Path;
     use std::process::{Command, Stdio};
 
@@ -465,6 +487,7 @@ mod tests {
     use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
     use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
@@ -502,8 +525,14 @@ mod tests {
         for is_known in [true, false] {
             let (mut read, write) = std::io::pipe().unwrap();
             let listener = Listener::to(Some(write.into()));
-            let beside =
-                Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+            let beside = Beside {
+                context: &context,
+                process: None,
+                stores: &stores,
+                options: &options,
+                is_kept: true,
+                listener,
+            };
             match is_known {
                 true => {
                     let found = FoundProfile { profile: Profile::default(), layer: Layer::User };
@@ -518,6 +547,39 @@ mod tests {
         }
     }
 
+    /// Where a file system does not answer, the program does not wait, and its number may be given again before anybody looks.
+    #[test]
+    fn a_process_that_has_got_the_number_of_the_program_is_left_alone() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut program = Command::new("true").spawn().unwrap();
+        let process = pidfd_open(Pid::from_child(&program), PidfdFlags::empty()).unwrap();
+        program.wait().unwrap();
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let context = context(&other, "/bin/cat");
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        let beside = Beside {
+            context: &context,
+            process: Some(process.as_fd()),
+            stores: &stores,
+            options: &options,
+            is_kept: true,
+            listener: Listener::to(None),
+        };
+        assert!(beside.until().is_none());
+        // It may end at any time.
+        let until = Until::new(process.try_clone().unwrap(), WINDOW);
+        let (_from, to) = std::io::pipe().unwrap();
+        let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
+        let tasks = LazyCell::new(|| Tasks::left(&groups));
+        let (mut persisting, mut fetch) = (beside.persisting(), Fetch::default());
+        let observed =
+            beside.observe(Word::to(to.into()), &until, (&groups, &tasks), &mut persisting, &mut fetch);
+        assert!(observed.is_none());
+        assert!(other.try_wait().unwrap().is_none());
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
     /// A look at what is in memory would wait for one file after the other.
     #[test]
     fn where_the_profile_was_read_from_the_device_the_start_is_a_cold_one() {
@@ -530,8 +592,14 @@ mod tests {
             let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let context = context(&program, "/bin/cat");
             let listener = Listener::to(None);
-            let beside =
-                Beside { context: &context, stores: &stores, options: &options, is_kept: false, listener };
+            let beside = Beside {
+                context: &context,
+                process: None,
+                stores: &stores,
+                options: &options,
+                is_kept: false,
+                listener,
+            };
             let mut taken_for_warm = None;
             let stdin = program.stdin.take();
             let (_from, to) = std::io::pipe().unwrap();
@@ -556,8 +624,14 @@ mod tests {
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         let (mut read, write) = std::io::pipe().unwrap();
         let listener = Listener::to(Some(write.into()));
-        let beside =
-            Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+        let beside = Beside {
+            context: &context,
+            process: None,
+            stores: &stores,
+            options: &options,
+            is_kept: true,
+            listener,
+        };
         let mut fetch = Fetch { guessing: Some(Guessing::under_way()), ..Fetch::default() };
         // As whoever follows an observed start hears first.
         fetch.let_go();

@@ -34,6 +34,7 @@ use prepage_sys::{exec, own_pages, uncommon_calls};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::account::Listener;
 use crate::ahead;
@@ -229,7 +230,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     };
     let pid = std::process::id();
     let listener = if options.quiet { None } else { std::io::stderr().as_fd().try_clone_to_owned().ok() };
-    let keep = std::iter::once(to_caller).chain(listener).collect();
+    // Later its number may be another's.
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+    let has_process = process.is_some();
+    let keep = std::iter::once(to_caller).chain(process).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
         let stores = Stores::of_user();
@@ -245,9 +249,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     let started = run_beside_from(keep, look, |kept, (found, stores)| {
         let mut kept = kept.into_iter();
         let Some(word) = kept.next().map(Word::to) else { return };
+        let process = if has_process { kept.next() } else { None };
+        let mut listener = kept.next();
         match found {
             Some(found) => {
-                let mut listener = kept.next();
                 // Most users have none, and the kernel knows.
                 let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
                 let config = if has_none() {
@@ -257,7 +262,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
                 } else {
                     config_for(&mut listener)
                 };
-                serve(found, stores, name, options, &config, word, listener);
+                serve(found, stores, name, options, &config, Kept { word, process, listener });
             }
             None => word.go(),
         }
@@ -346,6 +351,15 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
     Some((name, OsString::from_vec(bytes[at + 1..].to_vec())))
 }
 
+/// What is kept of the process that becomes the program.
+struct Kept {
+    word: Word,
+    /// A pidfd, where the kernel gives one.
+    process: Option<OwnedFd>,
+    /// The standard error of who may want to hear.
+    listener: Option<OwnedFd>,
+}
+
 /// What happens beside the process that becomes the program.
 fn serve(
     found: Found,
@@ -353,8 +367,7 @@ fn serve(
     name: &OsStr,
     options: &LaunchOptions,
     config: &Config,
-    mut word: Word,
-    listener: Option<OwnedFd>,
+    Kept { mut word, process, listener }: Kept,
 ) {
     let options = &options.within(config);
     word.is_verbose = options.verbose;
@@ -379,7 +392,7 @@ fn serve(
             return word.go();
         }
     };
-    let mut launch = Launch { found, stores, options, listener };
+    let mut launch = Launch { found, process, stores, options, listener };
     let mut known = launch.read();
     if !matches!(&known, Ok(Some(known)) if known.is_as_learned)
         && let Ok(Some(call)) = launch.found.call.in_the_end()
@@ -484,6 +497,7 @@ pub(crate) fn is_wanted(config: &Config, key: &ProgramKey) -> bool {
 
 struct Launch<'a> {
     found: Found,
+    process: Option<OwnedFd>,
     stores: Stores,
     options: &'a LaunchOptions,
     listener: Listener,
@@ -563,6 +577,7 @@ impl Launch<'_> {
     fn beside(&self, is_kept: bool) -> Beside<'_> {
         Beside {
             context: &self.found.context,
+            process: self.process.as_ref().map(OwnedFd::as_fd),
             stores: &self.stores,
             options: self.options,
             is_kept,
@@ -636,7 +651,7 @@ mod tests {
         stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
         let file = File::open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
         let options = &LaunchOptions::default();
-        let launch = Launch { found, stores, options, listener: Listener::to(None) };
+        let launch = Launch { found, process: None, stores, options, listener: Listener::to(None) };
         let was_read = || launch.read().unwrap().unwrap().was_read;
         assert!(!was_read());
         evict(file.as_fd(), Duration::from_secs(1)).unwrap();
