@@ -15,9 +15,10 @@ use prepage_profiles::program::candidates;
 use prepage_profiles::{ProgramKey, Stores};
 use prepage_sys::signals::Masked;
 use prepage_sys::sync::Anyway;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2, stat};
 use rustix::io::Errno;
 
+use crate::calibrate::cache::name_of;
 use crate::config::Config;
 use crate::first_pages::{LOADER, LOADER_CACHE};
 
@@ -40,10 +41,15 @@ pub(crate) fn look_up(stores: Option<&Stores>, key: Option<&ProgramKey>, name: O
     let of_own: fn(&Path) = |path| _ = reach(path);
     let in_path = in_path.filter(|path| path.is_absolute()).map(|path| (path, of_own));
     let loaders = name.into_iter().flat_map(|_| [LOADER, LOADER_CACHE]).map(PathBuf::from);
-    let of_any: fn(&Path) = |path| _ = error_of(path, ResolveFlags::empty());
-    let anywhere = |path| (path, of_any);
+    let anywhere = |path| (path, of_any as fn(&Path));
+    // Programs lie on the same device, mostly, and what was measured of it is asked for next.
+    let of_store: fn(&Path) = |path| {
+        of_any(path);
+        let device = path.parent().and_then(|store| Some((store, stat(store).ok()?.st_dev)));
+        device.into_iter().for_each(|(store, device)| of_any(&store.join(name_of(device))));
+    };
     let others = loaders.chain(Config::paths()).chain(layers).map(anywhere);
-    let all = of_user.map(anywhere).into_iter().chain(in_path).chain(others);
+    let all = of_user.map(|path| (path, of_store)).into_iter().chain(in_path).chain(others);
     // Before Linux 5.12 nothing is asked for ahead.
     let unknown: Vec<_> = all.filter(|(path, _)| error_from_memory(path) == Some(Errno::AGAIN)).collect();
     let threads = unknown.len().min(THREADS);
@@ -71,6 +77,10 @@ pub(crate) fn aside(stack_bytes: usize, work: impl FnOnce() + Send + 'static) ->
 /// Whether the kernel knows, without asking a file system, that nothing is at `path`.
 pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(error_from_memory(path), Some(Errno::NOENT | Errno::NOTDIR))
+}
+
+fn of_any(path: &Path) {
+    let _ = error_of(path, ResolveFlags::empty());
 }
 
 fn error_from_memory(path: &Path) -> Option<Errno> {
@@ -106,6 +116,35 @@ mod tests {
         assert_eq!(blocked(), before, "the thread that starts it is as it was");
     }
 
+    /// A tmpfs remembers no names that are not there, and what lies on a network is not asked.
+    fn is_told_from_memory(directory: &Path) -> bool {
+        let none = directory.join("none");
+        let is_told = !none.exists() && at_hand(directory).is_ok() && is_absent(&none);
+        if !is_told {
+            let here = Need::Path(env!("CARGO_MANIFEST_DIR").into());
+            skip(here, "its file system, or the kernel, does not tell from memory");
+        }
+        is_told
+    }
+
+    #[test]
+    fn figures_of_the_device_are_asked_for_with_the_profile() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        if !is_told_from_memory(dir.path()) {
+            return;
+        }
+        let stores = Stores::at(dir.path().into());
+        let figures = dir.path().join(name_of(stat(dir.path()).unwrap().st_dev));
+        let key = ProgramKey { program: "/no/such/program".into(), role: "program".into() };
+        assert_eq!(error_from_memory(&figures), Some(Errno::AGAIN));
+        look_up(Some(&stores), Some(&key), None);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while !is_absent(&figures) {
+            assert!(std::time::Instant::now() < until, "they are never asked for");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn the_directories_of_path_are_asked_before_anybody_looks_for_the_program() {
         let test = this_test();
@@ -114,13 +153,8 @@ mod tests {
             let dir = tempfile::tempdir_in(here).unwrap();
             let places: Vec<PathBuf> = (0..20).map(|at| dir.path().join(at.to_string())).collect();
             places.iter().for_each(|place| std::fs::create_dir(place).unwrap());
-            // A tmpfs remembers no names that are not there, and what lies on a network is not asked.
-            let none = dir.path().join("none");
-            if none.exists() || at_hand(dir.path()).is_err() || !is_absent(&none) {
-                return skip(
-                    Need::Path(here.into()),
-                    "its file system, or the kernel, does not tell from memory",
-                );
+            if !is_told_from_memory(dir.path()) {
+                return;
             }
             let path = std::env::join_paths(places).unwrap();
             return assert_passed(&child_output(child_command(&test, &[]).env("PATH", path)));

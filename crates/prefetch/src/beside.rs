@@ -6,6 +6,7 @@
 //! ```
 
 use std::cell::LazyCell;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
@@ -48,9 +49,14 @@ const FETCH_LOOK: Duration = Duration::from_millis(10);
 /// Disk faults after which a cache that looked warm is taken for a cold one.
 const WARM_DISK_FAULTS_MAX: u64 = 4;
 
+/// Why nothing is done for a program that is gone.
+const ENDED: &str = "the program has ended already";
+
 /// A start, and how it is to be served.
 pub(crate) struct Beside<'a> {
     pub(crate) context: &'a StartContext,
+    /// A pidfd of the process of `context`, made while that was sure to have its number.
+    pub(crate) process: Option<BorrowedFd<'a>>,
     pub(crate) stores: &'a Stores,
     pub(crate) options: &'a LaunchOptions,
     /// Whether what this start shows is kept.
@@ -59,12 +65,14 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Serves the start of a program with the profile that was `found`, of which `cut` was cut off. The program waits for `word` where it
-    /// is observed, if `is_due` says so of a warm start, or of a cold one.
+    /// Serves the start of a program with the profile that was `found`, of which `cut` was cut off. Where `is_cold`, for the profile was read from the
+    /// device, nobody looks how much of the program is in memory. The program waits for `word` where it is observed, if `is_due` says so of a warm start,
+    /// or of a cold one.
     pub(crate) fn known(
         &self,
         found: &FoundProfile,
         cut: &[LeftOut],
+        is_cold: bool,
         word: Option<Word>,
         is_due: impl FnOnce(bool) -> bool,
     ) {
@@ -78,7 +86,7 @@ impl Beside<'_> {
         let mut engine = Engine::new(choice.planned.clone(), &choice.figures);
         let is_prefetched = choice.turn == Turn::Prefetch;
         let (is_warm, was_cold) = match is_prefetched {
-            true => (engine.is_warm(), false),
+            true => (!is_cold && engine.is_warm(), false),
             false => {
                 engine.open_sample();
                 let residency = engine.residency();
@@ -88,23 +96,29 @@ impl Beside<'_> {
         let word = word.and_then(|word| released_unless(is_due(is_warm), word));
         let is_observed = word.is_some();
         let amounts = engine.amounts();
-        let begin = |engine: &mut Engine| match choice.turn {
+        // To find out how much memory there is takes a while, and the device is asked for names meanwhile.
+        let begin_names = |engine: &mut Engine| is_prefetched.then(|| engine.start_names(tasks.to_spare()));
+        let begin = |engine: &Engine| match choice.turn {
             Turn::Prefetch => {
-                engine.keep_within(Budget::of_left(&groups, *tasks));
+                engine.keep_to_memory(Budget::of_left(&groups, *tasks));
                 engine.start();
             }
             // Where the start is observed, what was seen is told as well.
             Turn::HoldOut | Turn::Off if is_observed => self.listener.note(choice.turn_in_words()),
             Turn::HoldOut | Turn::Off => self.listener.say(choice.turn_in_words()),
         };
-        let mut progress = Progress::new(self.context.pid, until);
-        // Nobody else repairs for this user what another layer has.
-        let mut persisting = self.persisting().upon((*layer != Layer::User).then_some(profile));
+        let mut names = None;
         if !is_warm {
             if is_prefetched && tasks.are_few() {
                 return self.leave_alone(word);
             }
-            begin(&mut engine);
+            names = begin_names(&mut engine);
+        }
+        let mut progress = Progress::new(self.context.pid, until);
+        // Nobody else repairs for this user what another layer has.
+        let mut persisting = self.persisting().upon((*layer != Layer::User).then_some(profile));
+        if !is_warm {
+            begin(&engine);
         } else if !is_observed {
             if self.listener.is_heard() && self.options.prefetch {
                 self.listener.note(&in_memory(profile, &engine.look_at_files(), cut));
@@ -117,8 +131,10 @@ impl Beside<'_> {
             if is_prefetched && tasks.are_few() {
                 return self.leave_alone(word);
             }
-            begin(&mut engine);
+            names = begin_names(&mut engine);
+            begin(&engine);
         }
+        drop(names);
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
         let observation =
             word.and_then(|word| self.observe(word, until, (&groups, &tasks), &mut persisting, &mut fetch));
@@ -246,6 +262,11 @@ impl Beside<'_> {
             ..ObserveOptions::default()
         };
         match Observer::attach(self.context.pid, &options) {
+            // It may be another process that has the number by now.
+            Ok(observer) if has_ended(until) => {
+                observer.end();
+                None
+            }
             Ok(mut observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
@@ -285,20 +306,25 @@ impl Beside<'_> {
     /// Until the start is over, its time is up, or somebody ends what the program's service, container or session has left
     /// running: what was seen until then is written before this process ends, too.
     fn until(&self) -> Option<Until> {
-        let until = match Until::ended_or(self.context.pid, WINDOW) {
-            Ok(until) => until,
-            Err(error) => {
-                // A program that has all in memory may take less time than the look at its profile.
-                let has_ended = error.raw_os_error() == Some(Errno::SRCH.raw_os_error());
-                let why = if has_ended { "the program has ended already".into() } else { chain(&error) };
-                self.listener.say(&format!("nothing prefetched: {why}"));
-                return None;
+        let until = match self.process {
+            Some(process) => process.try_clone_to_owned().map(|process| Until::new(process, WINDOW)),
+            None => Until::ended_or(self.context.pid, WINDOW),
+        };
+        let why = match until {
+            // A program that has all in memory may take less time than the look at its profile, and one that has waited for word in vain less than a
+            // file system that did not answer. Then another process may have its number.
+            Ok(until) if has_ended(&until) => ENDED.into(),
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => ENDED.into(),
+            Err(error) => chain(&error),
+            Ok(until) => {
+                return Some(match Signals::take_over(&ENDING) {
+                    Ok(signals) => until.or_readable(signals.into_fd()),
+                    Err(_) => until,
+                });
             }
         };
-        Some(match Signals::take_over(&ENDING) {
-            Ok(signals) => until.or_readable(signals.into_fd()),
-            Err(_) => until,
-        })
+        self.listener.say(&format!("nothing prefetched: {why}"));
+        None
     }
 
     /// There is nobody to tell of a failure any more: the streams are the program's. The store stays as it was, and the next
@@ -429,6 +455,11 @@ impl Follower for Following<'_, '_> {
     }
 }
 
+/// Whether the program has ended.
+fn has_ended(until: &Until) -> bool {
+    until.wait_for(Duration::ZERO) && until.ended_ns().is_some()
+}
+
 /// One line: why nothing is prefetched of `profile`.
 fn in_memory(profile: &Profile, skipped: &[(usize, Skipped)], cut: &[LeftOut]) -> String {
     let left = left_out(profile, skipped, cut);
@@ -448,12 +479,15 @@ fn changed(profile: &Profile, outcome: &Prefetched) -> Vec<(String, Fingerprint)
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use prepage_core::PageRange;
     use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
     use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
@@ -461,6 +495,19 @@ mod tests {
     fn context(of: &std::process::Child, path: &str) -> StartContext {
         let (executable, argv) = (Path::new(path).canonicalize().unwrap(), [path.into()]);
         StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
+    }
+
+    /// Of the first page of the file at `path`.
+    fn profile_of(path: &Path) -> Profile {
+        let opened = open_to_read(path).unwrap();
+        let file = ProfiledFile {
+            path: path.to_str().unwrap().into(),
+            identity: identity_of(&opened).unwrap(),
+            fingerprint: content_of(&opened).unwrap(),
+            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
+            ..ProfiledFile::default()
+        };
+        Profile { files: vec![file], ..Profile::default() }
     }
 
     fn is_open(path: &Path) -> bool {
@@ -471,19 +518,25 @@ mod tests {
     #[test]
     fn whoever_wants_to_hear_is_told_of_a_program_that_has_ended_already() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut program = std::process::Command::new("true").spawn().unwrap();
+        let mut program = Command::new("true").spawn().unwrap();
         program.wait().unwrap();
         let context = context(&program, "/bin/true");
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         for is_known in [true, false] {
             let (mut read, write) = std::io::pipe().unwrap();
             let listener = Listener::to(Some(write.into()));
-            let beside =
-                Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+            let beside = Beside {
+                context: &context,
+                process: None,
+                stores: &stores,
+                options: &options,
+                is_kept: true,
+                listener,
+            };
             match is_known {
                 true => {
                     let found = FoundProfile { profile: Profile::default(), layer: Layer::User };
-                    beside.known(&found, &[], None, |_| true);
+                    beside.known(&found, &[], false, None, |_| true);
                 }
                 false => beside.unknown(None),
             }
@@ -494,11 +547,76 @@ mod tests {
         }
     }
 
+    /// Where a file system does not answer, the program does not wait, and its number may be given again before anybody looks.
+    #[test]
+    fn a_process_that_has_got_the_number_of_the_program_is_left_alone() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut program = Command::new("true").spawn().unwrap();
+        let process = pidfd_open(Pid::from_child(&program), PidfdFlags::empty()).unwrap();
+        program.wait().unwrap();
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let context = context(&other, "/bin/cat");
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        let beside = Beside {
+            context: &context,
+            process: Some(process.as_fd()),
+            stores: &stores,
+            options: &options,
+            is_kept: true,
+            listener: Listener::to(None),
+        };
+        assert!(beside.until().is_none());
+        // It may end at any time.
+        let until = Until::new(process.try_clone().unwrap(), WINDOW);
+        let (_from, to) = std::io::pipe().unwrap();
+        let groups: LazyCell<Memberships> = LazyCell::new(Memberships::of_process);
+        let tasks = LazyCell::new(|| Tasks::left(&groups));
+        let (mut persisting, mut fetch) = (beside.persisting(), Fetch::default());
+        let observed =
+            beside.observe(Word::to(to.into()), &until, (&groups, &tasks), &mut persisting, &mut fetch);
+        assert!(observed.is_none());
+        assert!(other.try_wait().unwrap().is_none());
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+
+    /// A look at what is in memory would wait for one file after the other.
+    #[test]
+    fn where_the_profile_was_read_from_the_device_the_start_is_a_cold_one() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().canonicalize().unwrap().join("data");
+        std::fs::write(&path, vec![1; 4096]).unwrap();
+        let found = FoundProfile { profile: profile_of(&path), layer: Layer::User };
+        let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
+        for is_cold in [false, true] {
+            let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let context = context(&program, "/bin/cat");
+            let listener = Listener::to(None);
+            let beside = Beside {
+                context: &context,
+                process: None,
+                stores: &stores,
+                options: &options,
+                is_kept: false,
+                listener,
+            };
+            let mut taken_for_warm = None;
+            let stdin = program.stdin.take();
+            let (_from, to) = std::io::pipe().unwrap();
+            beside.known(&found, &[], is_cold, Some(Word::to(to.into())), |is_warm| {
+                taken_for_warm = Some(is_warm);
+                drop(stdin);
+                false
+            });
+            assert_eq!(taken_for_warm, Some(!is_cold));
+            program.wait().unwrap();
+        }
+    }
+
     #[test]
     fn whoever_wants_to_hear_is_told_of_a_guess_that_comes_too_late() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut program =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let context = context(&program, "/bin/cat");
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         drop(program.stdin.take());
@@ -506,8 +624,14 @@ mod tests {
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         let (mut read, write) = std::io::pipe().unwrap();
         let listener = Listener::to(Some(write.into()));
-        let beside =
-            Beside { context: &context, stores: &stores, options: &options, is_kept: true, listener };
+        let beside = Beside {
+            context: &context,
+            process: None,
+            stores: &stores,
+            options: &options,
+            is_kept: true,
+            listener,
+        };
         let mut fetch = Fetch { guessing: Some(Guessing::under_way()), ..Fetch::default() };
         // As whoever follows an observed start hears first.
         fetch.let_go();
@@ -542,21 +666,10 @@ mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().canonicalize().unwrap().join("data");
         std::fs::write(&path, vec![1; 4096]).unwrap();
-        let opened = open_to_read(&path).unwrap();
-        let file = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&opened).unwrap(),
-            fingerprint: content_of(&opened).unwrap(),
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-            ..ProfiledFile::default()
-        };
-        drop(opened);
-        let profile = Profile { files: vec![file], ..Profile::default() };
-        let engine = Engine::new(profile, &Default::default());
+        let engine = Engine::new(profile_of(&path), &Default::default());
         engine.open_sample();
         let mut fetch = Fetch { engine: Some(engine), ..Fetch::default() };
-        let mut program =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let until = Until::ended_or(program.id(), WINDOW).unwrap();
         until.wait_for(Duration::ZERO);
         fetch.let_go_after(&until);

@@ -6,9 +6,9 @@
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
-//! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. All
-//! state threads share is three counters that hand out work, one slot a file, and counters of what was done. A file is closed after its last
-//! read.
+//! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. No reader waits for a file that another
+//! thread is opening while there are other reads to be made. All state threads share is three places in lists of work, one slot a file, and counters of
+//! what was done. A file is closed after its last read.
 //!
 //! Where many small files are read from a device that counts requests, a boot's, what lies side by side there is one request
 //! ([`Engine::join_neighbours`]), and so is what has small holes between, where the device is one of the profile's files ([`Engine::give_device`]).
@@ -16,6 +16,7 @@
 //! A prefetch ends early when it is cancelled, and by itself when memory gets short ([`crate::memory`]). Its threads are
 //! detached: one that hangs in a lookup on a dead network file system holds up nobody who does not wait for it.
 
+mod cursor;
 mod depth;
 mod files;
 mod state;
@@ -23,7 +24,7 @@ mod state;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use prepage_core::profile::plan::{PlanOptions, Read, beside, plan, plan_where};
@@ -52,6 +53,8 @@ pub(crate) const MEMORY_CHECK_BYTES: u64 = 4 << 20;
 const NAME_THREADS: u32 = 8;
 /// The same where a read takes long and many at once gain: nearly all of them sleep.
 const NAME_THREADS_FAR: u32 = 24;
+/// How many of them begin before the readers, where that is possible: they wait for the device while this process asks how much memory there is.
+const NAMES_FIRST: u32 = 4;
 /// Reads probed to tell a warm cache from a cold one, spread over the start. Few, because a warm start is in a hurry:
 /// where they are all in memory although other pages are not, the program's disk faults tell soon after.
 const PROBES: usize = 8;
@@ -162,7 +165,8 @@ impl Engine {
         let (reads, mut files) = (plan(&profile, options), Files::of(&profile));
         files.plan(&reads);
         let state = State {
-            reads,
+            reads_end: reads.len().into(),
+            planned: reads,
             files,
             profile,
             readers,
@@ -174,15 +178,16 @@ impl Engine {
             options,
             device: None,
             name_threads: NAME_THREADS,
-            budget: None,
+            names_begun: 0,
+            budget: OnceLock::new(),
             asks: None,
-            next_read: AtomicUsize::new(0),
+            cursor: Mutex::default(),
             next_file: AtomicUsize::new(0),
             next_lookup: AtomicUsize::new(0),
             amounts: Arc::default(),
             device_bytes: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            left_out_bytes: 0,
+            left_out_bytes: AtomicU64::new(0),
             at_work: Mutex::new(0),
             ended: Condvar::new(),
         };
@@ -203,16 +208,17 @@ impl Engine {
             let (Some(from), Some(to)) = (place(file, last), place(file, next)) else { return true };
             to.checked_sub(from) == Some(next.0 - last.0)
         };
-        state.reads = plan_where(&state.profile, state.options, lies_between);
+        let reads = plan_where(&state.profile, state.options, lies_between);
         let place = |read: &Read| place(&state.profile.files[read.file], read.range.start());
-        let groups = beside(&state.reads, place, state.options);
+        let groups = beside(&reads, place, state.options);
         let end = |end: &mut usize, group: &Vec<Read>| {
             *end += group.len();
             Some(*end)
         };
         state.group_ends = groups.iter().scan(0, end).collect();
-        state.reads = groups.concat();
-        state.files.plan(&state.reads);
+        state.planned = groups.concat();
+        *state.reads_end.get_mut() = state.planned.len();
+        state.files.plan(&state.planned);
     }
 
     /// Has `most` readers ask at once in place of those there were to be, once the device has shown that it answers them all as soon as these: as a volume far
@@ -270,12 +276,39 @@ impl Engine {
     /// Leaves memory for others: what is used last is left out where there is not enough for everything, and the rest
     /// where it gets short meanwhile. Leaves tasks for others where there are few.
     pub fn keep_within(&mut self, budget: Budget) {
+        self.keep_to_threads(budget.threads());
+        self.keep_to_memory(budget);
+    }
+
+    /// Has so many threads do all of it.
+    fn keep_to_threads(&mut self, threads: u32) {
         let state = self.prepared();
         // The first reader is the thread that starts the others.
-        state.name_threads = state.name_threads.min(budget.threads() / 2);
-        state.readers = state.readers.min((budget.threads() - state.name_threads).saturating_add(1));
-        state.limit_bytes(budget.share_of(state.planned_bytes()));
-        state.budget = Some(budget);
+        state.name_threads = state.name_threads.min(threads / 2);
+        state.readers = state.readers.min((threads - state.name_threads).saturating_add(1));
+    }
+
+    /// [`Self::keep_within`] as for memory; not once readers have begun.
+    pub(crate) fn keep_to_memory(&self, budget: Budget) {
+        self.state.limit_bytes(budget.share_of(self.state.planned_bytes()));
+        let is_first = self.state.budget.set(budget).is_ok();
+        assert!(is_first, "a prefetch has one budget");
+    }
+
+    /// Begins to open files and to look up names with some of so many threads, for what is [started](Self::start) when it is known how much memory
+    /// there is. What this returns is to be kept until then. Once it is dropped and they are done, nothing is open any more.
+    #[must_use]
+    pub(crate) fn start_names(&mut self, threads: u32) -> impl Drop + use<> {
+        prepage_sys::heap::share_one();
+        self.keep_to_threads(threads);
+        let begun = self.state.threads().1.min(NAMES_FIRST);
+        self.prepared().names_begun = begun;
+        let begins = AtWork::begin(&self.state);
+        for thread in 0..begun {
+            // What none can be started for is done by who reads.
+            spawn(self.work(names_of(thread)));
+        }
+        begins
     }
 
     /// Ends the prefetch early: each thread stops after the read it is at.
@@ -321,8 +354,7 @@ impl Engine {
     pub fn start(&self) {
         prepage_sys::heap::share_one();
         self.state.ask_for_first();
-        let spawn = |work: Work| std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).is_ok();
-        if self.start_on(&mut { spawn }) == 0 {
+        if self.start_on(&mut spawn) == 0 {
             // Where no thread can be had, the caller does what it can by itself.
             let at_work = AtWork::begin(&self.state);
             at_work.0.read_pages();
@@ -336,21 +368,12 @@ impl Engine {
         // One that is done before the next one begins is not the last.
         let _begins = AtWork::begin(&self.state);
         let mut readers_started = 0;
-        for thread in 0..readers.max(name_threads) {
+        let name_threads = self.state.names_begun..name_threads;
+        for thread in 0..readers.max(name_threads.len() as u32) {
             // In turns: the first names are needed before the first pages, and the last ones need not wait for them.
-            if thread < name_threads && self.state.has_names_left() {
-                // Half of them on either, and where one list ends, all on the other.
-                lend(self.work(if thread % 2 == 0 {
-                    |state| {
-                        state.open_files();
-                        state.look_up_names();
-                    }
-                } else {
-                    |state| {
-                        state.look_up_names();
-                        state.open_files();
-                    }
-                }));
+            let of_names = name_threads.start + thread;
+            if name_threads.contains(&of_names) && self.state.has_names_left() {
+                lend(self.work(names_of(of_names)));
             }
             // The first one there is in any case: whoever finds none does the work by itself.
             if thread == 0 || thread < readers && self.state.has_reads_left() {
@@ -397,7 +420,7 @@ impl Engine {
         Prefetched {
             requested_bytes: self.state.amounts.requested_bytes(),
             device_bytes: self.state.device_bytes.load(Ordering::Relaxed),
-            left_out_bytes: self.state.left_out_bytes,
+            left_out_bytes: self.state.left_out_bytes.load(Ordering::Relaxed),
             skipped: self.state.files.skipped(),
             memory_was_short: self.state.amounts.memory_was_short(),
         }
@@ -435,6 +458,26 @@ impl Engine {
         }
         self.state.files.close();
         self.state.files.skipped()
+    }
+}
+
+/// Has a thread of its own do `work`. Returns whether there is one.
+fn spawn(work: Work) -> bool {
+    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).is_ok()
+}
+
+/// What name thread `thread` does: half of them begin with either list, and where one list ends, all are on the other.
+fn names_of(thread: u32) -> fn(&State) {
+    if thread.is_multiple_of(2) {
+        |state| {
+            state.open_files();
+            state.look_up_names();
+        }
+    } else {
+        |state| {
+            state.look_up_names();
+            state.open_files();
+        }
     }
 }
 

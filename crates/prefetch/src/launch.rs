@@ -29,10 +29,12 @@ use prepage_profiles::room::BYTES_MAX;
 use prepage_profiles::{FoundProfile, Layer, ProgramKey, StoreError, Stored, Stores, chain, program};
 use prepage_sys::beside::{allow_inspection_by, run_beside_from};
 use prepage_sys::random::random;
+use prepage_sys::thread_reads::bytes_read_by_this_thread;
 use prepage_sys::{exec, own_pages, uncommon_calls};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::account::Listener;
 use crate::ahead;
@@ -74,6 +76,11 @@ const OBSERVED: u8 = b'o';
 const END: u8 = b'e';
 
 impl Word {
+    /// One that is given by `to`.
+    pub(crate) fn to(to: OwnedFd) -> Self {
+        Self { to, said: Vec::new(), is_verbose: false }
+    }
+
     /// Says something that the user wants to hear with `-v` alone.
     fn message(&mut self, text: &str) {
         if self.is_verbose {
@@ -223,7 +230,10 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     };
     let pid = std::process::id();
     let listener = if options.quiet { None } else { std::io::stderr().as_fd().try_clone_to_owned().ok() };
-    let keep = std::iter::once(to_caller).chain(listener).collect();
+    // Later its number may be another's.
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+    let has_process = process.is_some();
+    let keep = std::iter::once(to_caller).chain(process).chain(listener).collect();
     // All depend on the working directory.
     let look = || {
         let stores = Stores::of_user();
@@ -238,11 +248,11 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
     };
     let started = run_beside_from(keep, look, |kept, (found, stores)| {
         let mut kept = kept.into_iter();
-        let Some(to) = kept.next() else { return };
-        let word = Word { to, said: Vec::new(), is_verbose: false };
+        let Some(word) = kept.next().map(Word::to) else { return };
+        let process = if has_process { kept.next() } else { None };
+        let mut listener = kept.next();
         match found {
             Some(found) => {
-                let mut listener = kept.next();
                 // Most users have none, and the kernel knows.
                 let has_none = || Config::paths().iter().all(|path| ahead::is_absent(path));
                 let config = if has_none() {
@@ -252,7 +262,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
                 } else {
                     config_for(&mut listener)
                 };
-                serve(found, stores, name, options, &config, word, listener);
+                serve(found, stores, name, options, &config, Kept { word, process, listener });
             }
             None => word.go(),
         }
@@ -341,6 +351,15 @@ fn variable(bytes: &[u8]) -> Option<(String, OsString)> {
     Some((name, OsString::from_vec(bytes[at + 1..].to_vec())))
 }
 
+/// What is kept of the process that becomes the program.
+struct Kept {
+    word: Word,
+    /// A pidfd, where the kernel gives one.
+    process: Option<OwnedFd>,
+    /// The standard error of who may want to hear.
+    listener: Option<OwnedFd>,
+}
+
 /// What happens beside the process that becomes the program.
 fn serve(
     found: Found,
@@ -348,8 +367,7 @@ fn serve(
     name: &OsStr,
     options: &LaunchOptions,
     config: &Config,
-    mut word: Word,
-    listener: Option<OwnedFd>,
+    Kept { mut word, process, listener }: Kept,
 ) {
     let options = &options.within(config);
     word.is_verbose = options.verbose;
@@ -374,7 +392,7 @@ fn serve(
             return word.go();
         }
     };
-    let mut launch = Launch { found, stores, options, listener };
+    let mut launch = Launch { found, process, stores, options, listener };
     let mut known = launch.read();
     if !matches!(&known, Ok(Some(known)) if known.is_as_learned)
         && let Ok(Some(call)) = launch.found.call.in_the_end()
@@ -479,6 +497,7 @@ pub(crate) fn is_wanted(config: &Config, key: &ProgramKey) -> bool {
 
 struct Launch<'a> {
     found: Found,
+    process: Option<OwnedFd>,
     stores: Stores,
     options: &'a LaunchOptions,
     listener: Listener,
@@ -491,18 +510,23 @@ struct Known {
     past: Option<Profile>,
     /// Whether the program's file is the one that it was learned of.
     is_as_learned: bool,
+    /// Whether the device was asked for it, as far as the kernel counts that. Each start reads it: once it is out of memory, so is what the program
+    /// needs.
+    was_read: bool,
 }
 
 impl Launch<'_> {
     fn read(&self) -> Result<Option<Known>, StoreError> {
         let key = &self.found.context.key;
+        let before = bytes_read_by_this_thread();
         let Some(stored) = self.stores.read(key)? else { return Ok(None) };
+        let was_read = bytes_read_by_this_thread() > before;
         let glance = stored.glance().ok();
         let learned = glance.as_ref().and_then(Glance::program_identity);
         let now = || identity_at(Path::new(&key.program));
         let is_as_learned = learned.is_some_and(|learned| now().is_ok_and(|now| now.is_same(&learned)));
         let past = glance.map(|glance| glance.past);
-        Ok(Some(Known { stored, past, is_as_learned }))
+        Ok(Some(Known { stored, past, is_as_learned, was_read }))
     }
 
     fn known(&self, known: &Known, mut word: Word) {
@@ -522,7 +546,8 @@ impl Launch<'_> {
         match stored.decode() {
             Ok((profile, cut)) if self.found.context.key.is_of(&profile) => {
                 let found = FoundProfile { profile, layer: stored.layer };
-                self.beside(is_kept).known(&found, &cut, word, |is_warm| if is_warm { warm } else { cold });
+                let is_due = |is_warm| if is_warm { warm } else { cold };
+                self.beside(is_kept).known(&found, &cut, known.was_read, word, is_due);
             }
             // Another program's, or bytes that make no sense: learned anew and replaced, if anything is learned.
             Ok(_) | Err(_) => self.beside(is_kept).unknown(word),
@@ -552,6 +577,7 @@ impl Launch<'_> {
     fn beside(&self, is_kept: bool) -> Beside<'_> {
         Beside {
             context: &self.found.context,
+            process: self.process.as_ref().map(OwnedFd::as_fd),
             stores: &self.stores,
             options: self.options,
             is_kept,
@@ -572,6 +598,9 @@ pub(crate) fn released_unless(is_observed: bool, word: Word) -> Option<Word> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::RecvTimeoutError;
+
+    use prepage_sys::cachestat::evict;
+    use prepage_testing::{Need, has};
 
     use super::*;
 
@@ -606,6 +635,27 @@ mod tests {
         assert_eq!(prepared.messages, ["e"]);
         assert_eq!(prepared.variables, [("NAME".to_owned(), "value".into())]);
         assert!(letgo.join().unwrap(), "the pipe ended first");
+    }
+
+    #[test]
+    fn a_profile_that_was_out_of_memory_is_told_from_others() {
+        let here = env!("CARGO_MANIFEST_DIR");
+        if !has(Need::Eviction(here.into())) || !has(Need::Path("/proc/self/io".into())) {
+            return;
+        }
+        let dir = tempfile::tempdir_in(here).unwrap();
+        let found = Found::of("/bin/true".as_ref(), std::process::id(), &["true".into()]).unwrap();
+        let key = found.context.key.clone();
+        let stores = Stores::at(dir.path().into());
+        let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+        stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
+        let file = File::open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
+        let options = &LaunchOptions::default();
+        let launch = Launch { found, process: None, stores, options, listener: Listener::to(None) };
+        let was_read = || launch.read().unwrap().unwrap().was_read;
+        assert!(!was_read());
+        evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+        assert_eq!([(); 2].map(|()| was_read()), [true, false]);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.
 //! What the loader is likely to need of each is asked for on the way: the first 128 KiB and [`Elf::linked_pages`]. Nobody waits for that but the thread that looks
-//! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind.
+//! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind, and its end when no library waits to be
+//! looked at.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -47,6 +48,8 @@ const LIBRARIES_MAX: usize = 512;
 const BYTES_MAX: u64 = 64 << 20;
 /// Libraries looked at at once.
 const THREADS: usize = 8;
+/// Maps looked for at once: next to no file carries one, and each look waits for the device while the program does.
+const MAP_THREADS: usize = 2;
 /// The piece at the end of a file that is read at once.
 const TAIL_BYTES: u64 = 8 << 10;
 /// What is asked for of a file before anything is known of it: as much as the kernel's read-ahead brings to the loader.
@@ -132,6 +135,10 @@ struct Progress {
     seen: HashMap<PathBuf, bool>,
     /// Threads that look at a library, and may add more.
     at_work: usize,
+    /// Libraries whose maps are still to be looked for: once nothing else is to be done, for the loader needs none of them.
+    maps: VecDeque<Looked>,
+    /// Threads that look for one.
+    at_maps: usize,
     /// What was asked for of them.
     bytes: u64,
     found: FoundMaps,
@@ -148,6 +155,14 @@ impl Drop for AtWork<'_> {
             self.0.more.notify_all();
         }
     }
+}
+
+/// What a thread does next.
+enum Work<'a> {
+    /// It looks at the library that may be at one of these places.
+    Library(Vec<PathBuf>, AtWork<'a>),
+    /// It looks for the map of this one.
+    Map(Box<Looked>),
 }
 
 /// What became of one place where a library may be.
@@ -208,36 +223,59 @@ impl Search {
     }
 
     fn look_at_all(&self, is_wanted: &(dyn Fn() -> bool + Sync)) {
-        while let Some((places, _at_work)) = self.next(is_wanted) {
-            let mut found = places.iter().map(|path| self.look_at_library(path));
-            let (path, map) = match found.find(|place| !matches!(place, Place::Nothing)) {
-                Some(Place::Found(looked)) => {
-                    // Others can go on while this one looks for a map.
-                    self.follow(&looked);
-                    looked.map(&self.sidecars)
-                }
-                Some(Place::Unusable(path, error)) => (path, Err(error)),
-                Some(Place::Nothing | Place::Known) | None => continue,
-            };
-            self.progress().found.add(&path, map);
+        while let Some(work) = self.next(is_wanted) {
+            self.work(work);
         }
     }
 
-    /// The next library to look at, once there is one; `None` when nobody is at work that could still name one.
-    fn next(&self, is_wanted: &(dyn Fn() -> bool + Sync)) -> Option<(Vec<PathBuf>, AtWork<'_>)> {
+    fn work(&self, work: Work<'_>) {
+        match work {
+            Work::Library(places, _at_work) => {
+                let mut found = places.iter().map(|path| self.look_at_library(path));
+                match found.find(|place| !matches!(place, Place::Nothing)) {
+                    Some(Place::Found(looked)) => {
+                        self.follow(&looked);
+                        self.progress().maps.push_back(looked);
+                    }
+                    Some(Place::Unusable(path, error)) => self.progress().found.add(&path, Err(error)),
+                    Some(Place::Nothing | Place::Known) | None => {}
+                }
+            }
+            Work::Map(looked) => {
+                let (path, map) = looked.map(&self.sidecars);
+                let mut progress = self.progress();
+                progress.found.add(&path, map);
+                progress.at_maps -= 1;
+            }
+        }
+    }
+
+    /// What is to be done next, once there is something: libraries before maps. `None` when nobody is at work that could still name a library, and
+    /// others look for the maps that are left.
+    fn next(&self, is_wanted: &(dyn Fn() -> bool + Sync)) -> Option<Work<'_>> {
         let mut progress = self.progress();
         loop {
-            let is_over = progress.seen.len() > LIBRARIES_MAX || progress.bytes > BYTES_MAX || !is_wanted();
-            if let Some(next) = progress.next.pop_front().filter(|_| !is_over) {
-                progress.at_work += 1;
-                return Some((next, AtWork(self)));
+            if !is_wanted() {
+                break;
             }
-            if is_over || progress.at_work == 0 {
-                self.more.notify_all();
-                return None;
+            let is_enough = progress.seen.len() > LIBRARIES_MAX || progress.bytes > BYTES_MAX;
+            if let Some(next) = progress.next.pop_front().filter(|_| !is_enough) {
+                progress.at_work += 1;
+                return Some(Work::Library(next, AtWork(self)));
+            }
+            if progress.at_maps < MAP_THREADS
+                && let Some(looked) = progress.maps.pop_front()
+            {
+                progress.at_maps += 1;
+                return Some(Work::Map(Box::new(looked)));
+            }
+            if is_enough || progress.at_work == 0 {
+                break;
             }
             progress = self.more.wait(progress).anyway();
         }
+        self.more.notify_all();
+        None
     }
 
     fn follow(&self, looked: &Looked) {
@@ -512,6 +550,31 @@ mod tests {
         }
         assert!(progress.found.left.is_empty() && progress.next.is_empty(), "{progress:?}");
         assert_eq!(progress.at_work, 0);
+    }
+
+    /// The loader needs all of the libraries, and none of their maps.
+    #[test]
+    fn libraries_come_before_maps_and_two_threads_look_for_these() {
+        let (search, _) = Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none());
+        let mut maps = Vec::new();
+        let mut libraries = 0;
+        while let Some(work) = search.next(&|| true) {
+            match work {
+                Work::Library(..) => {
+                    assert!(maps.is_empty(), "of {libraries} libraries");
+                    libraries += 1;
+                    search.work(work);
+                }
+                Work::Map(_) => maps.push(work),
+            }
+        }
+        assert!(libraries > 2 && maps.len() == MAP_THREADS, "{libraries}: {}", maps.len());
+        let left = search.progress().maps.len();
+        assert!(left > 0);
+        maps.into_iter().for_each(|map| search.work(map));
+        search.look_at_all(&|| true);
+        let progress = search.progress();
+        assert_eq!((progress.maps.len(), progress.at_maps), (0, 0));
     }
 
     #[test]

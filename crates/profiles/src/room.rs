@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use prepage_core::profile::file::{Glance, PAYLOAD_BYTES_MAX};
 use prepage_sys::random::random;
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, accessat};
+use rustix::io::Errno;
 
 use crate::key::is_of_subject;
 
@@ -207,6 +208,13 @@ pub(crate) fn mark(directory: BorrowedFd<'_>, name: &OsStr) {
     let times = Timestamps { last_access: now, last_modification: now };
     // On a read-only store nothing is evicted either.
     let _ = rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+}
+
+/// Whether [`mark`] may set the time of the file at `path`, as far as can be told: this process may write to it. An owner may set it in any case, but
+/// keeps profiles that may be written to.
+pub(crate) fn may_be_marked(path: &Path) -> bool {
+    let error = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).err();
+    !matches!(error, Some(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }
 
 /// When a file was modified, and its size in bytes.

@@ -33,7 +33,7 @@ use crate::layer::{Layer, StartContextPaths};
 use crate::public::{for_elsewhere, public};
 use crate::room::{
     BYTES_MAX, FILES_MAX, StoreFile, files_named, files_of, is_marked_as_used, is_named_like,
-    is_room_in_question, make_room, mark, mark_as_used,
+    is_room_in_question, make_room, mark, mark_as_used, may_be_marked,
 };
 use crate::source::source;
 use crate::store_error::StoreError;
@@ -198,8 +198,8 @@ impl Stores {
             let mut age = None;
             if layer == Layer::User {
                 let now = clock::now();
-                // Marked as used by who may wait.
-                if !is_marked_as_used(modified, now) {
+                // Marked as used by who may wait, unless nobody can, as on a read-only store: each start would be left to that one.
+                if !is_marked_as_used(modified, now) && may_be_marked(&directory.join(&name)) {
                     return Err(Errno::AGAIN);
                 }
                 age = now.duration_since(modified).ok();

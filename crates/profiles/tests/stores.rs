@@ -13,8 +13,9 @@ use prepage_profiles::trust::Refused;
 use prepage_profiles::verify::{Verdict, sidecar, sidecars_below};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, StoreError, Stores};
 use prepage_sys::forked::Forked;
-use prepage_testing::{Hung, Need, has, skip};
+use prepage_testing::{Hung, Need, has, is_child, passes_as_child, skip, this_test};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 fn key(role: &str) -> ProgramKey {
     ProgramKey { program: format!("/usr/bin/{}", role.split(' ').next().unwrap()), role: role.into() }
@@ -372,6 +373,29 @@ fn where_there_is_room_dates_stay_as_they_are() {
         write(&stores, &key("y"), layer);
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), ahead, "{layer:?}");
     }
+}
+
+/// Profiles may come with an image that is read alone: each start would be served by a process of its own, for good.
+#[test]
+fn what_nobody_can_mark_as_used_is_at_hand_however_old_it_is() {
+    if !is_child(&this_test()) {
+        if has(Need::Root) && has(Need::Mounts) {
+            passes_as_child(&["unshare", "--mount"]);
+        }
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let (stores, key) = (Stores::at(dir.path().into()), key("x"));
+    write(&stores, &key, Layer::User);
+    set_age(&stores.path_of(&key, Layer::User).unwrap(), 48);
+    let is_at_hand = || stores.read_at_hand(&key).map(|stored| stored.is_some());
+    assert_eq!(is_at_hand(), Err(Errno::AGAIN), "to be marked by who may wait");
+    mount_bind(dir.path(), dir.path()).unwrap();
+    mount_remount(dir.path(), MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
+    let found = is_at_hand();
+    // Else nobody could remove the directory.
+    unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+    assert_eq!(found, Ok(true));
 }
 
 /// The boot is observed once, and what it uses is looked up once a boot: of a machine that runs for months nothing is older.

@@ -45,6 +45,7 @@ fn make_each_once() {
         SYS_CACHESTAT,
         libc::SYS_fcntl,
         libc::SYS_prctl,
+        libc::SYS_pidfd_open,
         // Beside the program: from -1 to 0.
         libc::SYS_close_range,
     ] {

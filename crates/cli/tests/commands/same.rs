@@ -145,6 +145,7 @@ const STARTERS: &[(&str, i64)] = &[
     ("readlink", libc::SYS_readlink),
     #[cfg(not(target_arch = "x86_64"))]
     ("readlinkat", libc::SYS_readlinkat),
+    ("pidfd_open", libc::SYS_pidfd_open),
     ("close_range", libc::SYS_close_range),
 ];
 

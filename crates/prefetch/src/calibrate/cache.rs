@@ -96,7 +96,8 @@ impl Cache {
     }
 }
 
-fn name_of(number: u64) -> PathBuf {
+/// The file of the device with this number.
+pub(crate) fn name_of(number: u64) -> PathBuf {
     format!("{}{SUFFIX}", device_number::name(number).replace(':', "-")).into()
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
 use prepage_core::profile::plan::Read;
@@ -149,10 +149,16 @@ impl Files {
         self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// File `at`, if it is open.
+    /// File `at`, if it is open; nobody waits until it is.
     pub(super) fn opened(&self, at: usize) -> Option<Arc<File>> {
         let slot = &self.slots[at];
-        slot.given.clone().or_else(|| slot.open.lock().anyway().clone())
+        slot.given.clone().or_else(|| slot.open.try_lock().ok()?.clone())
+    }
+
+    /// Whether somebody is opening file `at` just now: whoever wants it meanwhile would wait.
+    pub(super) fn is_being_opened(&self, at: usize) -> bool {
+        let slot = &self.slots[at];
+        slot.given.is_none() && matches!(slot.open.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Opens file `at` for who will read of it, unless that has been done.
@@ -164,14 +170,26 @@ impl Files {
 
     /// One of the reads of file `at` has been made, or cannot be. After the last one it is closed.
     pub(super) fn note_read(&self, at: usize) {
-        let slot = &self.slots[at];
-        // More than were planned are made by who begins a prefetch twice.
-        let left =
-            slot.reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        if left == Ok(1) {
-            let file = slot.open.lock().anyway().take();
+        if self.is_last_of(at) {
+            let file = self.slots[at].open.lock().anyway().take();
             self.kept.fetch_sub(file.is_some().into(), Ordering::Relaxed);
         }
+    }
+
+    /// One of the reads of file `at` is not to be made. Nobody is waited for: a file that somebody opens just now may stay open to the end.
+    pub(super) fn leave_out(&self, at: usize) {
+        if self.is_last_of(at)
+            && let Ok(mut open) = self.slots[at].open.try_lock()
+        {
+            self.kept.fetch_sub(open.take().is_some().into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a read of file `at`. Returns whether it was the last one.
+    fn is_last_of(&self, at: usize) -> bool {
+        let one_less = |left: u32| left.checked_sub(1);
+        // More than were planned are made by who begins a prefetch twice.
+        self.slots[at].reads_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(1)
     }
 
     /// Closes all but those that somebody opens just now. What is still to be read of them is opened again.
@@ -187,6 +205,12 @@ impl Files {
     pub(super) fn skipped(&self) -> Vec<(usize, Skipped)> {
         let skipped = |(at, slot): (usize, &Slot)| Some((at, *slot.skipped.get()?));
         self.slots.iter().enumerate().filter_map(skipped).collect()
+    }
+
+    /// As while somebody opens it, until what this returns is dropped.
+    #[cfg(test)]
+    pub(super) fn opening(&self, at: usize) -> impl Drop + use<'_> {
+        self.slots[at].open.lock().anyway()
     }
 
     #[cfg(test)]

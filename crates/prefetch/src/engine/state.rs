@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Instant;
 
 use prepage_core::profile::plan::{PlanOptions, Read};
@@ -19,6 +19,7 @@ use prepage_sys::sync::Anyway;
 use prepage_sys::thread_reads::{are_counted, bytes_read_by_this_thread};
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags};
 
+use super::cursor::Cursor;
 use super::depth::Depth;
 use super::files::Files;
 use super::{ENTRY_BYTES, LISTING_BYTES, MEMORY_CHECK_BYTES, PROBES};
@@ -27,11 +28,15 @@ use crate::resident::is_resident;
 
 /// What the threads of a prefetch share.
 ///
-/// Lock legend: (a) atomic; `at_work` is a lock, held to count, and slept on with `ended`; `files` has locks of its own, none of them held
-/// over another. All else is constant once the prefetch has begun.
+/// Lock legend: (a) atomic; (o) set once, before the first reader begins; `at_work` is a lock, held to count, and slept on with `ended`; `cursor` is
+/// one, held to choose a read, and taken by who holds the lock of `depth`; `files` has locks of its own, none of them held over another, nor waited for under `cursor`. All else is constant once
+/// the prefetch has begun.
 pub(super) struct State {
     pub(super) profile: Arc<Profile>,
-    pub(super) reads: Vec<Read>,
+    /// All that was planned. What is made of them: [`Self::reads`].
+    pub(super) planned: Vec<Read>,
+    /// (a) How many of them are made, the first ones; lowered before the first reader begins.
+    pub(super) reads_end: AtomicUsize,
     pub(super) readers: u32,
     /// How many of them ask at once, where the device is to show it.
     pub(super) depth: Option<Depth>,
@@ -47,13 +52,17 @@ pub(super) struct State {
     pub(super) options: PlanOptions,
     pub(super) device: Option<Device>,
     pub(super) name_threads: u32,
-    pub(super) budget: Option<Budget>,
+    /// How many of these have begun before the readers.
+    pub(super) names_begun: u32,
+    /// (o)
+    pub(super) budget: OnceLock<Budget>,
     /// What is asked before each read.
     pub(super) asks: Option<super::Asks>,
     /// The files of the profile.
     pub(super) files: Files,
-    /// (a) The next of `reads`, of the files and of the names that no thread has taken.
-    pub(super) next_read: AtomicUsize,
+    /// Which reads no thread has taken.
+    pub(super) cursor: Mutex<Cursor>,
+    /// (a) The next of the files and of the names that no thread has taken.
     pub(super) next_file: AtomicUsize,
     pub(super) next_lookup: AtomicUsize,
     /// (a)
@@ -62,8 +71,8 @@ pub(super) struct State {
     pub(super) device_bytes: AtomicU64,
     /// (a) Set for good: each thread stops after the read it is at.
     pub(super) cancelled: AtomicBool,
-    /// Bytes of reads that were left out from the beginning, for little memory was left.
-    pub(super) left_out_bytes: u64,
+    /// (a) Bytes of reads that were left out from the beginning, for little memory was left.
+    pub(super) left_out_bytes: AtomicU64,
     /// Threads at work.
     pub(super) at_work: Mutex<u32>,
     /// A thread has ended.
@@ -177,22 +186,29 @@ impl Drop for AtWork {
 }
 
 impl State {
-    pub(super) fn planned_bytes(&self) -> u64 {
-        self.reads.iter().map(|read| read.range.bytes()).sum()
+    /// The reads to be made, in order.
+    pub(super) fn reads(&self) -> &[Read] {
+        &self.planned[..self.reads_end.load(Ordering::Relaxed)]
     }
 
-    pub(super) fn limit_bytes(&mut self, limit: u64) {
-        let planned_bytes = self.planned_bytes();
+    pub(super) fn planned_bytes(&self) -> u64 {
+        self.reads().iter().map(|read| read.range.bytes()).sum()
+    }
+
+    /// Leaves out what comes behind so many bytes.
+    pub(super) fn limit_bytes(&self, limit: u64) {
+        let reads = self.reads();
         let mut left = limit;
-        let kept = self.reads.iter().take_while(|read| {
+        let kept = reads.iter().take_while(|read| {
             let fits = read.range.bytes() <= left;
             left = left.saturating_sub(read.range.bytes());
             fits
         });
-        let kept = kept.count();
-        self.reads.truncate(kept);
-        self.left_out_bytes += planned_bytes - self.planned_bytes();
-        self.files.plan(&self.reads);
+        let (kept, left_out) = reads.split_at(kept.count());
+        self.reads_end.store(kept.len(), Ordering::Relaxed);
+        let bytes = left_out.iter().map(|read| read.range.bytes()).sum();
+        self.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
+        left_out.iter().for_each(|read| self.files.leave_out(read.file));
     }
 
     pub(super) fn cancel(&self) {
@@ -204,11 +220,11 @@ impl State {
     }
 
     pub(super) fn sample(&self) -> impl Iterator<Item = &Read> {
-        self.reads.iter().step_by(self.sample_step())
+        self.reads().iter().step_by(self.sample_step())
     }
 
     fn sample_step(&self) -> usize {
-        self.reads.len().div_ceil(PROBES).max(1)
+        self.reads().len().div_ceil(PROBES).max(1)
     }
 
     /// Looks whether what is read next is in memory, where it is one of the sample and the kernel has counted no read yet.
@@ -231,11 +247,11 @@ impl State {
     pub(super) fn threads(&self) -> (u32, u32) {
         let at_most = |threads: u32, things: usize| threads.min(things as u32);
         let names = self.files.len() + self.profile.lookups.len();
-        (at_most(self.readers, self.reads.len()), at_most(self.name_threads, names))
+        (at_most(self.readers, self.reads().len()), at_most(self.name_threads, names))
     }
 
     pub(super) fn has_reads_left(&self) -> bool {
-        self.next_read.load(Ordering::Relaxed) < self.reads.len()
+        self.cursor.lock().anyway().has_left(self.reads().len())
     }
 
     pub(super) fn has_names_left(&self) -> bool {
@@ -250,7 +266,7 @@ impl State {
         if self.asks.is_some() || self.cancelled.load(Ordering::Relaxed) || !are_counted() {
             return;
         }
-        let open = self.reads.iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
+        let open = self.reads().iter().filter_map(|read| Some((self.files.opened(read.file)?, read.range)));
         for (file, range) in open.take(self.threads().0 as usize) {
             let before = bytes_read_by_this_thread();
             // To look may read, too. Once a read was counted, there is nothing to look for.
@@ -330,19 +346,28 @@ impl State {
         }
         // Who takes much has requests left when the turn of many readers is over.
         let together_pages = if self.turn().is_some() { 0 } else { self.together_pages };
-        let end = |first: usize| {
-            let mut pages = 0;
-            let more = self.reads[first..].iter().take_while(|read| {
-                pages += read.range.len();
-                pages <= together_pages
-            });
-            let end = first + more.count().max(1);
-            let group = self.group_ends.partition_point(|&group| group < end);
-            self.group_ends.get(group).map_or(end, |&group| group.min(self.reads.len()))
+        let (reads, mut cursor) = (self.reads(), self.cursor.lock().anyway());
+        let (first, end) = if self.together_pages > 0 || !self.group_ends.is_empty() {
+            cursor.take(reads.len(), |first| self.end_of_group(first, together_pages))?
+        } else {
+            // Whoever took a read of a file that somebody is opening would sleep until that is open.
+            let is_ready = |read: usize| !self.files.is_being_opened(reads[read].file);
+            let read = cursor.take_ready(reads.len(), is_ready)?;
+            (read, read + 1)
         };
-        let next = |first| (first < self.reads.len()).then(|| end(first));
-        let first = self.next_read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        Some((first, &self.reads[first..end(first)]))
+        Some((first, &reads[first..end]))
+    }
+
+    /// Where the reads end that are asked for together, from `first` on: so many pages at most.
+    fn end_of_group(&self, first: usize, together_pages: u64) -> usize {
+        let (reads, mut pages) = (self.reads(), 0);
+        let more = reads[first..].iter().take_while(|read| {
+            pages += read.range.len();
+            pages <= together_pages
+        });
+        let end = first + more.count().max(1);
+        let group = self.group_ends.partition_point(|&group| group < end);
+        self.group_ends.get(group).map_or(end, |&group| group.min(reads.len()))
     }
 
     /// `reads` of files that are there, apart but for those that lie side by side on the device, or with a hole between them that is read over.
@@ -387,7 +412,7 @@ impl State {
     }
 
     fn look_at_memory(&self) {
-        if self.budget.as_ref().is_some_and(|budget| budget.is_short_for(MEMORY_CHECK_BYTES)) {
+        if self.budget.get().is_some_and(|budget| budget.is_short_for(MEMORY_CHECK_BYTES)) {
             self.amounts.memory_was_short.store(true, Ordering::Relaxed);
             self.cancel();
         }

@@ -272,10 +272,10 @@ fn no_more_readers_ask_than_a_few_until_the_device_has_shown_that_it_serves_more
 fn what_is_used_last_is_left_out_when_memory_is_short() {
     let dir = tempfile::tempdir().unwrap();
     let profile = profile(&file_of_pages(dir.path()), &[400, 10, 200]);
-    let mut engine = Engine::with(profile, PlanOptions::EXACT, 16);
+    let engine = Engine::with(profile, PlanOptions::EXACT, 16);
     let limit_bytes = engine.planned_bytes() - 1;
-    engine.prepared().limit_bytes(limit_bytes);
-    let first_pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    engine.state.limit_bytes(limit_bytes);
+    let first_pages: Vec<u64> = engine.state.reads().iter().map(|read| read.range.start().0).collect();
     assert_eq!(first_pages, [400, 10]);
 }
 
@@ -474,6 +474,66 @@ fn work_that_others_do_later_or_never_is_a_prefetch_all_the_same() {
     assert!(engine.wait_for(Duration::ZERO), "nobody is at work");
 }
 
+/// `count` files below `dir`, of which so many pages each are read, in turns.
+fn profile_of_files(dir: &Path, count: u32, pages: u32) -> Profile {
+    let mut profile = Profile::default();
+    for at in 0..count {
+        let path = dir.join(at.to_string());
+        std::fs::write(&path, vec![7; (2 * pages) as usize * PAGE_SIZE as usize]).unwrap();
+        let every_second: Vec<u64> = (0..u64::from(pages)).map(|page| 2 * page).collect();
+        let mut file = self::profile(&path, &every_second).files.remove(0);
+        file.extents.iter_mut().for_each(|extent| extent.rank = extent.rank * count + at);
+        profile.files.push(file);
+    }
+    profile
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "never");
+        std::thread::yield_now();
+    }
+}
+
+/// It may lie on a file system that does not answer.
+#[test]
+fn reads_of_files_that_are_open_do_not_wait_for_one_that_is_being_opened() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let engine = Engine::with(profile_of_files(dir.path(), 3, 2), PlanOptions::EXACT, 1);
+    let pages = || engine.outcome().requested_bytes / PAGE_SIZE;
+    let opening = engine.state.files.opening(0);
+    let reader = engine.work(State::read_pages);
+    let reader = std::thread::spawn(reader);
+    wait_until(|| pages() == 4);
+    assert!(engine.state.has_reads_left() && !reader.is_finished());
+    drop(opening);
+    reader.join().unwrap();
+    assert_eq!((pages(), engine.state.has_reads_left()), (6, false));
+}
+
+#[test]
+fn names_are_looked_up_while_it_is_found_out_how_much_memory_there_is() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mut engine = Engine::with(profile_of_files(dir.path(), 3, 1), PlanOptions::EXACT, 16);
+    let names = engine.start_names(100);
+    let are_open = || [0, 1, 2].map(|at| engine.state.files.is_open(at));
+    wait_until(|| are_open() == [true; 3]);
+    assert_eq!(engine.outcome().requested_bytes, 0);
+    // For two of them.
+    let limit = dir.path().join("memory.max");
+    std::fs::write(dir.path().join("memory.current"), "0").unwrap();
+    std::fs::write(&limit, ((16 << 20) + 4 * PAGE_SIZE).to_string()).unwrap();
+    engine.keep_to_memory(Budget::in_directory(dir.path()));
+    assert_eq!(are_open(), [true, true, false]);
+    std::fs::write(&limit, "1000000000").unwrap();
+    engine.start();
+    drop(names);
+    let outcome = engine.wait();
+    assert_eq!((outcome.requested_bytes, outcome.left_out_bytes), (2 * PAGE_SIZE, PAGE_SIZE));
+    wait_until(|| are_open() == [false; 3]);
+}
+
 /// The one that begins them, and the program, would wait for each.
 #[test]
 fn no_more_threads_are_begun_than_there_is_work_for() {
@@ -513,7 +573,7 @@ fn what_is_open_is_asked_for_before_any_thread_begins() {
     assert_eq!(bytes(), 0, "a file that is to be opened is not waited for");
     engine.open_sample();
     // Readers find nothing to do.
-    engine.state.next_read.store(2, Ordering::Relaxed);
+    engine.state.cursor.lock().unwrap().take(2, |_| 2);
     engine.run();
     assert!(bytes() > 0);
     assert_eq!(engine.outcome().requested_bytes, 0, "as much as readers make of it");
@@ -667,7 +727,7 @@ fn what_lies_beside_a_read_is_read_next() {
     let mut engine = Engine::with(profile(&path, &[200, 10, 300, 100]), options, 1);
     // The last page lies elsewhere in its file, and beside the first on the device.
     engine.bring_neighbours_along(|_, page| Some(if page.0 == 100 { 205 } else { page.0 }));
-    let pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    let pages: Vec<u64> = engine.state.reads().iter().map(|read| read.range.start().0).collect();
     assert_eq!(pages, [200, 100, 10, 300]);
 }
 
@@ -678,6 +738,6 @@ fn a_file_in_pieces_is_read_piece_by_piece() {
     let options = PlanOptions { gap_pages_max: 4, read_pages_max: 8 };
     let mut engine = Engine::with(profile(&path, &[200, 203, 206, 209]), options, 1);
     engine.bring_neighbours_along(|_, page| Some(if page.0 < 205 { page.0 } else { 1000 + page.0 }));
-    let pages: Vec<u64> = engine.state.reads.iter().map(|read| read.range.start().0).collect();
+    let pages: Vec<u64> = engine.state.reads().iter().map(|read| read.range.start().0).collect();
     assert_eq!(pages, [200, 206]);
 }
