@@ -213,6 +213,7 @@ pub fn begin(command: &[OsString], name: &OsStr, options: &LaunchOptions) -> Lau
         }
         found => found.map(|(mut found, _program)| {
             found.context.begin();
+            found.call.note_directory();
             found
         }),
     };

@@ -53,7 +53,8 @@ pub(crate) fn are_at_hand(file: &File, pages: &[PageIndex]) -> bool {
         Some(Some(_)) => false,
         Some(None) => {
             let _ = fadvise(file, 0, None, Advice::Random);
-            pages.iter().all(|page| answers_without_waiting(file, *page) == Some(true))
+            let before = bytes_read_by_this_thread();
+            pages.iter().all(|page| answers(file, *page, before) == Some(true))
         }
     }
 }
@@ -82,7 +83,12 @@ fn has_pages(file: &File) -> bool {
 /// has no such reads, and cannot be asked in another way. A fast device may answer within the call. So an answer counts only if it comes at
 /// once, or if the kernel's count of what devices have read for this thread is as before.
 fn answers_without_waiting(file: &File, page: PageIndex) -> Option<bool> {
-    let (began, before) = (Instant::now(), bytes_read_by_this_thread());
+    answers(file, page, bytes_read_by_this_thread())
+}
+
+/// The same, where devices had read so many bytes for this thread `before`.
+fn answers(file: &File, page: PageIndex, before: u64) -> Option<bool> {
+    let began = Instant::now();
     match read(file, page, ReadWriteFlags::NOWAIT) {
         // Overlayfs. Whoever counts as the owner may ask of the pages of the file below.
         Err(Errno::OPNOTSUPP) => are_resident(file.as_fd(), page.alone()),

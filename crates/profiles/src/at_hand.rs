@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,6 @@ use prepage_core::profile::FileIdentity;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::file_system::{BTRFS, OVERLAYFS, TMPFS};
 use prepage_sys::mapping::are_resident;
-use prepage_sys::root::name_of;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -47,10 +46,18 @@ pub struct AtHand<'a> {
 /// See above. Before Linux 5.12 there is always one.
 pub fn at_hand(path: &Path) -> Result<AtHand<'_>, Errno> {
     // Most paths lead through no link, and whoever needs to know that need not look again.
-    match AtHand::below(CWD, path, ResolveFlags::NO_SYMLINKS, OFlags::PATH) {
+    match at_hand_without_links(path) {
         Err(Errno::LOOP) => AtHand::below(CWD, path, ResolveFlags::empty(), OFlags::PATH),
         found => found,
     }
+}
+
+/// What is at `path`, where that leads through no symbolic link.
+///
+/// # Errors
+/// As [`at_hand`], and LOOP where there is a link.
+pub(crate) fn at_hand_without_links(path: &Path) -> Result<AtHand<'_>, Errno> {
+    AtHand::below(CWD, path, ResolveFlags::NO_SYMLINKS, OFlags::PATH)
 }
 
 /// Whether an error says that there is no such file.
@@ -148,12 +155,6 @@ impl<'a> AtHand<'a> {
         !self.resolve.contains(ResolveFlags::NO_SYMLINKS)
     }
 
-    /// Its absolute path, free of symbolic links; `None` without /proc, and where no path leads to it.
-    pub fn resolved(&self) -> Option<PathBuf> {
-        // What lies outside of this process's root has a name that is none.
-        name_of(self.place.as_raw_fd()).ok().filter(|name| name.is_absolute())
-    }
-
     /// Whether only root and the user `uid` could have written it.
     pub fn is_trusted(&self, uid: u32) -> bool {
         judge(self.statx.stx_uid, self.statx.stx_mode.into(), uid).is_ok()
@@ -189,6 +190,19 @@ impl<'a> AtHand<'a> {
     /// # Errors
     /// Where it is no regular file, or may not be read, and where another file has come into its place since it was looked at.
     pub fn open(self) -> Result<File, Errno> {
+        let (identity, is_open) = (self.identity(), self.is_open);
+        let file = self.open_unchecked()?;
+        if !is_open && identity_in(&statx(&file)?) != identity {
+            return Err(Errno::AGAIN);
+        }
+        Ok(file)
+    }
+
+    /// The same, whatever has come into its place since it was looked at, for whoever loses little by that: it takes one call less.
+    ///
+    /// # Errors
+    /// Where it is no regular file, or may not be read.
+    pub fn open_unchecked(self) -> Result<File, Errno> {
         if !self.is(FileType::RegularFile) {
             return Err(Errno::INVAL);
         }
@@ -196,11 +210,7 @@ impl<'a> AtHand<'a> {
             return Ok(File::from(self.place));
         }
         let flags = TO_READ | OFlags::CLOEXEC;
-        let file = openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?;
-        if identity_in(&statx(&file)?) != self.identity() {
-            return Err(Errno::AGAIN);
-        }
-        Ok(File::from(file))
+        Ok(openat2(self.directory, self.path, flags, Mode::empty(), self.resolve)?.into())
     }
 
     /// All that it holds, if that is no more than `limit_bytes`.
@@ -208,10 +218,18 @@ impl<'a> AtHand<'a> {
     /// # Errors
     /// As [`Self::open`], and where a page of it is not in memory.
     pub fn read(self, limit_bytes: u64) -> Result<Vec<u8>, Errno> {
-        let size_bytes = self.size_bytes();
-        if size_bytes > limit_bytes {
+        if self.size_bytes() > limit_bytes {
             return Err(Errno::FBIG);
         }
+        self.read_beginning(limit_bytes)
+    }
+
+    /// So many bytes of it, or all where it holds fewer.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and where a page of them is not in memory.
+    pub fn read_beginning(self, bytes: u64) -> Result<Vec<u8>, Errno> {
+        let size_bytes = self.size_bytes().min(bytes);
         let file = self.open()?;
         let mut bytes = vec![0; size_bytes as usize];
         let count = InMemory { file: &file, size_bytes }.read_at(0, &mut bytes);
@@ -334,9 +352,6 @@ mod tests {
         {
             let path = dir.join(path);
             assert_eq!(resolved(&path).unwrap(), path.canonicalize().unwrap(), "{}", path.display());
-            // A sandbox may have no /proc.
-            let told = at_hand(&path).unwrap().resolved();
-            assert!(told.is_none_or(|told| told == path.canonicalize().unwrap()), "{}", path.display());
         }
         assert!(resolved(&dir.join("none")).is_err() && resolved(&dir.join("link/file")).is_err());
         assert_eq!(resolved("/".as_ref()).unwrap(), Path::new("/"));

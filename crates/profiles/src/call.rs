@@ -1,6 +1,6 @@
 //! What the process of a command becomes: behind wrappers, and where a script is called, what runs that.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use prepage_core::profile::role::{Locate, called, role_and_places};
 use rustix::io::Errno;
 
-use crate::at_hand::{InMemory, at_hand, is_absent};
+use crate::at_hand::{InMemory, at_hand, is_absent, without_upwards};
 use crate::bytes::Bytes;
 use crate::identity::open_to_read;
-use crate::key::{ProgramKey, readable};
+use crate::key::{ProgramKey, words};
 use crate::program::{find, find_at_hand};
 use crate::script::{HEAD_BYTES, Kind, split_for_env};
 
@@ -26,8 +26,8 @@ pub struct Call {
     /// Its file, free of symbolic links.
     file: PathBuf,
     argv: Vec<OsString>,
-    /// Where it is made, from which names are looked up: who asks later may have left it.
-    directory: PathBuf,
+    /// Where it is made, from which names are looked up, once that is known: see [`Self::note_directory`].
+    directory: OnceCell<PathBuf>,
     /// Where in `argv` the script is that the kernel was given, with what runs it in front.
     script: Option<usize>,
 }
@@ -46,7 +46,7 @@ impl Call {
     /// # Errors
     /// As [`find`], and where the program's links cannot be resolved.
     pub fn of(command: &[OsString]) -> io::Result<Self> {
-        Self::behind_wrappers(Ask::FileSystems, command.to_vec(), None, here())
+        Self::behind_wrappers(Ask::FileSystems, command.to_vec(), None, here().into())
     }
 
     /// The call that the process of `command` makes in the end: the beginning of the program's file is read.
@@ -63,35 +63,51 @@ impl Call {
     /// # Errors
     /// As [`Self::of`], of another program that this one runs.
     pub fn of_found(program: &Path, file: &Path, command: &[OsString]) -> io::Result<Self> {
-        Self::found(Ask::FileSystems, program, file, command)
+        let call = Self::found(Ask::FileSystems, program, file, command)?;
+        call.note_directory();
+        Ok(call)
     }
 
-    /// The same as far as memory tells; `None` where file systems have to be asked.
+    /// The same as far as memory tells; `None` where file systems have to be asked. Most calls name no file, and are not asked where they are made: who leaves the
+    /// working directory before the last question [notes](Self::note_directory) it.
     pub fn of_found_at_hand(program: &Path, file: &Path, command: &[OsString]) -> Option<Self> {
         Self::found(Ask::Memory, program, file, command).ok()
     }
 
     fn found(ask: Ask, program: &Path, file: &Path, command: &[OsString]) -> io::Result<Self> {
-        if called(&readable(command)) > 0 || split_for_env(command).is_some() {
-            return Self::behind_wrappers(ask, command.to_vec(), None, here());
+        if called(&words(command)) > 0 || split_for_env(command).is_some() {
+            return Self::behind_wrappers(ask, command.to_vec(), None, OnceCell::new());
         }
-        let argv = command.to_vec();
-        Ok(Self { program: program.into(), file: file.into(), argv, directory: here(), script: None })
+        let (argv, directory) = (command.to_vec(), OnceCell::new());
+        Ok(Self { program: program.into(), file: file.into(), argv, directory, script: None })
+    }
+
+    /// Takes the working directory for the one in which the call is made, unless that is known already.
+    pub fn note_directory(&self) {
+        self.directory();
+    }
+
+    fn directory(&self) -> &Path {
+        self.directory.get_or_init(here)
     }
 
     fn behind_wrappers(
         ask: Ask,
         command: Vec<OsString>,
         script: Option<usize>,
-        directory: PathBuf,
+        directory: OnceCell<PathBuf>,
     ) -> io::Result<Self> {
         let mut argv = split_for_env(&command).unwrap_or(command);
         let found = |name: Option<&OsString>| {
             let name = name.ok_or(io::ErrorKind::InvalidInput)?;
             let is_path = name.as_encoded_bytes().contains(&b'/');
-            if is_path { ask.find(directory.join(name).as_os_str()) } else { ask.find(name) }
+            if is_path {
+                ask.find(directory.get_or_init(here).join(name).as_os_str())
+            } else {
+                ask.find(name)
+            }
         };
-        let mut wrappers = called(&readable(&argv));
+        let mut wrappers = called(&words(&argv));
         let (program, file) = match found(argv.get(wrappers)) {
             // It runs another command, by options that are not known here, or says itself that there is none.
             Err(_) if wrappers > 0 && matches!(ask, Ask::FileSystems) => {
@@ -113,28 +129,35 @@ impl Call {
     /// The same, and the places that its role names, whether anything is there or not.
     pub fn key_and_places(&self) -> (ProgramKey, Vec<PathBuf>) {
         let (key, places) = self.placed(&|name| self.place(name));
-        (key, places.iter().map(|place| self.directory.join(place)).collect())
+        (key, places.iter().map(|place| self.directory().join(place)).collect())
     }
 
     fn place(&self, name: &str) -> Option<String> {
-        self.directory.join(name).canonicalize().ok()?.to_str().map(str::to_owned)
+        self.directory().join(name).canonicalize().ok()?.to_str().map(str::to_owned)
     }
 
     /// The same as far as memory tells.
     pub fn key_at_hand(&self) -> Option<ProgramKey> {
         let is_told = Cell::new(true);
-        let (key, _) = self.placed(&|name| match at_hand(&self.directory.join(name)) {
-            Ok(_) => self.place(name),
-            Err(error) => {
-                is_told.set(is_told.get() && is_absent(error));
-                None
+        let (key, _) = self.placed(&|name| {
+            let path = self.directory().join(name);
+            match at_hand(&path) {
+                // To resolve it takes a call for each part of it.
+                Ok(found) if !found.has_links() && path.is_absolute() => {
+                    without_upwards(&path).to_str().map(str::to_owned)
+                }
+                Ok(_) => self.place(name),
+                Err(error) => {
+                    is_told.set(is_told.get() && is_absent(error));
+                    None
+                }
             }
         });
         is_told.get().then_some(key)
     }
 
     fn placed(&self, place: Locate<'_>) -> (ProgramKey, Vec<String>) {
-        let (role, places) = role_and_places(&readable(&self.argv), self.script, place);
+        let (role, places) = role_and_places(&words(&self.argv), self.script, place);
         (ProgramKey { program: self.file.to_string_lossy().into_owned(), role }, places)
     }
 

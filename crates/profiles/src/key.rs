@@ -1,5 +1,6 @@
 //! Which program a command means, and in which role.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 
@@ -46,7 +47,12 @@ impl ProgramKey {
 
 /// The command line as text; what is not UTF-8 is replaced.
 pub fn readable(command: &[OsString]) -> Vec<String> {
-    command.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
+    words(command).into_iter().map(Cow::into_owned).collect()
+}
+
+/// The same of who only looks at it.
+pub(crate) fn words(command: &[OsString]) -> Vec<Cow<'_, str>> {
+    command.iter().map(|arg| arg.to_string_lossy()).collect()
 }
 
 /// What profiles of no program are said to be of: the machine's first program by the name that the kernel knows it by. Where that is a link, no

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
 use rustix::io::Errno;
 
-use crate::at_hand::{at_hand, is_absent, reach, resolved, without_upwards};
+use crate::at_hand::{at_hand, at_hand_without_links, is_absent, reach, resolved, without_upwards};
+
+/// Links that lead from one to the next at the end of a program's path, as far as they are followed one by one: alternatives take two.
+const LINKS_FOLLOWED: usize = 4;
 
 /// The executable that execvp(3) would run for `name`: the name itself where it has a slash, else the first
 /// executable file of that name in PATH. Links that `prepage enable` made are passed over: they stand for what comes
@@ -60,23 +63,23 @@ pub fn find_at_hand(name: &OsStr) -> Option<ProgramAtHand> {
 pub struct ProgramAtHand {
     /// Where it was found.
     pub path: PathBuf,
-    has_links: bool,
-    /// Where its file lies, where the kernel has told: of a path with links that takes one call.
+    /// A path to its file that leads through no symbolic link; `None` where another part than the last of the way there is one.
     file: Option<PathBuf>,
 }
 
 impl ProgramAtHand {
     /// `None` where there is none, `Some(None)` where memory does not tell.
     fn at(path: PathBuf) -> Option<Option<Self>> {
-        let (has_links, file) = match at_hand(&path) {
-            Ok(found) if found.has_links() && !found.is_directory() => (true, found.resolved()),
-            Ok(found) if !found.is_directory() => (false, None),
-            Err(error) if is_absent(error) => return None,
-            _ => return Some(None),
+        let found = match at_hand_without_links(&path) {
+            Err(Errno::LOOP) => behind_links(&path),
+            found => found.map(|found| (!found.is_directory()).then(|| Some(path.clone()))),
         };
-        // What is in memory is soon asked.
-        let is_program = may_be_executed(&path).is_ok() && !(has_links && is_stand_in(&path));
-        Some(is_program.then_some(Self { path, has_links, file }))
+        match found {
+            // What is in memory is soon asked.
+            Ok(Some(file)) => Some(may_be_executed(&path).is_ok().then_some(Self { path, file })),
+            Err(error) if is_absent(error) => None,
+            _ => Some(None),
+        }
     }
 
     /// The absolute path by which it was called, and that of its file, free of symbolic links.
@@ -86,12 +89,30 @@ impl ProgramAtHand {
     pub fn paths(&self) -> io::Result<(PathBuf, PathBuf)> {
         let called = std::path::absolute(&self.path)?;
         let file = match &self.file {
-            Some(file) => file.clone(),
-            None if self.has_links => resolved(&called)?,
-            None => without_upwards(&called),
+            Some(file) => without_upwards(&std::path::absolute(file)?),
+            None => resolved(&called)?,
         };
         Ok((called, file))
     }
+}
+
+/// [`ProgramAtHand::file`] of the program at `path`, on which links lie; `None` where there is no program, or a link that `prepage enable` made. The kernel could
+/// tell by /proc, which takes longer than all of these calls.
+fn behind_links(path: &Path) -> Result<Option<Option<PathBuf>>, Errno> {
+    let mut file = path.to_owned();
+    for _ in 0..LINKS_FOLLOWED {
+        // Else a directory on the way is the link.
+        let Ok(target) = std::fs::read_link(&file) else { break };
+        if stands_in(&file, &target) {
+            return Ok(None);
+        }
+        file = file.parent().unwrap_or(Path::new("")).join(target);
+        match at_hand_without_links(&file) {
+            Err(Errno::LOOP) => {}
+            found => return found.map(|found| (!found.is_directory()).then_some(Some(file.clone()))),
+        }
+    }
+    at_hand(path).map(|found| (!found.is_directory()).then_some(None))
 }
 
 /// All executables called `name` in PATH that [`find`] would take if those before were not there, each file once. The program of this process is left out: what
@@ -160,9 +181,12 @@ pub fn there(name: &OsStr, executed: Option<&Path>) -> Vec<PathBuf> {
 
 /// Whether `path` is a link to a file called `prepage`, as `prepage enable` makes them.
 pub fn is_stand_in(path: &Path) -> bool {
-    let target = std::fs::read_link(path);
-    target.is_ok_and(|target| target.file_name() == Some("prepage".as_ref()))
-        && path.file_name() != Some("prepage".as_ref())
+    std::fs::read_link(path).is_ok_and(|target| stands_in(path, &target))
+}
+
+/// The same where the link leads to `target`.
+fn stands_in(path: &Path, target: &Path) -> bool {
+    target.file_name() == Some("prepage".as_ref()) && path.file_name() != Some("prepage".as_ref())
 }
 
 /// `command` as it is to be started where prepage itself is not to serve the start: if a link that `prepage enable` made stands for its
@@ -259,6 +283,58 @@ mod tests {
         assert!(!is_stand_in(&link("cc", "/usr/bin/gcc")) && !is_stand_in(Path::new("/bin/sh")));
         assert_eq!(find_all("sh".as_ref())[0], find("sh".as_ref()).unwrap());
         assert!(find_all("no-such-program".as_ref()).is_empty());
+    }
+
+    #[test]
+    fn the_file_behind_links_is_found_in_memory_as_realpath_finds_it() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("bin/deep")).unwrap();
+        std::fs::write(at("bin/program"), "").unwrap();
+        std::fs::set_permissions(at("bin/program"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let links = [
+            ("relative", "bin/program".into()),
+            ("absolute", at("bin/program")),
+            ("twice", at("relative")),
+            ("upwards", "bin/deep/../program".into()),
+            ("directory", "bin".into()),
+            ("bin/deep/link", "../program".into()),
+            ("below", "directory/deep/link".into()),
+            ("loop", "loop".into()),
+            ("to-directory", "bin/deep".into()),
+            ("gone", "none".into()),
+            ("cc", "bin/prepage".into()),
+        ];
+        links.iter().for_each(|(link, target)| symlink(target, at(link)).unwrap());
+        (0..8).for_each(|link| symlink(format!("chain{}", link + 1), at(&format!("chain{link}"))).unwrap());
+        symlink("bin/program", at("chain8")).unwrap();
+        let found = |name: &str| {
+            // Memory tells what was looked up.
+            let _ = at(name).metadata();
+            ProgramAtHand::at(at(name))
+        };
+        let file = at("bin/program").canonicalize().unwrap();
+        for name in [
+            "bin/program",
+            "bin/../bin/program",
+            "relative",
+            "absolute",
+            "twice",
+            "upwards",
+            "directory/program",
+            "bin/deep/link",
+            "directory/deep/link",
+            "below",
+            "chain0",
+        ] {
+            let (called, told) = found(name).unwrap().unwrap().paths().unwrap();
+            assert_eq!((called, told), (at(name), file.clone()), "{name}");
+        }
+        assert!(found("gone").is_none() && found("none").is_none());
+        for name in ["loop", "to-directory", "cc"] {
+            assert!(matches!(found(name), Some(None)), "{name}");
+        }
     }
 
     /// It may be a network's, and not answer.

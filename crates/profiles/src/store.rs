@@ -168,7 +168,7 @@ impl Stores {
         Ok(None)
     }
 
-    /// The same for [`Stored::glance`], as far as it is in memory ([`crate::at_hand`]), and not checked.
+    /// The same for [`Stored::first_glance`] alone: the beginning of the profile, as far as it is in memory ([`crate::at_hand`]), and not checked.
     ///
     /// # Errors
     /// Where [`Self::read`] is to be asked: what there is is not followed, or not in memory.
@@ -189,10 +189,10 @@ impl Stores {
             if !file.is_trusted(self.uid) {
                 return Err(Errno::ACCESS);
             }
-            let modified = file.modified();
-            let bytes = file.read(PAYLOAD_BYTES_MAX + HEADER_BYTES as u64)?;
-            // More than the beginning is for those to check who decode it.
-            if !file::encoded_bytes(&bytes).is_ok_and(|total| total == bytes.len() as u64) {
+            let (modified, size_bytes) = (file.modified(), file.size_bytes());
+            let bytes = file.read_beginning(file::SAMPLE_BYTES as u64)?;
+            // What comes behind is for those to check who decode it.
+            if !file::encoded_bytes(&bytes).is_ok_and(|total| total == size_bytes) {
                 return Err(Errno::INVAL);
             }
             let mut age = None;

@@ -17,6 +17,7 @@ pub struct Stored {
     pub path: PathBuf,
     /// In which layer.
     pub layer: Layer,
+    /// Of what [`crate::Stores::read_at_hand`] has found, the beginning alone.
     pub(crate) bytes: Vec<u8>,
     /// How long before it was read a user's own had been written or marked as used. A file from the future is of a clock that was set back, and says
     /// nothing.
@@ -30,7 +31,22 @@ impl Stored {
     /// # Errors
     /// When the bytes make no sense.
     pub fn glance(&self) -> Result<Glance<'_>, StoreError> {
-        let mut glance = Glance::of(&self.bytes).map_err(|source| self.unreadable(source))?;
+        self.for_its_user(Glance::of(&self.bytes))
+    }
+
+    /// The same without the starts, of which the [beginning](file::SAMPLE_BYTES) is enough.
+    ///
+    /// # Errors
+    /// When that does not tell, or makes no sense.
+    pub fn first_glance(&self) -> Result<Glance<'_>, StoreError> {
+        self.for_its_user(Glance::of_beginning(&self.bytes))
+    }
+
+    fn for_its_user<'b>(
+        &self,
+        glance: Result<Glance<'b>, ProfileFileError>,
+    ) -> Result<Glance<'b>, StoreError> {
+        let mut glance = glance.map_err(|source| self.unreadable(source))?;
         if self.layer != Layer::User {
             glance.past.history = glance.past.history.for_others();
         }

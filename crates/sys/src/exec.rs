@@ -1,8 +1,8 @@
 //! Becoming another program, with everything as this process was given it.
 //!
 //! Rust's start-up code ignores SIGPIPE and opens `/dev/null` on standard streams that were closed. A program
-//! started by `prepage run` must find both as they were, so they are noted before that code runs, or [`keep_streams`] where a program has a
-//! [bare `main`](mod@crate::bare_main).
+//! started by `prepage run` must find both as they were, so they are noted before that code runs, or where a program has a
+//! [bare `main`](mod@crate::bare_main), before [`keep_streams`] does as much: one that becomes another without that has nothing to give back.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -11,13 +11,25 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bits 0 to 2: that standard stream was closed. Bit 3: SIGPIPE was ignored. Bit 4: SIGCHLD was, before [`hear_of_children`].
+use crate::own_pages::is_entered;
+
+/// Bits 0 to 2: that standard stream was closed. Bit 3: SIGPIPE was ignored. Bit 4: SIGCHLD was, before [`hear_of_children`]. Bit 5: the others were noted.
 static INHERITED: AtomicU8 = AtomicU8::new(0);
 const SIGPIPE_IGNORED: u8 = 1 << 3;
 const SIGCHLD_IGNORED: u8 = 1 << 4;
+const NOTED: u8 = 1 << 5;
 
-extern "C" fn note_inherited() {
-    let mut noted = 0;
+extern "C" fn note_before_main() {
+    if !is_entered() {
+        note_inherited();
+    }
+}
+
+fn note_inherited() {
+    if INHERITED.load(Ordering::Relaxed) & NOTED != 0 {
+        return;
+    }
+    let mut noted = NOTED;
     for stream in 0..3 {
         // SAFETY: F_GETFD reads a flag of a descriptor number and fails harmlessly where there is none.
         if unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1 {
@@ -33,14 +45,14 @@ extern "C" fn note_inherited() {
     if ignored {
         noted |= SIGPIPE_IGNORED;
     }
-    INHERITED.store(noted, Ordering::Relaxed);
+    INHERITED.fetch_or(noted, Ordering::Relaxed);
 }
 
 // SAFETY: .init_array holds pointers to functions of the C calling convention, which libc runs once before main.
 // The function touches nothing that needs an initialised runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static NOTE_INHERITED: extern "C" fn() = note_inherited;
+static NOTE_BEFORE_MAIN: extern "C" fn() = note_before_main;
 
 /// Replaces this process by `program`, searched in PATH where it has no slash, with the arguments `argv`
 /// (`argv[0]` first) and the environment, streams, signal dispositions and mask this process was started with. A script without
@@ -158,6 +170,7 @@ pub fn give_inherited(command: &mut Command) {
 /// Does what Rust's start-up code does, in a process that began without it: what is written to a pipe that nobody reads is an error and
 /// not the end, and what is opened is not taken for a standard stream that was closed.
 pub fn keep_streams() {
+    note_inherited();
     // SAFETY: as in `note_inherited`.
     for _closed in (0..3).filter(|stream| unsafe { libc::fcntl(*stream, libc::F_GETFD) } == -1) {
         // The lowest free number is this stream's.
@@ -169,6 +182,9 @@ pub fn keep_streams() {
 
 pub(crate) fn restore_inherited() {
     let noted = INHERITED.load(Ordering::Relaxed);
+    if noted & NOTED == 0 {
+        return;
+    }
     if noted & SIGCHLD_IGNORED != 0 {
         // SAFETY: SIG_IGN installs no code.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -204,7 +220,7 @@ mod tests {
     #[test]
     fn who_did_not_become_another_program_goes_on_as_before() {
         let child = Forked::new(|| {
-            INHERITED.store(1 | SIGPIPE_IGNORED | SIGCHLD_IGNORED, Ordering::Relaxed);
+            INHERITED.store(NOTED | 1 | SIGPIPE_IGNORED | SIGCHLD_IGNORED, Ordering::Relaxed);
             let error = exec("/no/such/program".as_ref(), &["program"]);
             let opened = std::fs::File::open("/proc/self/stat").unwrap();
             // SAFETY: with a null new action the calls only read, and zeros are a valid one.

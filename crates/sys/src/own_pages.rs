@@ -27,6 +27,7 @@ std::arch::global_asm!(
     ".globl prepage_entry",
     ".weak prepage_first_end, prepage_warm_end",
     "prepage_entry:",
+    "mov byte ptr [rip + prepage_entered], 1",
     // What `_start` expects in rdx stays there; of the rest it uses only the stack.
     "mov r12, rdx",
     "mov eax, 157", // prctl(PR_GET_SECCOMP)
@@ -118,8 +119,10 @@ std::arch::global_asm!(
     "jmp _start",
     ".popsection",
     ".pushsection .bss.prepage_unfiltered, \"aw\", @nobits",
-    ".globl prepage_unfiltered",
+    ".globl prepage_unfiltered, prepage_entered",
     "prepage_unfiltered:",
+    ".zero 1",
+    "prepage_entered:",
     ".zero 1",
     ".popsection",
 );
@@ -136,6 +139,21 @@ pub(crate) fn began_without_filters() -> bool {
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn began_without_filters() -> bool {
+    false
+}
+
+/// Whether this process began at `prepage_entry`, as only a program with a [bare `main`](mod@crate::bare_main) does.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_entered() -> bool {
+    unsafe extern "C" {
+        static prepage_entered: u8;
+    }
+    // SAFETY: as above.
+    unsafe { prepage_entered != 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn is_entered() -> bool {
     false
 }
 

@@ -170,7 +170,7 @@ fn place_flags(is_followed: bool) -> OFlags {
 ///
 /// # Errors
 /// Without /proc, and where the file has no name any more.
-pub fn name_of(fd: i32) -> io::Result<PathBuf> {
+fn name_of(fd: i32) -> io::Result<PathBuf> {
     let name = read_link(format!("/proc/self/fd/{fd}"))?;
     if name.to_string_lossy().ends_with(DELETED) { Err(io::ErrorKind::NotFound.into()) } else { Ok(name) }
 }

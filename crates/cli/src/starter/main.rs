@@ -40,7 +40,7 @@ fn starter(args: &[OsString]) -> u8 {
     }
     if args.get(1).is_some_and(|verb| verb == "run") {
         match parse(&args[2..]) {
-            Ok(Some(run)) => return start(&run),
+            Ok(Some(run)) => return start(run),
             Ok(None) => {}
             Err(error) => {
                 say(&format!("{error}\n  try: prepage run --help"));
@@ -87,17 +87,18 @@ fn parse(args: &[OsString]) -> Result<Option<Run>, lexopt::Error> {
     Ok(Some(run))
 }
 
-fn start(run: &Run) -> u8 {
-    let launched = begin(&run.command, &run.command[0], &run.options);
-    let mut argv = run.command.clone();
+fn start(run: Run) -> u8 {
+    let Run { options, command: mut argv } = run;
+    let launched = begin(&argv, &argv[0], &options);
+    let name = argv[0].clone();
     let ways = if are_deadly() {
         let way = |program| Way { program, argv: argv.clone(), variables: Vec::new() };
-        program::there(&argv[0], None).into_iter().map(way).collect()
+        program::there(&name, None).into_iter().map(way).collect()
     } else {
         let program = launched.program().unwrap_or_else(|| {
             // What is no program gets its message from the exec that fails.
-            let found = program::find_past(&argv[0]);
-            let (program, is_past_link) = found.unwrap_or_else(|_| (PathBuf::from(&argv[0]), false));
+            let found = program::find_past(&name);
+            let (program, is_past_link) = found.unwrap_or_else(|_| (PathBuf::from(&name), false));
             if is_past_link {
                 stand_in::name_by_path(&mut argv, &program);
             }
@@ -105,7 +106,7 @@ fn start(run: &Run) -> u8 {
         });
         vec![Way { program, argv, variables: Vec::new() }]
     };
-    become_first(&ways, &run.command[0], launched)
+    become_first(&ways, &name, launched)
 }
 
 /// An executable, and the arguments and variables that it is to get.

@@ -570,21 +570,26 @@ fn a_warm_start_of_a_known_program_reads_nothing_of_proc() {
     if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) || !has(Need::NoFilter) {
         return;
     }
-    assert!(sandbox.prepage(&run(&["-q"], &["true"])).status().unwrap().success());
-    sandbox.wait_for_profile();
-    sandbox.wait_for_helpers();
+    let [link, directory] = ["link", "directory"].map(|name| sandbox.path().join(name));
+    std::os::unix::fs::symlink("/usr/bin/true", &link).unwrap();
+    std::os::unix::fs::symlink("/usr/bin", &directory).unwrap();
+    let below = directory.join("true");
     let trace = sandbox.path().join("trace");
-    let start = sandbox.prepage(&run(&["--no-learn"], &["true"]));
-    wait_for("a start with nothing beside it", || {
-        let mut traced = sandbox.command("strace", &["-o", trace.to_str().unwrap()]);
-        assert!(traced.arg(start.get_program()).args(start.get_args()).status().unwrap().success());
-        let calls = fs::read_to_string(&trace).unwrap();
-        // Up to the exec of the program.
-        let own = calls.split("execve(").nth(1).unwrap();
-        let is_alone = !own.contains("clone(");
-        assert!(!is_alone || !own.contains("\"/proc/"), "{own}");
-        is_alone.then_some(())
-    });
+    for program in ["true", link.to_str().unwrap(), below.to_str().unwrap()] {
+        assert!(sandbox.prepage(&run(&["-q"], &[program])).status().unwrap().success());
+        sandbox.wait_for_profile();
+        let start = sandbox.prepage(&run(&["--no-learn"], &[program]));
+        wait_for("a start with nothing beside it", || {
+            let mut traced = sandbox.command("strace", &["-o", trace.to_str().unwrap()]);
+            assert!(traced.arg(start.get_program()).args(start.get_args()).status().unwrap().success());
+            let calls = fs::read_to_string(&trace).unwrap();
+            // Up to the exec of the program.
+            let own = calls.split("execve(").nth(1).unwrap();
+            let is_alone = !own.contains("clone(");
+            assert!(!is_alone || !own.contains("\"/proc/"), "{own}");
+            is_alone.then_some(())
+        });
+    }
 }
 
 /// Runs a command and counts what it leaves behind: whoever adopts orphans meets what `prepage run` began beside the program.

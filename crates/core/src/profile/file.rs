@@ -21,8 +21,10 @@ use super::{Counts, Extent, Lookup, Profile};
 use crate::page::{PAGE_SIZE, PageIndex, PageRange};
 
 mod glance;
+mod sample;
 
-pub use glance::{Glance, Sample, WHOSE_BYTES, whose};
+pub use glance::{Glance, WHOSE_BYTES, whose};
+pub use sample::{SAMPLE_BYTES, Sample};
 
 /// The version this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 3;
@@ -71,7 +73,7 @@ pub enum ProfileFileError {
 pub fn encode(profile: &Profile) -> Vec<u8> {
     let mut payload = Vec::new();
     minicbor::encode_with(profile, &mut payload, &mut Room(0)).expect("writing to memory does not fail");
-    enclose(FORMAT_VERSION, &payload)
+    enclose(FORMAT_VERSION, &sample::with_sample(profile, payload))
 }
 
 /// A payload with the header before it.

@@ -105,15 +105,27 @@ proptest! {
             prop_assert!(sample.pages.iter().all(|page| known.contains(*page)) && !sample.pages.is_empty());
             prop_assert_eq!(sample.fingerprint(), Some(known.fingerprint.clone()));
         }
+        // The rest may not be in memory.
+        let first = Glance::of_beginning(&bytes[..bytes.len().min(SAMPLE_BYTES)]).unwrap();
+        prop_assert_eq!((first.program, first.role, first.past.history), (glance.program, glance.role, history));
+        prop_assert_eq!(first.sample(random), glance.sample(random));
     }
 
     #[test]
     fn a_glance_at_any_payload_is_had_or_refused(payload in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = whose(&enclose(FORMAT_VERSION, &payload));
-        if let Ok(glance) = Glance::of(&enclose(FORMAT_VERSION, &payload)) {
-            glance.sample(7).iter().for_each(|sample| drop(sample.fingerprint()));
+        let bytes = enclose(FORMAT_VERSION, &payload);
+        for glance in [Glance::of, Glance::of_beginning] {
+            if let Ok(glance) = glance(&bytes) {
+                glance.sample(7).iter().for_each(|sample| drop(sample.fingerprint()));
+            }
         }
     }
+}
+
+/// A profile that some start is served from.
+fn profile_of(files: Vec<ProfiledFile>) -> Profile {
+    Profile { program: "/program".into(), files, ..Profile::default() }
 }
 
 /// Whoever finds one part of a program out of memory is not to take the start for a warm one.
@@ -138,17 +150,41 @@ fn what_takes_a_larger_part_of_the_reads_is_in_every_sample() {
         file("/whole", &[(7, 32 * 50, used)]),
         file("/rarely", &[(0, 32 * 50, used.after(Use::None))]),
     ];
-    let bytes = encode(&Profile { files: files.to_vec(), ..Profile::default() });
+    let bytes = encode(&profile_of(files.to_vec()));
     let glance = Glance::of(&bytes).unwrap();
     let samples: Vec<_> = (0..100).map(|random| glance.sample(random)).collect();
     for sample in &samples {
         let count =
             |path: &str| sample.iter().filter(|file| file.path == path).flat_map(|file| &file.pages).count();
-        assert!(count("/scattered") >= 3 && count("/whole") >= 1 && count("/rarely") == 0, "{sample:?}");
-        assert_eq!(count("/scattered") + count("/small") + count("/whole"), 6, "{sample:?}");
+        assert!(count("/scattered") >= 4 && count("/whole") >= 2 && count("/rarely") == 0, "{sample:?}");
+        assert_eq!(count("/scattered") + 2 * count("/small") + count("/whole"), 8, "{sample:?}");
     }
     assert!(samples.windows(2).any(|two| two[0] != two[1]), "other starts ask after other pages");
     assert!(Glance::of(&encode(&Profile::default())).unwrap().sample(1).is_empty());
+}
+
+/// To open a file takes longer than to look for a page of it.
+#[test]
+fn of_many_files_few_are_in_a_sample_each_with_several_pages() {
+    let files = |count: u64, path_bytes: usize| {
+        let file = |at: u64| ProfiledFile {
+            path: format!("/{at:0path_bytes$}"),
+            extents: vec![Extent::new(PageRange::new(PageIndex(at), PageIndex(at + 32 * 20)), 0)],
+            ..ProfiledFile::default()
+        };
+        encode(&profile_of((0..count).map(file).collect()))
+    };
+    for (count, path_bytes) in [(100, 80), (100, 200), (5000, 80)] {
+        let bytes = files(count, path_bytes);
+        let glance = Glance::of_beginning(&bytes[..SAMPLE_BYTES]).unwrap();
+        for sample in (0..100).map(|random| glance.sample(random)) {
+            assert!((3..=6).contains(&sample.len()), "{sample:?}");
+            assert_eq!(sample.iter().map(|file| file.pages.len()).sum::<usize>(), 24, "{sample:?}");
+            assert!(sample.iter().all(|file| file.pages.is_sorted_by(|one, next| one < next)), "{sample:?}");
+        }
+    }
+    let bytes = files(100, 3900);
+    assert!(Glance::of(&bytes).unwrap().sample(1).is_empty(), "there is no room for paths that long");
 }
 
 /// Something else may stand in its place by now.
@@ -162,7 +198,7 @@ fn the_program_itself_is_in_every_sample() {
         ..ProfiledFile::default()
     };
     let files = vec![file("/program", 7, used.after(Use::None)), file("/library", 8, used)];
-    let bytes = encode(&Profile { program: "/program".into(), files, ..Profile::default() });
+    let bytes = encode(&profile_of(files));
     let glance = Glance::of(&bytes).unwrap();
     assert_eq!(glance.program_identity().map(|identity| identity.inode), Some(7));
     let sample = glance.sample(1);
