@@ -20,9 +20,9 @@ use crate::write_back::Came;
 /// faster than the disk for up to 200 ms at a time (balance_dirty_pages), some times in a run.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Who asks for many writes waits for no longer than this, though one run is done after the other: scattered pages of a slow file take minutes.
-pub(crate) const MOST_WAIT: Duration = Duration::from_secs(4);
+pub(crate) const CLEAN_MOST: Duration = Duration::from_secs(4);
 /// But for each call so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one.
-const LEAST_WAIT: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
+const CLEAN_LEAST: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
 /// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
 /// The most threads of one cleaner whose writes hang. Beyond these it tries no dirty page until one of them is done.
@@ -89,7 +89,7 @@ impl Cleaner {
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
         let mut since = Instant::now();
-        let until = until.max(since + LEAST_WAIT);
+        let until = until.max(since + CLEAN_LEAST);
         let mut runs = desk.runs.load(Ordering::SeqCst);
         let mut now = since;
         while desk.state.load(Ordering::SeqCst) == GIVEN && now < until.min(since + PATIENCE) {

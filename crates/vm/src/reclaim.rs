@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
-use crate::cleaner::{Cleaner, MOST_WAIT};
+use crate::cleaner::{CLEAN_MOST, Cleaner};
 use crate::evict::{Claimed, swapped_out};
 use crate::give_back;
 use crate::object::ObjectCore;
@@ -466,7 +466,7 @@ impl Reclaim {
         let passes_by = search.is_of_idle || !forced && pool.frames.limit() < pool.frames.most();
         let now = self.now();
         // Of all batches together: others wait for the lock, and for frames that need no write.
-        let until = Instant::now() + MOST_WAIT;
+        let until = Instant::now() + CLEAN_MOST;
         let mut all = 0;
         let mut rest = &victims[..];
         while !rest.is_empty() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::bell::Bell;
-use crate::cleaner::{Cleaner, MOST_WAIT};
+use crate::cleaner::{CLEAN_MOST, Cleaner};
 use crate::error::FlushError;
 use crate::failure::say;
 use crate::object::ObjectCore;
@@ -127,7 +127,7 @@ impl Left {
             return false;
         };
         self.from = PageIndex(last.0 + 1);
-        let until = Instant::now() + MOST_WAIT;
+        let until = Instant::now() + CLEAN_MOST;
         let Some(came) = cleaner.clean(&object, part, true, self.failing, until) else {
             self.is_passed_by = true;
             return false;

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::cleaner::{Cleaner, MOST_HUNG, MOST_WAIT};
+use crate::cleaner::{CLEAN_MOST, Cleaner, MOST_HUNG};
 use crate::home::Home;
 use crate::object::Contents;
 use crate::source::LocalFile;
@@ -80,7 +80,7 @@ fn blocked_by(thread: &str) -> String {
 
 /// When who asks a cleaner goes on, at the latest.
 fn later() -> Instant {
-    Instant::now() + MOST_WAIT
+    Instant::now() + CLEAN_MOST
 }
 
 const PAGES: u64 = 8;
