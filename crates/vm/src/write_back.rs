@@ -494,6 +494,13 @@ impl ObjectCore {
         Ok(())
     }
 
+    /// Pages could not be written back that nobody flushes.
+    pub(crate) fn tell_unwritten(&self, error: &FlushError) {
+        if self.vm.options.explain {
+            say(format_args!("{}; it is tried again", with_cause(error)));
+        }
+    }
+
     /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back, and
     /// for a file that hangs: with signals where the caller lets them come, so that the program can be ended meanwhile. No handler can touch the object, and wait for this.
     pub(crate) fn write_back_last(&self) {
@@ -509,7 +516,7 @@ impl ObjectCore {
 }
 
 /// An error in one line.
-pub(crate) fn with_cause(error: &FlushError) -> String {
+fn with_cause(error: &FlushError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

@@ -3,6 +3,8 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use prepage_testing::{assert_passed, child, is_child, this_test};
+
 use super::*;
 use crate::cleaner::{CLEAN_MOST, Cleaner, MOST_HUNG};
 use crate::home::Home;
@@ -514,6 +516,31 @@ fn a_file_whose_turn_comes_late_is_tried_all_the_same() {
         came.is_some()
     });
     assert!(is_tried);
+}
+
+/// Nobody waits any more for what came of that.
+#[test]
+fn what_was_left_and_is_refused_is_told_of() {
+    if !is_child(&this_test()) {
+        let output = child(&this_test(), &["timeout", "60"]);
+        assert_passed(&output);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.matches("it is tried again").count(), 1, "{said}");
+        return;
+    }
+    let never = Duration::from_secs(1 << 20);
+    let vm = Vm::new(VmOptions::default().explain(true).write_back_after(never)).unwrap();
+    let (_file, home, object, map) = failing_of(&vm, PAGES);
+    let pages = vec![PageIndex(0), PageIndex(2)];
+    pages.iter().for_each(|page| map.write_at(page.offset_bytes(), &[1]).unwrap());
+    *home.refused.lock().unwrap() = vec![PageIndex(0)];
+    let writes = home.writes.lock().unwrap();
+    let came = Cleaner::default().clean(&object.core, pages, true, Duration::ZERO, later());
+    drop(writes);
+    assert!(came.is_none());
+    assert!(soon(|| !object.core.dirty().unwrap().hangs()));
+    assert_eq!(object.dirty_pages(), 1);
+    home.refused.lock().unwrap().clear();
 }
 
 /// The writer would look for it all the time.
