@@ -19,10 +19,11 @@ use crate::write_back::Came;
 /// A write hangs if none of its runs of pages is done within this long, even if it only waits for who flushes the object. The kernel pauses who writes
 /// faster than the disk for up to 200 ms at a time (balance_dirty_pages), some times in a run.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Who asks for many writes waits for no longer than this, though one run is done after the other: scattered pages of a slow file take minutes.
-pub(crate) const MOST_WAIT: Duration = Duration::from_secs(4);
-/// But for each call so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one.
-const LEAST_WAIT: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
+/// Who has pages of a file written waits for no longer than this, though one run is done after the other: scattered pages of a slow file take minutes.
+pub(crate) const CLEAN_MOST: Duration = Duration::from_secs(4);
+/// But for so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one. One that was paused more often is left for
+/// nothing; its write is done soon, and it is tried again.
+const CLEAN_LEAST: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
 /// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);
 /// The most threads of one cleaner whose writes hang. Beyond these it tries no dirty page until one of them is done.
@@ -89,7 +90,7 @@ impl Cleaner {
         desk.state.store(GIVEN, Ordering::SeqCst);
         wake(&desk.state, 1);
         let mut since = Instant::now();
-        let until = until.max(since + LEAST_WAIT);
+        let until = until.max(since + CLEAN_LEAST);
         let mut runs = desk.runs.load(Ordering::SeqCst);
         let mut now = since;
         while desk.state.load(Ordering::SeqCst) == GIVEN && now < until.min(since + PATIENCE) {
@@ -153,6 +154,10 @@ impl Desk {
             match done {
                 Ok(_) => wake(&self.state, 1),
                 Err(_) => {
+                    // Whoever asked has gone on, and hears nothing of it.
+                    if let Some(Err(error)) = self.came.lock().anyway().take().map(|came| came.outcome) {
+                        object.tell_unwritten(&error);
+                    }
                     // Before those are called who count what hangs.
                     self.state.store(END, Ordering::SeqCst);
                     hangs_no_more(&object);

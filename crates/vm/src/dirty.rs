@@ -28,7 +28,7 @@ const BLOCK_PAGES: u64 = 1024;
 
 /// The dirty pages of an object, and where they go.
 ///
-/// Lock legend: (a) atomic; (c) constant. `syncing` is taken before `written`; neither by faults.
+/// Lock legend: (a) atomic; (c) constant. `syncing` is taken before `written`; neither by faults. Reclaim waits for `written`, for a second.
 #[derive(Debug)]
 pub(crate) struct Dirty {
     /// (a) Dirty pages of each block; never behind the words of the pages.

@@ -196,6 +196,11 @@ impl Order {
         if is_new { &mut self.new } else { &mut self.kept }
     }
 
+    /// Whether frames are unwired before they go, so that it is seen which of them are idle.
+    pub(crate) fn watches(&self) -> bool {
+        self.replacement != Replacement::Static
+    }
+
     /// Forgets all frames but those that are to be kept in mind.
     pub(crate) fn retain(&mut self, mut is_there: impl FnMut(Entry) -> bool) {
         for queue in [&mut self.new, &mut self.kept] {
@@ -298,13 +303,13 @@ impl Order {
     /// Whether so many more are to be idle that it is time to unwire some.
     pub(crate) fn lacks_idle(&self) -> bool {
         let lacking = self.new.lacks_idle() + self.kept.lacks_idle();
-        self.replacement != Replacement::Static && lacking > self.len() / LACK_PART
+        self.watches() && lacking > self.len() / LACK_PART
     }
 
     /// A frame that is to be unwired, until enough are; [`Order::unwired`] takes it back. `is_dirty` tells of a frame whether it has to be
     /// written first.
     pub(crate) fn next_to_unwire(&mut self, is_dirty: impl Fn(Entry) -> bool) -> Option<Unwiring> {
-        if self.replacement == Replacement::Static {
+        if !self.watches() {
             return None;
         }
         // What goes next is watched first.

@@ -53,7 +53,7 @@ impl PoolOptions {
     /// `least_bytes`, and pinned pages and snapshots besides. From one look at memory to the next, a second or less, it takes up to a quarter of what is left.
     /// If less than a 32nd of memory is left (512 MiB at most), the pool gives back its share of what is missing. While tasks wait for memory (PSI, if the
     /// kernel has it), it gives back idle pages, an eighth each time: those that nobody has touched since they were unwired, about a second before. Dirty pages, and
-    /// those of maps with snapshots, cannot be unwired, and stay until memory is missing. It may grow again once there is enough memory. If pages cannot be written back, no read fails for that: the pool grows.
+    /// others that cannot be unwired (see [`Object::unwire`](crate::Object::unwire)), stay until memory is missing, and so do all pages with [`Replacement::Static`], which unwires none. It may grow again once there is enough memory. If pages cannot be written back, no read fails for that: the pool grows.
     pub fn gives_back(self, least_bytes: u64) -> Self {
         Self { least_bytes: Some(least_bytes), ..self }
     }

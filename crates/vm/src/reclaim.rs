@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
 
-use crate::cleaner::{Cleaner, MOST_WAIT};
+use crate::cleaner::{CLEAN_MOST, Cleaner};
 use crate::evict::{Claimed, swapped_out};
 use crate::give_back;
 use crate::object::ObjectCore;
@@ -122,8 +122,12 @@ pub(crate) fn take(pool: &PoolCore, wanted: u64) -> u64 {
 }
 
 /// Takes up to `wanted` frames away that were unwired before this call and not touched since, as many as it comes to in [`MOST_WATCH`]. If these are too few,
-/// unwires others for the next call. Frames that cannot be unwired stay: dirty ones, and those that maps with snapshots show. Gives how many went.
+/// unwires others for the next call. Frames that cannot be unwired stay: dirty ones, for example. Gives how many went.
 pub(crate) fn take_idle(pool: &PoolCore, wanted: u64) -> u64 {
+    // Nothing tells which of them are idle, and to find none takes a look at each.
+    if !pool.reclaim.lock().anyway().orders[DATA].watches() {
+        return 0;
+    }
     let began = Instant::now();
     let search = || Search { began: Some(Instant::now()), is_of_idle: true, ..Search::default() };
     let (mut of_idle, mut taken) = (search(), 0);
@@ -186,7 +190,8 @@ impl Search {
     fn look(&mut self, pool: &PoolCore, entry: Entry, watched: bool) -> Look {
         let is_refused = self.refused.contains(&entry);
         match look(self.object(pool, entry.object).map(|object| &**object), entry, watched, is_refused) {
-            // A dirty page cannot be unwired, so nothing tells whether it is in use.
+            // A dirty page cannot be unwired, so nothing tells whether it is in use. A new one is kept from here on, without having been judged: back
+            // among the new ones it would keep the kept ones from their turn, and none would go.
             Look::Idle if self.is_of_idle && !watched => Look::Held,
             look => look,
         }
@@ -466,7 +471,7 @@ impl Reclaim {
         let passes_by = search.is_of_idle || !forced && pool.frames.limit() < pool.frames.most();
         let now = self.now();
         // Of all batches together: others wait for the lock, and for frames that need no write.
-        let until = Instant::now() + MOST_WAIT;
+        let until = Instant::now() + CLEAN_MOST;
         let mut all = 0;
         let mut rest = &victims[..];
         while !rest.is_empty() {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use prepage_sys::fork;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Names that are tried, and as many that are drawn by chance: other processes may have the same number where namespaces differ.
 const NAMES: u32 = 8;
 
-/// How often the lock is tried, a millisecond apart: who holds it may have lost its processor for some of them. Only a child of fork(2) tries in vain, for each VM.
+/// How often the lock is tried again, a millisecond apart: who holds it may have lost its processor for some of them. Only a child of fork(2) tries in vain, for each VM.
 const TRIES: u32 = 100;
 
 /// Lock legend: guards all of [`Shown`]; held to enter a VM and to list them, and no other lock is taken under it.
@@ -45,14 +45,7 @@ pub(crate) fn enter(vm: &Arc<VmCore>) {
         return;
     }
     let _masked = Masked::asynchronous();
-    let Some(mut shown) = SHOWN.try_lock().anyway().or_else(|| {
-        (0..TRIES).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(1));
-            SHOWN.try_lock().anyway()
-        })
-    }) else {
-        return;
-    };
+    let Some(mut shown) = locked(TRIES) else { return };
     let generation = fork::generation();
     let is_first = shown.generation != generation;
     if is_first {
@@ -66,6 +59,16 @@ pub(crate) fn enter(vm: &Arc<VmCore>) {
         // Where there is no thread the listener closes.
         let _ = spawn("prepage-show", move || work(&listener));
     }
+}
+
+/// The list, once nobody else holds it; `None` if somebody still does after so many more `tries`.
+fn locked(tries: u32) -> Option<MutexGuard<'static, Shown>> {
+    SHOWN.try_lock().anyway().or_else(|| {
+        (0..tries).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            SHOWN.try_lock().anyway()
+        })
+    })
 }
 
 fn open() -> io::Result<UnixListener> {
@@ -153,18 +156,22 @@ fn now() -> View {
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests {
     use super::*;
-    use crate::{Vm, VmOptions};
 
-    /// Which may have lost its processor.
     #[test]
-    fn a_vm_is_shown_though_somebody_holds_the_list_for_a_while() {
-        let shown = SHOWN.lock().anyway();
+    fn the_list_is_waited_for_while_a_thread_holds_it_but_not_forever() {
+        let held = SHOWN.lock().anyway();
+        assert!(locked(1).is_none());
+        let (begins, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let made = scope.spawn(|| Vm::new(VmOptions::default()).unwrap());
+            let waits = scope.spawn(move || {
+                begins.send(()).unwrap();
+                locked(60_000).is_some()
+            });
+            begun.recv().unwrap();
+            // The other thread has tried by then.
             std::thread::sleep(Duration::from_millis(20));
-            drop(shown);
-            let vm = Arc::downgrade(&made.join().unwrap().core);
-            assert!(SHOWN.lock().anyway().vms.iter().any(|shown| shown.ptr_eq(&vm)));
+            drop(held);
+            assert!(waits.join().unwrap());
         });
     }
 }

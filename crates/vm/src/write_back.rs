@@ -100,7 +100,8 @@ impl Object {
     /// answer. Unlike with fsync(2), an error loses nothing: such pages stay dirty and in memory, with the bytes that were written. A later
     /// flush writes them again, and reports what is still wrong then.
     ///
-    /// This waits for as long as the file hangs. Signals come meanwhile, and handlers may touch maps of the object.
+    /// This waits for as long as the file hangs. Signals come meanwhile, and handlers may touch maps of the object. A handler must not flush or write
+    /// back, nor drop the last handle of a writable object: it would wait for the flush that it interrupted, forever.
     ///
     /// # Errors
     /// See [`FlushError`].
@@ -193,7 +194,7 @@ fn flush_all(objects: Vec<Arc<ObjectCore>>) -> Result<(), FlushError> {
 }
 
 /// Signals come while files are waited for, as with fsync(2). They do not while this holds what a handler's touch may wait for, at first hand or for a frame:
-/// claims, sections, and locks that faults or reclaim take.
+/// claims, sections, and locks that faults or reclaim take. Of these only [`Dirty::written`] is held while they come: reclaim waits a second for that, and then has others go.
 impl ObjectCore {
     fn flush(&self, frames: &Frames, dirty: &Dirty, range: PageRange) -> Result<(), FlushError> {
         let _one = dirty.syncing.lock().anyway();
@@ -493,6 +494,13 @@ impl ObjectCore {
         Ok(())
     }
 
+    /// Pages could not be written back that nobody flushes.
+    pub(crate) fn tell_unwritten(&self, error: &FlushError) {
+        if self.vm.options.explain {
+            say(format_args!("{}; it is tried again", with_cause(error)));
+        }
+    }
+
     /// No program can write to the object any more: what was written is written back, or lost with a message. Waits for others that write it back, and
     /// for a file that hangs: with signals where the caller lets them come, so that the program can be ended meanwhile. No handler can touch the object, and wait for this.
     pub(crate) fn write_back_last(&self) {
@@ -508,7 +516,7 @@ impl ObjectCore {
 }
 
 /// An error in one line.
-pub(crate) fn with_cause(error: &FlushError) -> String {
+fn with_cause(error: &FlushError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use prepage_core::{PageIndex, PageRange};
 
 use crate::bell::Bell;
-use crate::cleaner::{Cleaner, MOST_WAIT};
+use crate::cleaner::{CLEAN_MOST, Cleaner};
 use crate::error::FlushError;
-use crate::failure::say;
 use crate::object::ObjectCore;
 use crate::sync::{Anyway, Mutex, spawn};
-use crate::write_back::{BATCH_PAGES, FAILING_MAX, with_cause};
+use crate::write_back::{BATCH_PAGES, FAILING_MAX};
 
 /// What could not be written is not tried again sooner.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -91,10 +90,8 @@ impl Writer {
     /// No more of `left` is written in this round. Whether all of it could be.
     fn end(&self, left: &Left) -> bool {
         if let Some(object) = left.object() {
-            if let Err(error) = &left.outcome
-                && object.vm.options.explain
-            {
-                say(format_args!("{}; it is tried again", with_cause(error)));
+            if let Err(error) = &left.outcome {
+                object.tell_unwritten(error);
             }
             // Else who ends the write calls.
             if object.dirty().is_some_and(|dirty| !dirty.hangs()) {
@@ -127,7 +124,7 @@ impl Left {
             return false;
         };
         self.from = PageIndex(last.0 + 1);
-        let until = Instant::now() + MOST_WAIT;
+        let until = Instant::now() + CLEAN_MOST;
         let Some(came) = cleaner.clean(&object, part, true, self.failing, until) else {
             self.is_passed_by = true;
             return false;

@@ -111,7 +111,7 @@ pub fn measure() -> Vec<Aim> {
         }
     };
     // From the beginning: what it takes of the processors is in all figures.
-    let _waiter = waits.start(WAITER);
+    let mut waiter = waits.start(WAITER);
     let mut holder = group.start(HOLDER);
     let lines = BufReader::new(holder.0.stdout.take().expect("piped")).lines();
     let mut hog = None;
@@ -133,6 +133,10 @@ pub fn measure() -> Vec<Aim> {
     assert!(seen.len() == full + CALM_LINES, "the holder was killed after {} lines", seen.len());
     let hog_lives = hog.as_mut().is_some_and(|hog| matches!(hog.0.try_wait(), Ok(None)));
     assert!(hog_lives, "the other process was killed");
+    assert!(
+        matches!(waiter.0.try_wait(), Ok(None)),
+        "the process that waits was killed: is DIRECTORY in a tmpfs?"
+    );
     let of = |lines: &[(f64, f64)]| median(lines.iter().map(|line| line.0).collect());
     let (before, meanwhile, after) =
         (of(&seen[..CALM_LINES]), of(&seen[CALM_LINES..full]), of(&seen[full..]));

@@ -6,7 +6,7 @@ use prepage_sys::memory_left::Left;
 
 use super::*;
 use crate::frame_count::Reserve;
-use crate::{Map, MapOptions, Source, SourceError, Vm, VmOptions};
+use crate::{Map, MapOptions, Replacement, Source, SourceError, Vm, VmOptions};
 
 /// So many bytes.
 struct Zeros(u64);
@@ -73,7 +73,11 @@ fn told(options: PoolOptions) -> (Pool, Tell) {
 
 /// The same with a map of `pages` pages of a file that are all in memory.
 fn populated(pages: u64) -> (Pool, Vm, Map, Tell) {
-    let (pool, tell) = told(PoolOptions::default());
+    populated_with(PoolOptions::default(), pages)
+}
+
+fn populated_with(options: PoolOptions, pages: u64) -> (Pool, Vm, Map, Tell) {
+    let (pool, tell) = told(options);
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(pages * PAGE_SIZE).unwrap();
     let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
@@ -155,7 +159,22 @@ fn while_tasks_wait_idle_frames_go_though_none_is_missing() {
     assert!(vm.statistics().counted.pages_reclaimed >= due + more);
 }
 
-/// Of dirty pages no touch is seen.
+/// Nothing tells which of them are idle.
+#[test]
+fn a_static_pool_gives_back_nothing_and_looks_at_no_frame_while_tasks_wait() {
+    const PAGES: u64 = 1024;
+    let (pool, _vm, _map, tell) =
+        populated_with(PoolOptions::default().replacement(Replacement::Static), PAGES);
+    let looks = || pool.core().reclaim.lock().unwrap().looks();
+    let before = looks();
+    (0..3).for_each(|_| tell.look((2 << 20) + (64 * PAGE_SIZE) as i64, true));
+    assert_eq!((pool.figures().resident_pages, looks()), (PAGES, before));
+    // What is missing goes.
+    tell.look(1 << 20, false);
+    until(&pool, "too little is given", |now| now.resident_pages <= PAGES - 256);
+}
+
+/// No touch of a dirty page is seen, so none goes.
 #[test]
 fn while_tasks_wait_no_page_goes_that_may_be_in_use() {
     const PAGES: u64 = 1024;
