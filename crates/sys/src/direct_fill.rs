@@ -9,10 +9,9 @@ use crate::given::{check, mapping, number};
 use crate::memfd::Memfd;
 
 /// Pages of a memfd while they are read to, writable by the kernel on this process's behalf. Nothing is borrowed from them: whoever reads
-/// the bytes has a mapping of their own, and what is written here is to them as if write(2) had written it. Not inherited over fork, and in no
-/// core dump.
+/// the bytes has a mapping of their own, and what is written here is to them as if write(2) had written it. Not inherited over fork.
 ///
-/// They are mapped for that time alone: in a mapping that stays mlockall(2) makes a page of each hole (MCL_CURRENT).
+/// They are mapped for that time alone: in a mapping that stays mlockall(2) makes a page of each hole (MCL_CURRENT), and a core dump too.
 #[derive(Debug)]
 pub struct DirectFill {
     start: NonNull<libc::c_void>,
@@ -27,7 +26,7 @@ impl DirectFill {
     /// locked; EFAULT behind the end of the memfd. It may hold some of the pages then.
     pub fn make(memfd: &Memfd, offset: u64, len: u64) -> io::Result<Self> {
         let pages = Self::map(memfd, offset, len, libc::PROT_READ | libc::PROT_WRITE)?;
-        for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP, libc::MADV_POPULATE_WRITE] {
+        for advice in [libc::MADV_DONTFORK, libc::MADV_POPULATE_WRITE] {
             pages.advise(advice)?;
         }
         Ok(pages)

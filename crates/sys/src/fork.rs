@@ -211,7 +211,7 @@ impl Places {
         Ok(number)
     }
 
-    fn free(&mut self, number: usize) {
+    fn give_back(&mut self, number: usize) {
         self.all[number] = Place::Free(self.free);
         self.free = number;
     }
@@ -275,7 +275,7 @@ impl KeptPlace {
     pub(crate) fn let_go(&self) {
         let number = self.0.swap(NONE, Ordering::Relaxed);
         if number != NONE {
-            KEPT.change(|places| places.free(number));
+            KEPT.change(|places| places.give_back(number));
         }
     }
 }
@@ -416,6 +416,28 @@ mod tests {
 
     use super::*;
     use crate::forked::Forked;
+
+    #[test]
+    fn places_are_kept_where_others_were_given_back() {
+        let (mut places, mut more) = (Places { all: Vec::new(), free: 0 }, Vec::new());
+        let of = |start| Place::Of { start, len: 1 };
+        assert_eq!(places.put(of(0), &mut more), Err(64));
+        more.reserve_exact(64);
+        assert!((0..64).all(|number| places.put(of(number), &mut more) == Ok(number)));
+        assert_eq!((places.put(of(64), &mut more), more.capacity()), (Err(128), 0));
+        [3, 7].into_iter().for_each(|number| places.give_back(number));
+        assert_eq!([100, 101].map(|start| places.put(of(start), &mut more)), [Ok(7), Ok(3)]);
+        more.reserve_exact(128);
+        assert_eq!((places.put(of(64), &mut more), more.capacity()), (Ok(64), 64));
+        let starts = places.all.iter().map(|place| match place {
+            Place::Of { start, .. } => *start,
+            Place::Free(_) => unreachable!("all are used"),
+        });
+        let expected = (0..65).map(|number| {
+            [(3, 101), (7, 100)].into_iter().find(|of| of.0 == number).map_or(number, |of| of.1)
+        });
+        assert!(starts.eq(expected));
+    }
 
     #[test]
     fn handlers_are_registered_once_and_a_child_may_fork() {

@@ -24,7 +24,7 @@
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
 //! | [`device_number`] | what devices are called                                     |                 |
-//! | [`direct_fill`] | pages of a memfd as the place that reads go to                 | Linux 5.14      |
+//! | [`direct_fill`] | a part of a memfd as the place of one read                     | Linux 5.14      |
 //! | [`disk_stat`] | what a block device has read and written                        |                 |
 //! | [`file_handle`] | a file told by a number, without opening it                    |                 |
 //! | [`file_system`] | which kind of file system a file lies in                     |                 |

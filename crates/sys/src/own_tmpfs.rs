@@ -43,6 +43,8 @@ fn file_in(root: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
     None
 }
 
+/// Threads that come at once each make a mount, and the first stays; so one that finds the limit of user namespaces reached by the others may be told so for
+/// all. A child that is forked meanwhile keeps what its parent was making until it executes or ends.
 fn root_in(root: &Root) -> Option<BorrowedFd<'_>> {
     let made = root.try_get_or_make(|| match mount() {
         Err(error) if passes(&error) => Err(error),

@@ -112,9 +112,14 @@ impl Addresses {
         let generation = fork::generation();
         for (depth, table) in OF_PROCESSES.iter().enumerate() {
             let mut own = None;
-            let (of, table) = table.get_or_make(|| (generation, *own.insert(Self::of_descriptor())));
-            // Another thread made it first.
-            own.filter(|own| !std::ptr::eq(*own, *table)).into_iter().for_each(Self::give_back);
+            // Not one that was used: who was inside one of its slots as this process was forked is there for good here.
+            let (of, table) = table.get_or_make(|| (generation, *own.insert(Self::new())));
+            if let Some(own) = own
+                && !std::ptr::eq(own, *table)
+            {
+                // Another thread made it first.
+                own.give_back();
+            }
             if *of == generation {
                 DEPTH.store(depth, Ordering::Relaxed);
                 return Some(table);

@@ -371,7 +371,9 @@ impl Jobs {
                 while crew.take_missing() {
                     if self.start_thread(kind).is_err() {
                         // No thread of the crew may come to look for a long time: all may be in reads that hang.
-                        refused = crew.misses_another().then_some(REFUSED_PAUSE).or(refused);
+                        crew.misses_another();
+                        // Also where one idles: others were asked for with this one, and count as if they were there.
+                        refused = Some(REFUSED_PAUSE);
                         break;
                     }
                 }

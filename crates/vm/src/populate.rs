@@ -100,6 +100,14 @@ impl Map {
         let mut unread = Ok(());
         let shown = self.core.show_all(range, Some(change), account, |place, page, account| {
             let pages = &place.frames().expect("zeros are never missing").pages;
+            let failed = |is_it: &dyn Fn(PageIndex, u16) -> bool| {
+                let mut known = [&outcome, &unread].into_iter().filter_map(|outcome| outcome.as_ref().err());
+                known.any(|(object, page, code)| Arc::ptr_eq(object, place.object) && is_it(*page, *code))
+            };
+            // Whatever is still read was given up with what took too long. To wait for it would make its source think it needed.
+            if failed(&|_, code| code == reason::TIMED_OUT) {
+                return false;
+            }
             // Another thread fills it, or it was taken away.
             if pages.see(page) == Seen::Filling {
                 pages.wait(page, account.endings);
@@ -109,11 +117,7 @@ impl Map {
                 *freed = true;
                 return false;
             }
-            let known = |outcome: &Result<(), Unavailable>| {
-                matches!(outcome, Err((object, failed, code))
-                    if (*failed == page || *code == reason::TIMED_OUT) && Arc::ptr_eq(object, place.object))
-            };
-            if known(&outcome) || known(&unread) {
+            if failed(&|known, _| known == page) {
                 return false;
             }
             let single = Place { page, ..*place };

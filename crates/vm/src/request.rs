@@ -99,13 +99,17 @@ impl Request {
     }
 
     /// How soon it is needed. That may become sooner while the request waits to be served: a read ahead becomes [`Priority::Demand`]
-    /// when a thread comes to sleep for one of its pages. A source that orders its requests asks again.
+    /// when a thread comes to sleep for one of its pages. A source that orders its requests asks again; each call takes a lock that completing
+    /// the request takes too, and looks at the word of each page.
     pub fn priority(&self) -> Priority {
         let flight = &self.reading().flight;
         // The words of the pages are not in a child of fork(2).
         let may_rise = flight.priority < Priority::Demand && !self.reading().is_inherited();
-        let has_waiters = may_rise && flight.look(Pending::has_waiters) == Some(true);
-        if has_waiters { Priority::Demand } else { flight.priority }
+        // Who asked for it may sleep for it there, as others do for their whole range.
+        let is_asked_for =
+            |pending: &Pending| flight.priority == Priority::Wanted && matches!(pending.then, Then::Wake);
+        let is_raised = |pending: &Pending| !is_asked_for(pending) && pending.has_waiters();
+        if may_rise && flight.look(is_raised) == Some(true) { Priority::Demand } else { flight.priority }
     }
 
     /// The deadline: the waiting threads get an error then.
@@ -115,7 +119,7 @@ impl Request {
 
     /// Whether work on it would be useless because nobody waits any more: the deadline is over, it was for a map that was dropped or a
     /// range that was given up and no thread sleeps for its pages, or this is a child of fork(2). A source may drop such a request. Who
-    /// comes to need one of its pages after all has it read by another request.
+    /// comes to need one of its pages after all has it read by another request. May cost as much as [`Self::priority`].
     pub fn is_cancelled(&self) -> bool {
         let is_needed = |pending: &Pending| !pending.then.is_void() || pending.has_waiters();
         self.reading().is_inherited() || self.reading().flight.look(is_needed) != Some(true)
@@ -359,10 +363,7 @@ impl Reading {
         let filled = match outcome {
             Ok(()) => fill::commit(object, frames, pending.claim, pending.wanted, waiters, &mut account),
             Err((code, message)) => {
-                // It may have been dropped because nobody waited any more. Whoever came to wait since then reads the pages anew.
-                if pending.then.is_void() {
-                    pending.wanted.priority = Priority::Ahead;
-                }
+                pending.wanted = pending.then.still(pending.wanted);
                 let (claim, wanted) = (pending.claim, pending.wanted);
                 // A bad page beside it does no harm to what is claimed.
                 let had_more = range != claim.range() && wanted.priority > Priority::Ahead;
@@ -431,7 +432,7 @@ impl Flight {
         }
         let mut account = Account::here();
         if let Some(mut pending) = self.take(&mut account) {
-            let (object, wanted) = (&self.object, pending.wanted);
+            let (object, wanted) = (&self.object, pending.then.still(pending.wanted));
             object.vm.release_frames(pending.claim.range().len() - 1);
             let mut waiters = pending.claim.narrow(wanted.alone());
             let_be(object, pending.beside, &mut waiters);
@@ -468,6 +469,7 @@ pub(crate) fn expire(object: Arc<ObjectCore>, mut claim: Claim, wanted: Wanted, 
     let mut account = Account::here();
     // See `Jobs::run`.
     let _entered = then.enter(account.cpu);
+    let wanted = then.still(wanted);
     let waiters = claim.narrow(wanted.alone());
     let failed = fill::give_up(&object, claim, wanted, reason::TIMED_OUT, waiters, &mut account);
     end(&object, failed, wanted, then, &mut account);
@@ -521,62 +523,4 @@ fn valid_bytes(object: &ObjectCore, range: PageRange) -> usize {
 }
 
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
-mod tests {
-    use std::sync::mpsc::{Sender, channel};
-    use std::thread::ThreadId;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::error::AccessError;
-    use crate::{MapOptions, Reason, Vm, VmOptions};
-
-    /// Leaves its reads to others, and says which thread drops it.
-    struct Left {
-        requests: Sender<Request>,
-        dropped: Sender<ThreadId>,
-    }
-
-    impl Source for Left {
-        fn len_bytes(&self) -> u64 {
-            PAGE_SIZE
-        }
-
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
-            unreachable!("it has `begin`")
-        }
-
-        fn begin(&self, request: Request) {
-            self.requests.send(request).unwrap();
-        }
-    }
-
-    impl Drop for Left {
-        fn drop(&mut self) {
-            self.dropped.send(thread::current().id()).unwrap();
-        }
-    }
-
-    /// A source that ends its threads as it is dropped would wait for itself.
-    #[test]
-    fn a_source_is_not_dropped_by_who_completes_its_last_read() {
-        let ((requests, begun), (dropped, drops)) = (channel(), channel());
-        let vm =
-            Vm::new(VmOptions::default().explain(false).read_deadline(Duration::from_millis(10))).unwrap();
-        let object = vm.source("left", Left { requests, dropped }).unwrap();
-        let map = vm.map(&object, &MapOptions::shared()).unwrap();
-        let failed = map.populate(map.window());
-        let is_late = matches!(failed, Err(AccessError::Unavailable { reason: Reason::TimedOut, .. }));
-        assert!(is_late, "{failed:?}");
-        drop((map, object));
-        // The thread that looks after deadlines has let go of it by then.
-        thread::sleep(Duration::from_millis(200));
-        let request = begun.recv().unwrap();
-        let completing = thread::spawn(move || {
-            request.complete(Ok(()));
-            thread::current().id()
-        });
-        let completing = completing.join().unwrap();
-        let drops = drops.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert_ne!(drops, completing);
-    }
-}
+mod tests;

@@ -79,7 +79,7 @@ pub(crate) struct Sweep {
     left: AtomicU32,
     /// (a) Not 0 once a read ahead failed, or any took too long: what is not begun is left alone.
     stopped: AtomicU32,
-    /// The first page that could not be had, and why.
+    /// The first page whose read took too long; where there is none, the first that could not be had, and why.
     failed: Mutex<Option<(PageIndex, u16)>>,
 }
 
@@ -99,6 +99,13 @@ impl Then {
             Self::Map { at, .. } => at.enter(0).is_none(),
             Self::Step(step) => step.is_void(),
         }
+    }
+
+    /// `wanted`, as a read that failed is wanted: one that nobody waits for any more, and that may have failed for that reason, was a guess, and
+    /// leaves its pages to who came to wait for them since.
+    pub(crate) fn still(&self, wanted: Wanted) -> Wanted {
+        let priority = if self.is_void() { Priority::Ahead } else { wanted.priority };
+        Wanted { priority, ..wanted }
     }
 }
 
@@ -226,7 +233,8 @@ impl Sweep {
         }
     }
 
-    /// Sleeps until all pieces are done, or one took too long, unless one of `endings` ends the process; returns the first page that could not be had.
+    /// Sleeps until all pieces are done, or one took too long, unless one of `endings` ends the process; returns a page that could not be had: one
+    /// whose read took too long before all others, then the first.
     pub(crate) fn wait(&self, endings: Endings) -> Result<(), (PageIndex, u16)> {
         loop {
             let left = self.left.load(Ordering::SeqCst);
@@ -313,7 +321,9 @@ impl Step {
                     sweep.stopped.store(1, Ordering::SeqCst);
                 }
                 let mut first = sweep.failed.lock().anyway();
-                if first.is_none_or(|(known, _)| page < known) {
+                // What fails after a read took too long may do so because nobody waits for it any more.
+                let order = |(page, code)| (code != reason::TIMED_OUT, page);
+                if first.is_none_or(|known| order((page, code)) < order(known)) {
                     *first = Some((page, code));
                 }
                 drop(first);

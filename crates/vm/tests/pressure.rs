@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
-use prepage_sys::region::try_copy;
 use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
     VmOptions,
@@ -538,47 +537,6 @@ fn a_read_ahead_is_needed_as_a_touch_is_once_a_thread_waits_for_it() {
         object.evict(object.pages()).unwrap();
     }
     assert_eq!(vm.take_failures(), []);
-}
-
-#[test]
-fn what_nobody_needs_any_more_is_read_anew_for_who_comes_to_need_it() {
-    const DEADLINE: Duration = Duration::from_secs(3);
-    let vm = Vm::new(VmOptions::default().fill_threads(2).read_deadline(DEADLINE)).unwrap();
-    let waiting = Arc::new(Mutex::new(Vec::new()));
-    let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
-    // A system call touches it, and says where that fails.
-    if !modes(&vm, &object).contains(&Mode::Handler) {
-        return;
-    }
-    let map = vm.map(&object, &MapOptions::shared().mode(Mode::Handler)).unwrap();
-    thread::scope(|scope| {
-        let populates = scope.spawn(|| map.populate(map.window()));
-        let mut two = [next_of(&waiting), next_of(&waiting)];
-        two.sort_by_key(Request::offset_bytes);
-        let [first, late] = two;
-        // The read that follows the first begins later, and so has more time than the second, for which the whole range is given up.
-        thread::sleep(DEADLINE / 2);
-        answer(first);
-        let request = next_of(&waiting);
-        assert_eq!(request.offset_bytes(), 512 * 4096);
-        let error = populates.join().unwrap().unwrap_err();
-        assert!(matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }), "{error}");
-        assert!(late.is_cancelled() && request.is_cancelled());
-        let touches = scope.spawn(|| {
-            let mut bytes = [0; 8];
-            (try_copy(map.address() + 512 * 4096, &mut bytes).unwrap(), u64::from_le_bytes(bytes))
-        });
-        thread::sleep(Duration::from_millis(50));
-        // As it was told that it may.
-        drop(request);
-        while !touches.is_finished() {
-            for request in std::mem::take(&mut *waiting.lock().unwrap()) {
-                if request.is_cancelled() { drop(request) } else { answer(request) }
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(touches.join().unwrap(), (8, word(512 * 4096)));
-    });
 }
 
 #[test]
