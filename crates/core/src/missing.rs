@@ -123,7 +123,8 @@ pub enum Missing {
     },
     /// Another observer of the same processes lent faults its clock.
     #[error(
-        "costs of faults, {} of which are not believed: another observer of these processes (as perf record) lent faults its clock",
+        "costs of faults, {} of which are not believed: another observer of these processes (as perf record) lent faults its clock; \
+         the file of a fault soon after a mapping may be wrong",
         counted(*times as usize, "time")
     )]
     BorrowedTimes {

@@ -44,10 +44,39 @@ pub fn footer(facts: &TraceFacts) -> Vec<String> {
     parts.extend(started(facts).map(|started| format!("recorded {started}")));
     parts.extend(match facts.probe_cost_ns {
         Some(ns) => Some(format!("cost of observing, taken off each fault: {ns} ns")),
-        // Only what prepage records of the kernel's faults has these counts.
-        None => facts.counted.map(|_| "costs hold what recording added to them".to_owned()),
+        None => has_kernels_costs(facts).then(|| "costs hold what recording added to them".to_owned()),
     });
     parts.push(facts.completeness());
     parts.push(format!("prepage {}", env!("CARGO_PKG_VERSION")));
     parts
+}
+
+/// Whether faults of the kernel have costs: recording adds to these, not to those of a VM.
+fn has_kernels_costs(facts: &TraceFacts) -> bool {
+    let imported = facts.imported.as_ref();
+    // Only what prepage records of the kernel's faults has these counts.
+    facts.counted.is_some() || imported.is_some_and(|from| !from.costs_unknown && from.sampled.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use prepage_core::ImportFacts;
+
+    use super::*;
+
+    #[test]
+    fn costs_that_hold_what_recording_added_are_said_to() {
+        let imported = |from| TraceFacts { imported: Some(from), ..TraceFacts::default() };
+        let sampled = Some("one event in 20".to_owned());
+        for (facts, is_said) in [
+            (TraceFacts { counted: Some((1, 0)), ..TraceFacts::default() }, true),
+            (imported(ImportFacts::default()), true),
+            (imported(ImportFacts { costs_unknown: true, ..ImportFacts::default() }), false),
+            (imported(ImportFacts { sampled, ..ImportFacts::default() }), false),
+            (TraceFacts::default(), false),
+        ] {
+            let said = footer(&facts);
+            assert_eq!(said.iter().any(|part| part.starts_with("costs hold")), is_said, "{said:?}");
+        }
+    }
 }

@@ -279,14 +279,21 @@ impl Input {
     }
 }
 
-/// What a profile of these runs would predict: the pages touched of each object, in order of first use.
+/// What a profile of these runs would predict: the pages touched of each object that `is_known`, in order of first use.
 ///
 /// # Errors
 /// As [`Input::each_part`].
-pub fn learn(runs: &[Input]) -> Result<HashMap<String, Vec<Extent>>, InputError> {
+pub fn learn(
+    runs: &[Input],
+    is_known: impl Fn(&ObjectLayout) -> bool,
+) -> Result<HashMap<String, Vec<Extent>>, InputError> {
     let mut touched: HashMap<&str, Touches> = HashMap::new();
     for run in runs {
+        let is_known: Vec<bool> = run.layout.objects.iter().map(&is_known).collect();
         for (rank, (object, page)) in run.pages()?.into_iter().enumerate() {
+            if !is_known[object] {
+                continue;
+            }
             let rank = u32::try_from(rank).unwrap_or(u32::MAX);
             touched.entry(&run.layout.objects[object].name).or_default().touch(page, rank);
         }

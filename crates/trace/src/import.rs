@@ -235,7 +235,8 @@ impl Importer {
         let tables = pairing.map(|pairing| pairing.into_tables(&mut facts));
         let (mut objects, threads, stacks) = tables.unwrap_or_default();
         for object in &mut objects {
-            object.build_id = object.build_id.or_else(|| build_ids.get(&object.path).copied());
+            // This machine's file of that path and inode may be another: perf may have seen a clone's, and files are written in place.
+            object.build_id = build_ids.get(&object.path).copied().or(object.build_id);
         }
         Trace { facts, objects, threads, stacks, faults: Vec::new() }
     }

@@ -278,6 +278,7 @@ impl Stream {
             });
             *last = pending[first..].last().cloned().or(last.take().map(|(event, _)| event)).zip(last_stamp);
         }
+        clocks.keep_behind_forks(pending);
         // A stable sort that finds the rings' sorted runs and merges them.
         pending.sort_by_key(|event| event.time_ns);
     }

@@ -81,6 +81,27 @@ fn all_three_events_give_every_fault_its_class_and_cost() {
 }
 
 #[test]
+fn the_build_id_is_that_of_the_file_that_perf_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    fs::copy("/bin/true", &program).unwrap();
+    let program = program.to_str().unwrap();
+    let Some(path) = record(dir.path(), &ALL, &[program]) else { return };
+    let imported = || {
+        let (_, trace) = import(&path).unwrap();
+        trace.objects.into_iter().find(|object| object.path == program).unwrap().build_id.unwrap()
+    };
+    let recorded = imported();
+    // Written in place: the inode stays.
+    let mut bytes = fs::read(program).unwrap();
+    let id = recorded.as_bytes();
+    let at = bytes.windows(id.len()).position(|window| window == id).unwrap();
+    bytes[at] ^= 1;
+    fs::write(program, bytes).unwrap();
+    assert_eq!(imported(), recorded);
+}
+
+#[test]
 fn page_faults_alone_are_counted_and_said_to_be_less() {
     let dir = tempfile::tempdir().unwrap();
     let options = ["-e", "page-faults", "-c", "1", "-d", "-g"];

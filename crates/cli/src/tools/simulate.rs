@@ -16,7 +16,7 @@ use prepage_core::profile::extent::union;
 use prepage_core::profile::file::{self as profile_file, PAYLOAD_BYTES_MAX, ProfileFileError};
 use prepage_core::profile::worth::worthwhile;
 use prepage_core::profile::{Extent, Fingerprint, Profile, ProfiledFile};
-use prepage_core::{DeviceFigures, PageRange, TraceFacts};
+use prepage_core::{BuildId, DeviceFigures, PageRange, TraceFacts};
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device as DeviceUnder;
 use prepage_simulate::input::TextOptions;
@@ -360,6 +360,21 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
         Some(_) => Input::read_text(path, &text_options(args)),
         None => Input::read_trace(path),
     };
+    let is_another = |known: &Content<'_>| {
+        let mut objects = input.layout.objects.iter().filter(|object| object.name == known.path).peekable();
+        objects.peek().is_some() && !objects.any(|object| known.may_be_of(object))
+    };
+    let is_left_out = |known: &Content<'_>, path: &Path| {
+        let is_another = is_another(known);
+        if is_another {
+            say!(
+                "prepage: {}: not the file of {} that was touched, and left out",
+                known.path,
+                path.display()
+            );
+        }
+        is_another
+    };
     let (mut inputs, mut known) = (Vec::new(), HashMap::new());
     let mut add = |path: String, extents: Vec<Extent>| {
         let of_path: &mut Vec<Extent> = known.entry(path).or_default();
@@ -370,14 +385,7 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
         match stored_profile(path).with_context(context)? {
             Some(profile) => {
                 for mut file in worthwhile(&profile, figures).files {
-                    let mut objects = input.layout.objects.iter().filter(|object| object.name == file.path);
-                    let is_touched = objects.clone().next().is_some();
-                    if is_touched && !objects.any(|object| may_be(object, &file)) {
-                        say!(
-                            "prepage: {}: not the file of {} that was touched, and left out",
-                            file.path,
-                            path.display()
-                        );
+                    if is_left_out(&Content::from(&file), path) {
                         continue;
                     }
                     // Touches are those of mappings: what read(2) uses would count as never touched.
@@ -389,24 +397,51 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
                 let learned = read(path).with_context(context)?;
                 let gaps = learned.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
                 crate::missing::tell(&gaps, path);
+                for object in &learned.layout.objects {
+                    is_left_out(&Content::from(object), path);
+                }
                 inputs.push(learned);
             }
         }
     }
-    prepage_simulate::input::learn(&inputs)?.into_iter().for_each(|(path, extents)| add(path, extents));
+    let learned = prepage_simulate::input::learn(&inputs, |object| !is_another(&Content::from(object)))?;
+    learned.into_iter().for_each(|(path, extents)| add(path, extents));
     Ok(known)
 }
 
-/// Whether what was touched can be the file that the profile knows: by the build-id of both, else by their size, as far as these are
-/// known.
-fn may_be(object: &ObjectLayout, file: &ProfiledFile) -> bool {
-    if let (Fingerprint::BuildId(known), Some(build_id)) = (&file.fingerprint, &object.build_id)
-        && !known.is_empty()
-    {
-        return known == build_id.as_bytes();
+/// By what a file of this path is told from others: as far as it is known, its build-id and its size.
+struct Content<'a> {
+    path: &'a str,
+    build_id: Option<&'a [u8]>,
+    size_bytes: Option<u64>,
+}
+
+impl<'a> From<&'a ObjectLayout> for Content<'a> {
+    fn from(object: &'a ObjectLayout) -> Self {
+        let build_id = object.build_id.as_ref().map(BuildId::as_bytes);
+        Self { path: &object.name, build_id, size_bytes: object.size_bytes }
     }
-    let known = file.identity.size_bytes;
-    known == 0 || object.size_bytes.is_none_or(|bytes| bytes == known)
+}
+
+impl<'a> From<&'a ProfiledFile> for Content<'a> {
+    fn from(file: &'a ProfiledFile) -> Self {
+        let build_id = match &file.fingerprint {
+            Fingerprint::BuildId(known) if !known.is_empty() => Some(known.as_slice()),
+            _ => None,
+        };
+        let size_bytes = Some(file.identity.size_bytes).filter(|&bytes| bytes > 0);
+        Self { path: &file.path, build_id, size_bytes }
+    }
+}
+
+impl Content<'_> {
+    /// Whether `object` may have this content: by the build-id of both, else by their size.
+    fn may_be_of(&self, object: &ObjectLayout) -> bool {
+        match (self.build_id, &object.build_id) {
+            (Some(known), Some(build_id)) => known == build_id.as_bytes(),
+            _ => self.size_bytes.is_none_or(|known| object.size_bytes.is_none_or(|bytes| bytes == known)),
+        }
+    }
 }
 
 /// The profile in the file of this name. Where there is no such file, the stored profile that is called so. `None` where the file holds no profile.

@@ -332,6 +332,35 @@ fn of_a_profile_only_what_a_start_would_prefetch_is_predicted() {
 }
 
 #[test]
+fn a_trace_teaches_nothing_of_another_file_of_the_same_path() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let learned_of = |object: Object| {
+        small_trace(dir.path(), TraceFacts::default(), object);
+        fs::rename(dir.path().join("t.parquet"), dir.path().join("trained")).expect("renamed");
+        small_trace(dir.path(), TraceFacts::default(), a_file());
+        simulate(dir.path(), &["--json", "t.parquet", "-p", "predicted:1", "--train", "trained"])
+    };
+    // The same file, one that was stripped, and one of which nothing more is known.
+    for (build_id, size_bytes) in [(Some([1; 20]), Some(1 << 20)), (Some([1; 20]), Some(4096)), (None, None)]
+    {
+        let build_id = build_id.and_then(|id| BuildId::new(&id));
+        let output = learned_of(Object { build_id, size_bytes, ..a_file() });
+        assert_eq!(
+            support::json(&output)["policies"]["predicted:1"]["read"],
+            2,
+            "{build_id:?} {size_bytes:?}"
+        );
+        assert!(!text(&output.stderr).contains("left out"), "{}", text(&output.stderr));
+    }
+    for (build_id, size_bytes) in [(BuildId::new(&[2; 20]), Some(1 << 20)), (None, Some(4096))] {
+        let output = learned_of(Object { build_id, size_bytes, ..a_file() });
+        let said = text(&output.stderr);
+        assert!(said.contains("/lib/a.so: not the file of trained that was touched"), "{said}");
+        assert!(said.contains("contains none of the files that are touched"), "{said}");
+    }
+}
+
+#[test]
 fn advice_to_predict_needs_and_uses_what_was_learned() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("t"), "a,0\na,100\nb,0\n").expect("written");

@@ -178,7 +178,7 @@ fn advice_to_predict_uses_what_was_learned() {
         Layout::of_one("a", 640),
         vec![0, 100, 200].into_iter().map(|page| Touch::new(EntryIndex(0), page)).collect(),
     );
-    let learned = prepage_simulate::input::learn(std::slice::from_ref(&input)).expect("learned");
+    let learned = prepage_simulate::input::learn(std::slice::from_ref(&input), |_| true).expect("learned");
     assert_eq!(input.layout.advise("a", &"predicted".parse().expect("a policy")), 1);
     let contenders = [Contender::new("none").expect("a policy")];
     let options = Options { profile: learned, ..Options::default() };

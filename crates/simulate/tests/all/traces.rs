@@ -68,7 +68,7 @@ fn context_beats_aligned_clusters_and_the_adaptive_rule() {
 
 #[test]
 fn a_profile_of_the_same_program_knows_nearly_all() {
-    let learned = input::learn(&[trace("gcc-huf_decompress")]).expect("learned");
+    let learned = input::learn(&[trace("gcc-huf_decompress")], |_| true).expect("learned");
     let options = Options { profile: learned, ..Options::default() };
     let [known, aligned] = outcomes(&trace("gcc-huf_decompress"), ["predicted", "aligned:16"], &options);
     // What reads in the background still misses is one fault a file.

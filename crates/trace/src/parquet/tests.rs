@@ -2,6 +2,7 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use prepage_core::random::SplitMix;
 use prepage_core::{
@@ -252,6 +253,22 @@ fn every_recording_that_was_killed_is_kept() {
     let kept = ["t.parquet.partial.old", "t.parquet.partial.old.2", "t.parquet.partial.old.3"];
     let faults = kept.map(|name| read_trace(&dir.path().join(name)).expect("read").faults.len());
     assert_eq!(faults, [1, 2, 3]);
+}
+
+/// As of a server that waits for work.
+#[test]
+fn few_faults_outlive_a_recorder_that_is_killed() {
+    const FAULTS: usize = 5;
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = trace(FAULTS as u64);
+    let mut writer = TraceWriter::create(&dir.path().join("t.parquet")).expect("created");
+    for group in 1..=2 {
+        // After so long a row group is put into the file however short it is.
+        std::thread::sleep(Duration::from_secs(5));
+        writer.write(Tables::from(&trace), &trace.faults, || trace.facts.clone()).expect("written");
+        let left = writer.left_behind().expect("a row group is complete");
+        assert_eq!(read_trace(left).expect("readable").faults.len(), group * FAULTS);
+    }
 }
 
 /// One look at full rings may bring more than a row group.

@@ -105,6 +105,28 @@ impl Clocks {
         }
     }
 
+    /// Moves events of faults that stand before the start of their thread behind it: their time is certainly another's, or borrowed of an event that came
+    /// before on another processor. A start that was delivered in an earlier round is older than all of `pending`.
+    pub(super) fn keep_behind_forks(&mut self, pending: &mut [Event]) {
+        if self.borrowed == 0 {
+            return;
+        }
+        let forks = pending.iter().filter(|event| matches!(event.kind, EventKind::Fork { .. }));
+        let forked: HashMap<(u32, u32), u64> =
+            forks.map(|event| ((event.pid, event.tid), event.time_ns)).collect();
+        if forked.is_empty() {
+            return;
+        }
+        for event in pending.iter_mut().filter(|event| event.kind.is_of_fault()) {
+            let forked_ns = forked.get(&(event.pid, event.tid));
+            if let Some(&forked_ns) = forked_ns.filter(|&&forked_ns| event.time_ns <= forked_ns) {
+                self.borrowed += u64::from(!event.is_time_borrowed);
+                event.is_time_borrowed = true;
+                event.time_ns = forked_ns + 1;
+            }
+        }
+    }
+
     /// Whether a time of `side` is another's: as it `is_wrong`, or as too many before it were.
     fn is_doubted(&mut self, side: Side, is_wrong: bool, now_ns: u64) -> bool {
         if is_wrong {
@@ -212,6 +234,32 @@ mod tests {
         let mut clocks = Clocks::default();
         assert_eq!(settled(&mut clocks, 2 * START, &records), [(900_000, false); 2]);
         assert_eq!(clocks.borrowed, 0);
+    }
+
+    /// On another processor than its parent's, a new process has the time of what ended there before it began.
+    #[test]
+    fn no_fault_of_a_thread_stands_before_its_start() {
+        let event =
+            |time_ns, tid, kind, is_time_borrowed| Event { time_ns, pid: 2, tid, kind, is_time_borrowed };
+        let fork = EventKind::Fork { parent_pid: 1, parent_tid: 1 };
+        let mut pending = [
+            event(10, 3, BEGIN, true),
+            event(20, 2, BEGIN, true),
+            event(20, 2, END, true),
+            event(30, 2, BEGIN, false),
+            event(60, 2, END, false),
+            event(50, 2, fork, false),
+        ];
+        let told = |pending: &[Event]| -> Vec<(u64, bool)> {
+            pending.iter().map(|event| (event.time_ns, event.is_time_borrowed)).collect()
+        };
+        let before = told(&pending);
+        Clocks::default().keep_behind_forks(&mut pending);
+        assert_eq!(told(&pending), before, "nobody lends a clock");
+        let mut clocks = Clocks { borrowed: 3, ..Clocks::default() };
+        clocks.keep_behind_forks(&mut pending);
+        let expected = [(10, true), (51, true), (51, true), (51, true), (60, false), (50, false)];
+        assert_eq!((told(&pending), clocks.borrowed), (expected.to_vec(), 4));
     }
 
     #[test]
