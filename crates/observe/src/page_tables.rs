@@ -375,6 +375,7 @@ impl PageTables {
         }
         let new = without(&present, &process.noted);
         if new.is_empty() {
+            process.has_looked(now);
             return;
         }
         // An agent sends word of a mapping before the program touches it: what is not armed may have been by now.
@@ -392,21 +393,22 @@ impl PageTables {
             let mut before = 0;
             for run in within(runs, (mapping.mapped.start, mapping.mapped.end)) {
                 let is_armed = ranges.contains(pid, run.0, now);
+                let pages = mapping.pages(run);
+                before += pages.len();
                 if !is_armed && may_be_armed {
                     later.push(run);
                     continue;
                 }
-                let pages = mapping.pages(run);
                 let is_new = if is_armed {
-                    let time_ns = |at: u64| pace.map_or(*time_ns, |pace| pace.time_ns(before + at));
+                    let first = before - pages.len();
+                    let about = |at: u64| pace.map_or(*time_ns, |pace| pace.time_ns(first + at))..=*time_ns;
                     (0..).zip(pages.iter()).fold(false, |is_new, (at, page)| {
-                        sightings.touch_about(time_ns(at), place, page) | is_new
+                        sightings.touch_about(about(at), place, page) | is_new
                     })
                 } else {
                     self.has_windows = true;
                     sightings.window(*time_ns, place, pages)
                 };
-                before += pages.len();
                 if is_new {
                     *last_touch_ns = now;
                 }

@@ -62,8 +62,8 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Use {
     time_ns: u64,
-    /// Whether that is an estimate.
-    is_about: bool,
+    /// Where that is an estimate: when the page was seen to have been touched.
+    until_ns: Option<u64>,
     by_read: bool,
     is_sure: bool,
 }
@@ -185,18 +185,23 @@ impl Sightings {
 
     /// Notes that at `time_ns` the page `page` of the file at `place` was touched. Returns whether that is news.
     pub fn touch(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
-        self.note(place, page.0, Use { time_ns, is_about: false, by_read: false, is_sure: true })
+        self.note(place, page.0, Use { time_ns, until_ns: None, by_read: false, is_sure: true })
     }
 
-    /// The same, where the time is an estimate: of a page that is known, it tells nothing new.
-    pub fn touch_about(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) -> bool {
-        self.note(place, page.0, Use { time_ns, is_about: true, by_read: false, is_sure: true })
+    /// The same, where all that is known is that it was touched by the end of `about`; its beginning is an estimate.
+    pub fn touch_about(&mut self, about: RangeInclusive<u64>, place: FileIndex, page: PageIndex) -> bool {
+        let (time_ns, until_ns) = about.into_inner();
+        self.note(place, page.0, Use { time_ns, until_ns: Some(until_ns), by_read: false, is_sure: true })
     }
 
-    /// Notes that at `time_ns` somebody waited for a page, whatever was estimated.
+    /// Notes that at `time_ns` somebody waited for a page, whatever was estimated. Who waits for one that was seen there before, has touched it again.
     pub fn wait(&mut self, time_ns: u64, place: FileIndex, page: PageIndex) {
-        if let Some(known) = self.files[place.0].pages.get_mut(&page.0).filter(|known| known.is_about) {
-            (known.time_ns, known.is_about) = (time_ns, false);
+        /// Between the moment in which the page is there, and that in which the kernel tells of the fault.
+        const TOLD_WITHIN_NS: u64 = 1_000_000;
+        let is_told = |until_ns: u64| time_ns <= until_ns + TOLD_WITHIN_NS;
+        let known = self.files[place.0].pages.get_mut(&page.0);
+        if let Some(known) = known.filter(|known| known.until_ns.is_some_and(is_told)) {
+            (known.time_ns, known.until_ns) = (time_ns, None);
         }
         self.touch(time_ns, place, page);
     }
@@ -216,7 +221,7 @@ impl Sightings {
     /// Returns whether one of these is new.
     pub fn window(&mut self, time_ns: u64, place: FileIndex, pages: PageRange) -> bool {
         self.files[place.0].has_windows = true;
-        let used = Use { time_ns, is_about: false, by_read: false, is_sure: false };
+        let used = Use { time_ns, until_ns: None, by_read: false, is_sure: false };
         self.each(pages, |sightings, page| sightings.note(place, page.0, used))
     }
 
@@ -265,7 +270,7 @@ impl Sightings {
     }
 
     fn note_read(&mut self, at: FileIndex, time_ns: u64, pages: PageRange) -> bool {
-        let used = Use { time_ns, is_about: false, by_read: true, is_sure: true };
+        let used = Use { time_ns, until_ns: None, by_read: true, is_sure: true };
         self.each(pages, |sightings, page| sightings.note(at, page.0, used))
     }
 
@@ -433,8 +438,12 @@ impl Sightings {
         match pages.get_mut(&page) {
             Some(known) => {
                 let is_news = used.is_sure && !known.is_sure;
-                if !used.is_about {
-                    known.time_ns = known.time_ns.min(used.time_ns);
+                let is_earlier = match (used.until_ns, known.until_ns) {
+                    (None, _) => used.time_ns < known.time_ns,
+                    (Some(until_ns), known) => known.is_some_and(|known_ns| until_ns < known_ns),
+                };
+                if is_earlier {
+                    (known.time_ns, known.until_ns) = (used.time_ns, used.until_ns);
                 }
                 known.by_read &= used.by_read;
                 known.is_sure |= used.is_sure;
@@ -622,21 +631,39 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_gives_way_to_what_perf_tells_and_to_nothing_else() {
+    fn an_estimate_gives_way_to_an_earlier_look_and_to_what_perf_tells_of_that_time() {
+        const MS: u64 = 1_000_000;
         let mut sightings = Sightings::default();
         let place = sightings.place(Path::new("/file"), None).unwrap();
         let page = PageIndex(0);
-        let time_ns = |sightings: &Sightings| sightings.files[0].pages[&0].time_ns;
-        assert!(sightings.touch_about(50, place, page));
-        assert!(!sightings.touch_about(40, place, page), "of another process, by a later look");
+        let time_ns = |sightings: &Sightings| sightings.files[0].pages[&0].time_ns / MS;
+        assert!(sightings.touch_about(50 * MS..=60 * MS, place, page));
+        assert!(
+            !sightings.touch_about(40 * MS..=90 * MS, place, page),
+            "of another process, by a later look"
+        );
         assert_eq!(time_ns(&sightings), 50);
-        sightings.touch(90, place, page);
+        sightings.touch(90 * MS, place, page);
         assert_eq!(time_ns(&sightings), 50, "told at the end of the process");
-        sightings.wait(70, place, page);
-        assert_eq!(time_ns(&sightings), 70);
-        sightings.wait(80, place, page);
-        sightings.touch_about(10, place, page);
-        assert_eq!(time_ns(&sightings), 70);
+        sightings.wait(5000 * MS, place, page);
+        assert_eq!(time_ns(&sightings), 50, "it was evicted");
+        sightings.wait(59 * MS, place, page);
+        assert_eq!(time_ns(&sightings), 59);
+        sightings.touch_about(10 * MS..=20 * MS, place, page);
+        sightings.wait(70 * MS, place, page);
+        assert_eq!(time_ns(&sightings), 59);
+    }
+
+    #[test]
+    fn a_time_that_is_known_goes_before_an_estimate_that_is_later() {
+        let mut sightings = Sightings::default();
+        let place = sightings.place(Path::new("/file"), None).unwrap();
+        sightings.touch_about(50..=60, place, PageIndex(0));
+        sightings.touch_about(45..=55, place, PageIndex(0));
+        assert_eq!(sightings.files[0].pages[&0].time_ns, 45, "the earlier look");
+        sightings.touch(30, place, PageIndex(0));
+        sightings.wait(40, place, PageIndex(0));
+        assert_eq!(sightings.files[0].pages[&0].time_ns, 30);
     }
 
     /// A directory may be 4,000 bytes deep, and have many files.

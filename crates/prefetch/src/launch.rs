@@ -511,17 +511,18 @@ struct Known {
     past: Option<Profile>,
     /// Whether the program's file is the one that it was learned of.
     is_as_learned: bool,
-    /// Whether the device was asked for it, as far as the kernel counts that. Each start reads it: once it is out of memory, so is what the program
-    /// needs.
+    /// Whether the device was asked for it, as far as the kernel counts that, and its beginning was out of memory. That is what each start reads: once it
+    /// is gone, so is what the program needs.
     was_read: bool,
 }
 
 impl Launch<'_> {
     fn read(&self) -> Result<Option<Known>, StoreError> {
         let key = &self.found.context.key;
+        let is_at_hand = self.stores.read_at_hand(key).is_ok_and(|found| found.is_some());
         let before = bytes_read_by_this_thread();
         let Some(stored) = self.stores.read(key)? else { return Ok(None) };
-        let was_read = bytes_read_by_this_thread() > before;
+        let was_read = !is_at_hand && bytes_read_by_this_thread() > before;
         let glance = stored.glance().ok();
         let learned = glance.as_ref().and_then(Glance::program_identity);
         let now = || identity_at(Path::new(&key.program));

@@ -48,8 +48,10 @@ const LIBRARIES_MAX: usize = 512;
 const BYTES_MAX: u64 = 64 << 20;
 /// Libraries looked at at once.
 const THREADS: usize = 8;
-/// Maps looked for at once: next to no file carries one, and each look waits for the device while the program does.
+/// Maps looked for at once while there are libraries to look at: next to no file carries one, and each look waits for the device while the program does.
 const MAP_THREADS: usize = 2;
+/// Libraries that stay open at most until their maps are looked for, but for those that are looked at just then.
+const OPEN_MAX: usize = 32;
 /// The piece at the end of a file that is read at once.
 const TAIL_BYTES: u64 = 8 << 10;
 /// What is asked for of a file before anything is known of it: as much as the kernel's read-ahead brings to the loader.
@@ -259,17 +261,22 @@ impl Search {
                 break;
             }
             let is_enough = progress.seen.len() > LIBRARIES_MAX || progress.bytes > BYTES_MAX;
-            if let Some(next) = progress.next.pop_front().filter(|_| !is_enough) {
+            let are_many_open = progress.maps.len() >= OPEN_MAX;
+            if !is_enough
+                && !are_many_open
+                && let Some(next) = progress.next.pop_front()
+            {
                 progress.at_work += 1;
                 return Some(Work::Library(next, AtWork(self)));
             }
-            if progress.at_maps < MAP_THREADS
+            let is_last = is_enough || progress.at_work == 0;
+            if (are_many_open || is_last || progress.at_maps < MAP_THREADS)
                 && let Some(looked) = progress.maps.pop_front()
             {
                 progress.at_maps += 1;
                 return Some(Work::Map(Box::new(looked)));
             }
-            if is_enough || progress.at_work == 0 {
+            if is_last {
                 break;
             }
             progress = self.more.wait(progress).anyway();
@@ -553,28 +560,51 @@ mod tests {
     }
 
     /// The loader needs all of the libraries, and none of their maps.
+    /// One of which nothing is to be done yet, and a file that it can look for the map of.
+    fn idle_search() -> (Search, impl Fn() -> Looked) {
+        let program = Path::new("/bin/ls").canonicalize().unwrap();
+        let (search, _) = Search::of_program(&program, Sidecars::none());
+        search.progress().next.clear();
+        (search, move || Looked::at(&program, &Sidecars::none()).unwrap())
+    }
+
     #[test]
-    fn libraries_come_before_maps_and_two_threads_look_for_these() {
-        let (search, _) = Search::of_program(&Path::new("/bin/ls").canonicalize().unwrap(), Sidecars::none());
-        let mut maps = Vec::new();
-        let mut libraries = 0;
-        while let Some(work) = search.next(&|| true) {
-            match work {
-                Work::Library(..) => {
-                    assert!(maps.is_empty(), "of {libraries} libraries");
-                    libraries += 1;
-                    search.work(work);
-                }
-                Work::Map(_) => maps.push(work),
-            }
+    fn libraries_come_before_maps_which_few_look_for_while_a_library_is_looked_at() {
+        let (search, looked) = idle_search();
+        {
+            let mut progress = search.progress();
+            progress.next.push_back(Vec::new());
+            progress.maps.extend((0..2 * MAP_THREADS).map(|_| looked()));
         }
-        assert!(libraries > 2 && maps.len() == MAP_THREADS, "{libraries}: {}", maps.len());
-        let left = search.progress().maps.len();
-        assert!(left > 0);
+        let Some(Work::Library(_, at_work)) = search.next(&|| true) else {
+            panic!("the library comes first")
+        };
+        let mut maps = Vec::new();
+        for _ in 0..MAP_THREADS {
+            maps.extend(search.next(&|| true));
+        }
+        let next = || search.next(&|| true);
+        let (more, none) = std::thread::scope(|scope| {
+            let next = scope.spawn(move || (next(), next()));
+            assert_eq!(search.progress().maps.len(), MAP_THREADS, "while the library is looked at");
+            drop(at_work);
+            next.join().unwrap()
+        });
+        maps.extend(more.into_iter().chain(none));
+        assert_eq!(maps.len(), 2 * MAP_THREADS, "then everybody looks for them");
+        assert!(maps.iter().all(|work| matches!(work, Work::Map(_))));
         maps.into_iter().for_each(|map| search.work(map));
-        search.look_at_all(&|| true);
-        let progress = search.progress();
-        assert_eq!((progress.maps.len(), progress.at_maps), (0, 0));
+        assert!(search.next(&|| true).is_none());
+        assert_eq!(search.progress().at_maps, 0);
+    }
+
+    #[test]
+    fn where_many_libraries_are_open_their_maps_come_first() {
+        let (search, looked) = idle_search();
+        search.progress().next.push_back(Vec::new());
+        search.progress().maps.extend((0..OPEN_MAX).map(|_| looked()));
+        assert!(matches!(search.next(&|| true), Some(Work::Map(_))));
+        assert!(matches!(search.next(&|| true), Some(Work::Library(..))));
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub(super) struct Process {
     pub(super) noted: Vec<Run>,
     /// Pages of armed mappings that were there before it was time to note them, by when they were seen first.
     early: Vec<(u64, Vec<Run>)>,
-    /// When a look found pages last that were to be noted, or 0.
-    found_ns: u64,
+    /// When it was looked at last, or 0.
+    looked_ns: u64,
     /// Whether it was looked at as it ended.
     pub(super) was_seen_last: bool,
 }
@@ -92,7 +92,7 @@ impl Process {
             is_remapped: false,
             noted: Vec::new(),
             early: Vec::new(),
-            found_ns: 0,
+            looked_ns: 0,
             was_seen_last: false,
         }
     }
@@ -130,8 +130,9 @@ impl Process {
     pub(super) fn see_early(&mut self, time_ns: u64) {
         let present = self.map.present_and_armed().unwrap_or_default();
         let new = self.early.iter().fold(present, |new, (_, before)| without(&new, before));
-        if !new.is_empty() {
-            self.early.push((time_ns, new));
+        match self.early.last_mut() {
+            Some((last_ns, found)) if found.is_empty() && new.is_empty() => *last_ns = time_ns,
+            _ => self.early.push((time_ns, new)),
         }
     }
 
@@ -148,17 +149,22 @@ impl Process {
         by_time
     }
 
+    /// All that was touched by `time_ns` was seen.
+    pub(super) fn has_looked(&mut self, time_ns: u64) {
+        self.looked_ns = time_ns.max(self.looked_ns);
+    }
+
     /// For each look of [`Self::by_time`], the pace of each mapping.
     pub(super) fn paces(&mut self, by_time: &[(u64, Vec<Run>)]) -> Vec<Vec<Option<Pace>>> {
         by_time
             .iter()
             .enumerate()
             .map(|(at, (until_ns, runs))| {
-                let since_ns = match self.found_ns {
+                let since_ns = match self.looked_ns {
                     0 => until_ns.saturating_sub(FIRST_NS),
-                    found_ns => found_ns,
+                    looked_ns => looked_ns,
                 };
-                self.found_ns = *until_ns;
+                self.has_looked(*until_ns);
                 let phase = if at + 1 < by_time.len() { Phase::Links } else { Phase::Runs };
                 paces(&self.mappings, runs, (since_ns, *until_ns), phase)
             })
@@ -345,5 +351,22 @@ mod tests {
         assert_eq!(shown, one);
         assert_eq!(&*mappings[3].path, "/usr/lib/two.so");
         assert_eq!(process.mapped, [(0x10000, 0x20000)]);
+    }
+
+    #[test]
+    fn pages_are_dated_between_the_look_that_found_them_and_the_one_before() {
+        let mapped = parse_maps_line("10000-20000 r--p 00000000 fe:00 7 /usr/lib/one.so").unwrap();
+        let place = Sightings::default().place(Path::new("/usr/lib/one.so"), None);
+        let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
+        process.mappings = vec![Mapping { mapped, place }];
+        process.has_looked(100);
+        process.has_looked(900);
+        let mut times = |looks: &[(u64, Vec<Run>)]| -> Vec<u64> {
+            process.paces(looks).iter().map(|paces| paces[0].unwrap().time_ns(1)).collect()
+        };
+        let of_two_pages = vec![(0x10000, 0x12000)];
+        assert_eq!(times(&[(1000, of_two_pages.clone())]), [950]);
+        // The first was kept from an earlier look.
+        assert_eq!(times(&[(500, of_two_pages.clone()), (1200, of_two_pages)]), [500, 1100]);
     }
 }
