@@ -104,7 +104,8 @@ pub trait Follower {
     /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
     fn used(&mut self, _place: FileIndex, _file: &Seen, _page: PageIndex) {}
 
-    /// Adds what it has seen itself, at least every 50 ms, to what the observer sees; for the `last` time when all else is there.
+    /// Adds what it has seen itself to what the observer sees, every 50 ms, or 0.1 s later where a visited process is slow to stop; for the `last` time
+    /// when all else is there. No program stands still meanwhile.
     fn look(&mut self, _last: bool, _sightings: &mut Sightings) {}
 
     /// How much of what the start read it adds in [`Self::look`]; asked at the end.
@@ -303,7 +304,10 @@ impl Observer {
             }
             self.look(ended || is_short);
             let is_last = ended || is_short || self.is_quiet() || self.sightings.is_full();
-            follower.look(is_last, &mut self.sightings);
+            // A visited process would stand still while it works. What it looks at waits for it.
+            if self.let_visited_go(is_last) {
+                follower.look(is_last, &mut self.sightings);
+            }
             for (place, page) in self.sightings.take_new() {
                 follower.used(place, self.sightings.file(place), page);
             }
@@ -441,6 +445,14 @@ impl Observer {
     /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.
     fn is_visiting(&self) -> bool {
         matches!(&self.pages, Pages::Tables(tables, ..) if tables.is_visiting())
+    }
+
+    /// Ends visits, as [`PageTables::let_visited_go`] does. Returns whether no visited process is about to stand still.
+    fn let_visited_go(&mut self, last: bool) -> bool {
+        match &mut self.pages {
+            Pages::Tables(tables, ..) => tables.let_visited_go(last),
+            Pages::Faults(_) => true,
+        }
     }
 
     fn is_quiet(&mut self) -> bool {

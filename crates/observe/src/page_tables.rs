@@ -438,6 +438,15 @@ impl PageTables {
         self.armer.is_visiting()
     }
 
+    /// Ends visits to processes that have stopped, or do so at once; after the `last` look all, however they end. Returns whether no process that
+    /// runs is visited any more.
+    pub fn let_visited_go(&mut self, last: bool) -> bool {
+        if last {
+            self.armer.end_all_visits();
+        }
+        self.armer.end_visits_at_once()
+    }
+
     /// Looks at every process there is, as far as it is armed by now.
     pub fn look_at_all(&mut self, sightings: &mut Sightings, last_touch_ns: &mut u64) {
         self.armer.expect_no_more();

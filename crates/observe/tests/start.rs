@@ -1020,6 +1020,41 @@ fn of_processes_that_end_unseen_no_descriptors_pile_up() {
     assert!((1..100).contains(&counting.0), "{}", counting.0);
 }
 
+/// What it does may take long: it looks at files.
+#[test]
+fn no_process_stands_still_while_a_follower_works() {
+    struct Slow {
+        root: u32,
+        works: usize,
+        stopped: usize,
+    }
+    impl Follower for Slow {
+        fn look(&mut self, _last: bool, _sightings: &mut Sightings) {
+            std::thread::sleep(Duration::from_millis(5));
+            let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+            let children = read(format!("/proc/{0}/task/{0}/children", self.root));
+            // In a stop of ptrace(2).
+            let is_stopped = |pid: &str| {
+                let stat = read(format!("/proc/{pid}/stat"));
+                stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('t'))
+            };
+            self.works += 1;
+            self.stopped += children.split_whitespace().filter(|pid| is_stopped(pid)).count();
+        }
+    }
+    if !has(Need::Tracing) {
+        return;
+    }
+    let [.., options] = ways("/bin/sh");
+    let script = "for i in $(seq 50); do sleep 0.03; done; exit 0";
+    let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", script], &options);
+    let mut slow = Slow { root: child.pid(), works: 0, stopped: 0 };
+    let observation = observer.follow_with(&until, &mut slow);
+    assert_eq!(end_of(child), 0);
+    assert!(!observation.files.is_empty() && slow.works >= 10, "{} times at work", slow.works);
+    assert_eq!(slow.stopped, 0, "of {}", slow.works);
+}
+
 #[test]
 fn a_program_that_ended_before_it_was_looked_at_is_not_taken_for_seen() {
     let (_dir, data) = data(64);
