@@ -19,6 +19,7 @@ use prepage_trace::now_ns;
 
 use crate::armer::Armer;
 use crate::arming::Entry;
+use crate::asks::Ask;
 use crate::disk_faults::{Changes, DiskFaults};
 use crate::faults::Faults;
 use crate::inside::{Inside, entry};
@@ -72,6 +73,8 @@ pub struct ObserveOptions {
     pub rights: Option<Rights>,
     /// The root below which the process looks names up, where that is not this process's own.
     pub root: Option<Arc<Root>>,
+    /// Who gives leave to ask for the files and names that were seen; where there is nobody, all are asked for.
+    pub leave: Option<Ask>,
 }
 
 /// Nothing of a start can be observed.
@@ -217,7 +220,8 @@ impl Observer {
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { stalls_of(vec![pid], &mut unseen) } else { None };
-        let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        let mut sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        sightings.ask_by(options.leave);
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         let mut observer = Self {
             pid,
@@ -490,7 +494,9 @@ impl Observer {
         let is_full = self.sightings.is_full();
         let mut observation = observation(&self.sightings, self.rights.as_ref(), self.root.as_ref());
         observation.is_in_exact_order = is_in_exact_order;
-        observation.coverage = if is_full { Coverage::Partial } else { mapped };
+        // Some files may have been passed over.
+        let is_partial = is_full || observation.coverage == Coverage::Partial;
+        observation.coverage = if is_partial { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen
                 .push(format!("the kernel had no room for {} of faults", counted(lost as usize, "record")));
@@ -511,7 +517,7 @@ impl Observer {
             observation.reads_coverage = coverage.min(reads_coverage);
             self.unseen.extend(unseen);
         }
-        if is_full {
+        if is_partial {
             (observation.reads_coverage, observation.names_coverage) = (Coverage::Partial, Coverage::Partial);
         }
         if observation.reads_coverage == Coverage::Partial {

@@ -23,6 +23,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::gettid;
 
 use crate::allowance::Allowance;
+use crate::askers::leave_to_ask;
 use crate::counters::Counters;
 use crate::for_all::{Owners, has_words_of_its_own, is_called_by_root, is_for_all, keep_what_is_of_root};
 use crate::known::Known;
@@ -453,7 +454,8 @@ impl Permit {
         let spent_max = learner.allowance().of_a_piece();
         let mut opens = StartOpens::follow(process, watch, names, spent_max);
         let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
-        let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
+        let leave = root.is_none().then_some(leave_to_ask as _);
+        let options = ObserveOptions { rights, root, leave, ..ObserveOptions::default() };
         let Ok(observer) = Observer::attach(pid, &options) else { return note_in_vain() };
         let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
         let mut observation = observer.follow_with(&until, &mut opens);

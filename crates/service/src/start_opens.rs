@@ -14,6 +14,7 @@ use std::time::Duration;
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_observe::Follower;
+use prepage_observe::asks::Asks;
 use prepage_observe::sightings::Sightings;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_sys::file_handle::FileHandle;
@@ -23,6 +24,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 use rustix::fs::OFlags;
 
+use crate::askers::leave_to_ask;
 use crate::opened::{Open, Opened, pages_of};
 use crate::process::Process;
 use crate::start_names::{StartNames, may_look_up};
@@ -45,6 +47,8 @@ pub struct StartOpens {
     rights: Rights,
     /// The root below which it looks names up, in a container.
     root: Option<Arc<Root>>,
+    /// What it looks at, but below a root of its own, where no other mount is on the way.
+    asks: Asks,
     /// Processor time of this process after which no more is looked at.
     spent_max: Duration,
     coverage: Coverage,
@@ -62,7 +66,8 @@ impl StartOpens {
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
-        Self { opened, names, rights, root, spent_max, coverage, names_coverage }
+        let asks = Asks::by(root.is_none().then_some(leave_to_ask));
+        Self { opened, names, rights, root, asks, spent_max, coverage, names_coverage }
     }
 }
 
@@ -95,9 +100,9 @@ impl StartOpens {
     fn look_at_names(&mut self, last: bool, sightings: &mut Sightings) {
         let Some(names) = &mut self.names else { return };
         names.look();
-        let names = &*names;
-        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), sightings).is_ok();
-        if !is_noted || !names.is_whole() {
+        let (names, asks) = (&*names, &self.asks);
+        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), asks, sightings).is_ok();
+        if !is_noted || !names.is_whole() || asks.has_passed_over() {
             self.names_coverage = Coverage::Partial;
         }
     }
@@ -113,7 +118,7 @@ impl StartOpens {
             let _assumed = self.rights.assume()?;
             match (&self.root, &self.names) {
                 (None, _) => {
-                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path, &self.asks)) {
                         if is_spent() {
                             return Ok(false);
                         }
@@ -138,13 +143,15 @@ impl StartOpens {
             let file = {
                 let _entered = self.root.as_ref().map(Root::enter);
                 let _assumed = self.rights.assume()?;
-                open_to_read(path)
+                self.asks.at(path, || {
+                    let file = open_to_read(path).ok()?;
+                    Some((identity_of(&file).ok()?, file))
+                })
             };
-            let Ok(file) = file else { continue };
-            let Ok(identity) = identity_of(&file) else { continue };
+            let Some(Some((identity, file))) = file else { continue };
             if identity.size_bytes <= READ_BYTES_MAX {
                 let (used, others) =
-                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true)?;
                 looked_at += 1;
                 gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
                 for page in used {
@@ -153,7 +160,7 @@ impl StartOpens {
                 }
             }
         }
-        Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
+        Ok((gone < GONE_MIN || GONE_SHARE * gone < looked_at) && !self.asks.has_passed_over())
     }
 }
 

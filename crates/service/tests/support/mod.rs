@@ -199,6 +199,13 @@ impl Drop for Mounted<'_> {
     }
 }
 
+/// How many questions the FUSE file system at `point` has not answered; `connections` is a file system of the kernel that tells.
+pub fn waiting(connections: &Path, point: &Path) -> u32 {
+    let mount = prepage_sys::mounts::mount_of(point).unwrap();
+    let minor = mount.device & 0xf_ffff;
+    fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
+}
+
 /// Waits until `is` is so. Returns whether it came to be.
 pub fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;
