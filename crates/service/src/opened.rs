@@ -15,7 +15,7 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::asks::Asks;
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
-use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
+use prepage_profiles::identity::{identity_at, identity_of, open_directory, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
@@ -305,6 +305,8 @@ impl Opened {
             let opened = {
                 let _assumed = rights.assume()?;
                 asks.at(path, || {
+                    // Before it is opened: opening a pipe lets go whoever waits at its other end.
+                    identity_at(path).ok()?;
                     let file = open_to_read(path).ok()?;
                     Some((identity_of(&file).ok()?, file))
                 })

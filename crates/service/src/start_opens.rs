@@ -16,7 +16,7 @@ use prepage_core::profile::observation::Coverage;
 use prepage_observe::Follower;
 use prepage_observe::asks::Asks;
 use prepage_observe::sightings::Sightings;
-use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_profiles::identity::{identity_at, identity_of, open_to_read};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::processor_time::of_this_process;
@@ -144,6 +144,8 @@ impl StartOpens {
                 let _entered = self.root.as_ref().map(Root::enter);
                 let _assumed = self.rights.assume()?;
                 self.asks.at(path, || {
+                    // Before it is opened: opening a pipe lets go whoever waits at its other end.
+                    identity_at(path).ok()?;
                     let file = open_to_read(path).ok()?;
                     Some((identity_of(&file).ok()?, file))
                 })

@@ -1,4 +1,4 @@
-//! What the service learns beside file systems that do not answer.
+//! What the service learns beside file systems that do not answer, and from users who put other files in the place of those that were used.
 
 mod support;
 
@@ -149,4 +149,37 @@ fn who_waits_for_a_file_system_keeps_nobody_from_looking_at_pages() {
     service.wait_until("pages can be looked at", is_free);
     drop(flags);
     learns_another(&place, &service);
+}
+
+/// Whoever opens a FIFO, or a link to one, lets go who waits at its other end.
+#[test]
+fn what_a_user_puts_in_the_place_of_files_that_a_start_has_used_is_not_opened() {
+    let Some(place) = Place::new() else { return };
+    let home = place.path("home");
+    fs::create_dir(&home).unwrap();
+    let [read, linked, mapped, trap] = ["read", "linked", "mapped", "trap"].map(|name| home.join(name));
+    [&read, &linked].iter().for_each(|file| fs::write(file, "a line\n").unwrap());
+    place.program("home/mapped");
+    let fifo = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    fifo(&trap);
+    let owned = Command::new("chown").args(["-R", &A_USER.to_string()]).arg(&home).status().unwrap();
+    assert!(owned.success());
+    let service = Prepaged::start(&place, &[]);
+    let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
+    service.wait_until("it is observed", || observers(&service) > 0);
+    shell.tell(&format!("{} 0.5", mapped.display()));
+    shell.read_all(&[&read, &linked]);
+    [&read, &linked, &mapped].iter().for_each(|file| fs::remove_file(file).unwrap());
+    [&read, &mapped].iter().for_each(|path| fifo(path));
+    std::os::unix::fs::symlink(&trap, &linked).unwrap();
+    let waits_at = |path: &Path| {
+        let mut writer = Command::new("sh");
+        Running(writer.args(["-c", "exec 3>\"$0\""]).arg(path).spawn().unwrap())
+    };
+    let mut writers = [&read, &mapped, &trap].map(|path| waits_at(path));
+    shell.kill();
+    service.wait_until("its observation has come to its end", || service.count("observed") > 0);
+    for writer in &mut writers {
+        assert!(writer.0.try_wait().unwrap().is_none(), "somebody has opened what it waits for");
+    }
 }
