@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::MutexGuard;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use prepage_sys::perf::PerfError;
 use prepage_sys::scheduling;
+use prepage_sys::thread::Thread;
 use prepage_trace::{Event, EventKind, FaultEvents, Probe, Stream, Target};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -42,7 +42,7 @@ const LOOK_PERIOD: RangeInclusive<Duration> = Duration::from_micros(500)..=Durat
 #[derive(Debug)]
 pub struct Arming {
     ranges: SharedRanges,
-    thread: Option<(OwnedFd, JoinHandle<()>)>,
+    thread: Option<(OwnedFd, Thread)>,
 }
 
 impl Arming {
@@ -120,7 +120,7 @@ impl Arming {
                 }
             }
         };
-        let thread = std::thread::Builder::new().spawn(work).map_err(failed)?;
+        let thread = Thread::start("arm", work).map_err(failed)?;
         // Its sender is dropped: the program may go on.
         let _ = ready.recv();
         Ok(Self { ranges, thread: Some((stop, thread)) })

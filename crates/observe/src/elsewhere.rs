@@ -32,6 +32,13 @@ pub fn is_elsewhere(pid: u32) -> Option<bool> {
     Some(View::of(&pid.to_string())? != *own)
 }
 
+/// Looks up what observers look up once: to be called before this process is [copied](prepage_sys::copied), for a copy that observes.
+pub fn get_ready() {
+    let _ = is_elsewhere(std::process::id());
+    prepage_sys::arm::get_ready();
+    prepage_sys::perf::get_ready();
+}
+
 /// Which processes of a tree are elsewhere, also once they are gone.
 #[derive(Debug, Default)]
 pub struct Elsewhere {

@@ -394,8 +394,10 @@ impl Observer {
                     tables.tell(disk_faults.take_changes(), sightings, last_touch_ns);
                 }
                 tables.look(last, sightings, last_touch_ns);
-                if primer.as_ref().is_some_and(Primer::is_ready) && tables.executed() && !tables.is_arming() {
-                    let primed = primer.take().expect("it is ready").event();
+                let may_begin = tables.executed() && !tables.is_arming();
+                let primed = primer.as_ref().filter(|_| may_begin).and_then(Primer::event);
+                if let Some(primed) = primed {
+                    *primer = None;
                     let with_agent = self.inside.is_some();
                     let begun = match primed {
                         // Processes tell what they have touched: page tables show all.

@@ -3,13 +3,14 @@
 //! Where no event of a process is open on the machine, opening one waits for a grace period of the kernel's (RCU), 8 to
 //! 20 ms; the next ones take a tenth of a millisecond. No program should wait for that.
 
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
+use prepage_sys::thread::Thread;
 
-/// A thread that opens an event.
+/// A thread that opens an event, until it has told what came of it.
 #[derive(Debug)]
-pub struct Primer(JoinHandle<Result<PerfEvent, PerfError>>);
+pub struct Primer(Receiver<Result<PerfEvent, PerfError>>);
 
 impl Primer {
     /// Begins to wait.
@@ -19,21 +20,20 @@ impl Primer {
     pub fn begin() -> Result<Self, PerfError> {
         // One that every user may have who may have any.
         let setup = Setup { exclude_kernel: true, ..Setup::new(Source::Dummy) };
+        let (tell, told) = channel();
         let open = move || {
             let cpu = online_cpus().ok().and_then(|cpus| cpus.first().copied()).unwrap_or(0);
-            PerfEvent::open(&setup, Observed::Thread(std::process::id()), cpu)
+            let _ = tell.send(PerfEvent::open(&setup, Observed::Thread(std::process::id()), cpu));
         };
-        let thread = std::thread::Builder::new().spawn(open);
-        thread.map(Self).map_err(|source| PerfError::Other { action: "starting a thread", source })
+        let started = Thread::start("prime", open);
+        started.map(|_| Self(told)).map_err(|source| PerfError::Other { action: "starting a thread", source })
     }
 
-    /// Whether the wait is over.
-    pub fn is_ready(&self) -> bool {
-        self.0.is_finished()
-    }
-
-    /// What came of it: while the event is kept, opening others takes no time.
-    pub fn event(self) -> Result<PerfEvent, PerfError> {
-        self.0.join().expect("opening an event does not panic")
+    /// What came of it, once the wait is over: while the event is kept, opening others takes no time.
+    pub fn event(&self) -> Option<Result<PerfEvent, PerfError>> {
+        match self.0.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            told => Some(told.expect("opening an event does not panic, and is asked for once")),
+        }
     }
 }

@@ -5,11 +5,13 @@
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use prepage_sys::mounts::Mount;
 use prepage_sys::sync::Anyway;
+
+use crate::line::Line;
 
 /// Others wait for an answer this long, and then do without the file system until it has come.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -32,7 +34,12 @@ const POINTS_MAX: usize = 1024;
 pub struct Askers {
     points: Mutex<Arc<[PathBuf]>>,
     all: Mutex<Vec<Weak<Asker>>>,
+    /// In an observation, which is a process of its own: the service knows who asks.
+    line: Option<&'static Line>,
 }
+
+/// Those of an observation. The service itself has none: nobody waits for it.
+static OF_OBSERVATION: OnceLock<Askers> = OnceLock::new();
 
 /// One thread that asks for a file, and then for another. Lock order: there is one lock, never held over a system call.
 #[derive(Debug, Default)]
@@ -47,6 +54,8 @@ struct At {
     point: Option<PathBuf>,
     /// Since when an answer is waited for; `None` while nothing is asked.
     since: Option<Instant>,
+    /// Who is told once it is there.
+    line: Option<&'static Line>,
 }
 
 /// A file is asked for, until this is dropped.
@@ -61,7 +70,18 @@ impl Askers {
     /// Those of this process, for the mounts that it sees.
     pub fn of_machine() -> &'static Self {
         static MACHINE: std::sync::LazyLock<Askers> = std::sync::LazyLock::new(Askers::default);
-        &MACHINE
+        OF_OBSERVATION.get().unwrap_or_else(|| &MACHINE)
+    }
+
+    /// From now on this process asks the service by `line` whom it may ask, of the mounts at `points`.
+    pub(crate) fn ask_by(line: &'static Line, points: Arc<[PathBuf]>) {
+        let of_observation = Self { points: Mutex::new(points), line: Some(line), ..Self::default() };
+        let _ = OF_OBSERVATION.set(of_observation);
+    }
+
+    /// These mounts may not answer.
+    pub(crate) fn know_points(&self, points: Arc<[PathBuf]>) {
+        *self.points.lock().anyway() = points;
     }
 
     /// These are all mounts now.
@@ -104,9 +124,13 @@ impl Askers {
     pub fn ask_as(&self, asker: &Arc<Asker>, path: &Path) -> Result<(), Unanswered> {
         let points = self.on_the_way(path);
         let point = points.iter().max_by_key(|point| point.as_os_str().len()).cloned();
-        let at = |point| At { path: path.to_owned(), point, since: Some(Instant::now()) };
-        if point.is_none() {
-            *asker.0.lock().anyway() = at(None);
+        let line = self.line.filter(|_| point.is_some());
+        let at = |point| At { path: path.to_owned(), point, since: Some(Instant::now()), line };
+        if line.is_some_and(|line| !line.may_ask(path)) {
+            return Err(Unanswered);
+        }
+        if point.is_none() || line.is_some() {
+            *asker.0.lock().anyway() = at(point);
             return Ok(());
         }
         let until = Instant::now() + PATIENCE;
@@ -132,7 +156,12 @@ impl Askers {
 impl Asker {
     /// It has its answer, and asks nothing until it says so.
     pub fn has_answer(&self) {
-        self.0.lock().anyway().since = None;
+        let line = {
+            let mut at = self.0.lock().anyway();
+            at.since = None;
+            at.line.take()
+        };
+        line.into_iter().for_each(Line::has_answer);
     }
 
     /// It asks for more of the same file.

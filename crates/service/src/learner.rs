@@ -3,37 +3,31 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
-use prepage_observe::{ObserveOptions, Observer, Until};
-use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::{Layer, ProgramKey};
-use prepage_sys::apart::run_apart;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::perf::{Observed as Whose, PerfEvent, Setup, Source, online_cpus};
-use prepage_sys::processor_time::of_this_process;
-use prepage_sys::root::Root;
 use prepage_sys::sync::Anyway;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::gettid;
 
 use crate::allowance::Allowance;
-use crate::askers::leave_to_ask;
 use crate::counters::Counters;
-use crate::for_all::{Owners, has_words_of_its_own, is_called_by_root, is_for_all, keep_what_is_of_root};
-use crate::known::Known;
+use crate::for_all::is_for_all;
 use crate::library::Library;
 use crate::moment::Moment;
 use crate::process::Process;
 use crate::refused::Refused;
 use crate::start_names::StartNames;
-use crate::start_opens::StartOpens;
-use crate::watch::Watch;
+
+mod observing;
+
+pub use observing::get_ready;
 
 /// How long a start is observed at most.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -62,7 +56,7 @@ pub struct Learner {
     /// The processor time that may still be spent.
     allowance: Mutex<Allowance>,
     spent_ns: AtomicU64,
-    /// What observations took of it, which are not of this process ([`run_apart`]).
+    /// What observations took of it, which are processes of their own.
     observed_ns: AtomicU64,
     observed: Mutex<Observed>,
     /// Checksums of calls that a program's text stands in, and of whose they were.
@@ -116,11 +110,6 @@ impl Observed {
     fn has_room(&self, now: Instant) -> bool {
         let hanging = self.hanging(now).count();
         hanging < HANGING_MAX && self.all.len() - hanging < OBSERVED_MAX
-    }
-
-    /// Whether nothing is observed, but by observations that hang.
-    fn is_idle(&self, now: Instant) -> bool {
-        self.all.len() == self.hanging(now).count()
     }
 
     /// The number of a permit for a start of user `uid`, if there is room. A user of whom one hangs is not waited for once more.
@@ -223,13 +212,6 @@ impl Learner {
         if let Some(missed) = self.unfinished().get_mut(key) {
             *missed = missed.saturating_add(1);
         }
-    }
-
-    /// Whether `observation` has missed nothing that another may see.
-    fn is_whole(&self, observation: &Observation) -> bool {
-        let sees_names = self.lookups.is_some();
-        observation.reads_coverage != Coverage::Partial
-            && !(sees_names && observation.names_coverage == Coverage::Partial)
     }
 
     fn unfinished(&self) -> MutexGuard<'_, HashMap<ProgramKey, u8>> {
@@ -362,22 +344,8 @@ impl Learner {
             return is_for_all(process);
         }
         !self.refused.has_some_of(process.rights.uid)
-            || self.layer_of(process) == Layer::Machine
+            || self.told_of(process).layer_of(process) == Layer::Machine
             || self.library.room_of_user(process).is_ok()
-    }
-
-    /// The layer that what a start shows goes into: the machine's where it may be told to all users, and where words of the call that stand in the role are no
-    /// user's secret. What a user has learned apart goes on so: it is what the user's starts are served from.
-    fn layer_of(&self, process: &Process) -> Layer {
-        let key = &process.context.key;
-        let is_told = || {
-            is_called_by_root(process)
-                || !has_words_of_its_own(process)
-                || self.library.is_for_all(key)
-                || self.has_come_from_another(key, process.starter)
-        };
-        let is_for_all = is_for_all(process) && is_told() && !self.library.is_own(key, process.rights.uid);
-        if is_for_all { Layer::Machine } else { Layer::User }
     }
 
     /// Whether a call that is made on the account of user `starter` was made on that of another before.
@@ -402,108 +370,6 @@ impl Learner {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.learner.observed().all.remove(&self.number);
-    }
-}
-
-impl Permit {
-    /// Observes a start to its end, and writes what it showed into the machine's layer; what is one user's own, with that user's
-    /// rights into the user's.
-    /// What is `known` of the program decides nothing but which of its files are learned anew.
-    pub fn learn(self, process: &Process, known: Option<&Known>, watch: &Watch) {
-        // Programs stand still for a moment when they are observed. Whoever stops or kills the service then leaves them so.
-        let observe = || {
-            let _ = rustix::thread::set_name(c"observe");
-            self.observe(process, known, watch);
-            of_this_process().as_nanos() as u64
-        };
-        let Ok(spent_ns) = run_apart(observe) else { return self.learner.counters.not_kept.count() };
-        let learner = self.learner.clone();
-        learner.observed_ns.fetch_add(spent_ns, Ordering::Relaxed);
-        learner.spend(spent_ns);
-        drop(self);
-        // An observation takes up to 26 MB for seconds, and the service stays. That takes a while in which nobody else may allocate: programs
-        // that stand still for another observation would wait for it.
-        let is_idle = learner.observed().is_idle(Instant::now());
-        if is_idle {
-            prepage_sys::heap::give_back();
-        }
-    }
-
-    fn observe(&self, process: &Process, known: Option<&Known>, watch: &Watch) {
-        let learner = &*self.learner;
-        let (pid, uid, key) = (process.context.pid, process.rights.uid, &process.context.key);
-        if !learner.may_keep(process) {
-            drop(learner.take_expected(pid));
-            return learner.refused.note(uid, key, Instant::now());
-        }
-        let note_in_vain = || {
-            learner.note_in_vain(key);
-            known.into_iter().for_each(Known::note_in_vain);
-        };
-        let changed = known.map(Known::changes).unwrap_or_default();
-        let (Ok(until), Ok(stop), Ok(service)) = (
-            Until::ended_or(pid, WINDOW),
-            learner.stop.as_fd().try_clone_to_owned(),
-            learner.service.as_fd().try_clone_to_owned(),
-        ) else {
-            return note_in_vain();
-        };
-        let names = learner.take_expected(pid).filter(|names| names.has_stayed(pid));
-        let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
-        let names = names.or_else(|| learner.lookups.as_ref().map(follow));
-        let spent_max = learner.allowance().of_a_piece();
-        let mut opens = StartOpens::follow(process, watch, names, spent_max);
-        let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
-        let leave = root.is_none().then_some(leave_to_ask as _);
-        let options = ObserveOptions { rights, root, leave, ..ObserveOptions::default() };
-        let Ok(observer) = Observer::attach(pid, &options) else { return note_in_vain() };
-        let until = until.or_readable(stop).or_readable(service).or_spent(spent_max);
-        let mut observation = observer.follow_with(&until, &mut opens);
-        let is_whole = learner.is_whole(&observation);
-        let has_files = !observation.files.is_empty();
-        let layer = {
-            let _entered = process.root.as_ref().map(Root::enter);
-            let layer = if process.root.is_some() { Layer::Machine } else { learner.layer_of(process) };
-            if layer == Layer::Machine {
-                keep_what_is_of_root(&mut observation, &mut Owners::of(process));
-            }
-            layer
-        };
-        if observation.files.is_empty() {
-            if has_files {
-                learner.refused.note(uid, key, Instant::now());
-                learner.note_in_vain(key);
-            } else {
-                note_in_vain();
-            }
-            return learner.counters.observed.count();
-        }
-        let shown = Shown { observation: Some(observation), changed, ..Shown::default() };
-        let library = &learner.library;
-        let written = match (layer, &process.root) {
-            (_, Some(_)) => {
-                library.update_of_containers(key, |stores| persist(stores, key, Layer::User, &shown))
-            }
-            (Layer::Machine, None) => {
-                library.update(key, |stores| persist(stores, key, Layer::Machine, &shown))
-            }
-            (layer, None) => {
-                learner.counters.private.count();
-                library.update_of_user(process, |stores| persist(stores, key, layer, &shown))
-            }
-        };
-        learner.note_whether_whole(key, is_whole);
-        match written {
-            Ok(()) => {
-                learner.refused.forget(uid, key);
-                learner.counters.learned.count();
-            }
-            Err(_) => {
-                learner.refused.note(uid, key, Instant::now());
-                learner.counters.not_kept.count();
-            }
-        }
-        learner.counters.observed.count();
     }
 }
 
@@ -586,7 +452,8 @@ mod tests {
             let (moment, program, root) = (Moment::after_exec(), program.clone(), None);
             Process { context, rights, root, program, starter, places, search, home, parents, moment }
         };
-        let of = |uid: u32, call: &[&str]| learner.layer_of(&process(uid, uid, call));
+        let layer_of = |process: &Process| learner.told_of(process).layer_of(process);
+        let of = |uid: u32, call: &[&str]| layer_of(&process(uid, uid, call));
         for call in [
             &["env"][..],
             &["-env", "-v", "a.txt"],
@@ -609,7 +476,7 @@ mod tests {
         ] {
             assert_eq!((of(1001, call), of(1001, call)), (Layer::User, Layer::User), "{call:?}");
             // Of the same user's, in a user namespace.
-            assert_eq!(learner.layer_of(&process(100_000, 1001, call)), Layer::User, "{call:?}");
+            assert_eq!(layer_of(&process(100_000, 1001, call)), Layer::User, "{call:?}");
             assert_eq!(of(1002, call), Layer::Machine, "{call:?}");
         }
         // What root has set up.
@@ -628,7 +495,6 @@ mod tests {
         assert_eq!(observed.take(10, later), None);
         let end = later + WINDOW + 2 * HANGS_AFTER;
         assert_eq!(observed.take(10, end), None, "too many hang");
-        assert!(observed.is_idle(end) && !observed.is_idle(later));
         let first = *observed.all.keys().min().unwrap();
         observed.all.remove(&first);
         assert!(observed.take(10, end).is_some());

@@ -47,6 +47,7 @@
 //! | `fair_crew`   | the same of which no user takes all                                      |
 //! | `gains`       | what fetching gains: starts that are followed, and some of them held out |
 //! | `learner`     | observe and persist, within a share of the processor                     |
+//! | `line`, `writing` | what an observation asks the service for, and where it writes    |
 //! | `for_all`     | what of that all users may be told                                       |
 //! | `refused`     | what of that could not be kept, and is not observed for now              |
 //! | `allowance`   | that share                                                               |
@@ -114,6 +115,7 @@ mod known;
 mod last_starts;
 mod learner;
 mod library;
+mod line;
 mod log;
 mod missed;
 mod moment;
@@ -148,3 +150,4 @@ pub mod subject;
 mod tree;
 mod turn;
 mod watch;
+mod writing;

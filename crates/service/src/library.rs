@@ -20,11 +20,12 @@ use prepage_sys::rights::Rights;
 use prepage_sys::sync::Anyway;
 
 use crate::askers::{Askers, Unanswered};
-use crate::homes::{home, home_told_by, of_user, stores_at};
+use crate::homes::of_user;
 use crate::known::{Known, Mark};
 use crate::place::{file_of, is_of_container};
 use crate::process::Process;
-use crate::shelf::{Look, OnDisk, Shelf, Version, version, version_of};
+use crate::shelf::{Look, OF_USER, OnDisk, Shelf, Version, version, version_of};
+use crate::writing::{Writing, checksum, stores_of};
 
 /// What all profiles in memory may take, about.
 const BYTES_MAX: u64 = 10 << 20;
@@ -48,7 +49,6 @@ const CONTAINERS: &str = "containers";
 const HANDLES_MAX: usize = 8192;
 /// The layers that all users' starts are served from, in this order.
 const OF_ALL: [Layer; 2] = [Layer::Machine, Layer::Vendor];
-const OF_USER: [Layer; 1] = [Layer::User];
 /// Roles of one program that a guess is made of.
 const RELATIVES_MAX: usize = 8;
 
@@ -236,33 +236,32 @@ impl Library {
         is_new
     }
 
-    /// Has `write` change the machine's profile of `key` in the store, and reads that one again: the next start has it at once. The next
+    /// Where what starts show is written.
+    pub(crate) fn writing(&self) -> Writing {
+        let state = self.lock();
+        let (machine, containers) = (state.machine_stores.clone(), state.container_stores());
+        Writing { machine, containers, layers: self.layers.clone(), shelf: state.machine.clone() }
+    }
+
+    /// The machine's profile of `key` was written into the store ([`Self::writing`]): reads that one again, and the next start has it at once. The next
     /// [`refresh`](Self::refresh) looks which others have changed meanwhile.
-    pub fn update<E>(&self, key: &ProgramKey, write: impl FnOnce(&Stores) -> Result<(), E>) -> Result<(), E> {
+    pub fn take_written(&self, key: &ProgramKey) {
         let stores = self.machine_stores();
-        write(&stores)?;
-        let Ok(path) = stores.path_of(key, Layer::Machine) else { return Ok(()) };
-        let Ok(Some(profile)) = stores.at_path(Layer::Machine, &path) else { return Ok(()) };
+        let Ok(path) = stores.path_of(key, Layer::Machine) else { return };
+        let Ok(Some(profile)) = stores.at_path(Layer::Machine, &path) else { return };
         let known = learned(&profile, Rights::of_everybody());
         let mut state = self.lock();
         state.machine = Arc::new(state.machine.learning(known, path, BYTES_MAX));
-        Ok(())
     }
 
     /// The same of a container's program, in the store of containers' profiles.
-    pub fn update_of_containers(
-        &self,
-        key: &ProgramKey,
-        write: impl FnOnce(&Stores) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let stores = self.lock().container_stores().ok_or(StoreError::Nowhere)?;
-        write(&stores)?;
-        let path = stores.path_of(key, Layer::User)?;
-        let Ok(Some(profile)) = stores.at_path(Layer::User, &path) else { return Ok(()) };
+    pub fn take_written_of_container(&self, key: &ProgramKey) {
+        let Some(stores) = self.lock().container_stores() else { return };
+        let Ok(path) = stores.path_of(key, Layer::User) else { return };
+        let Ok(Some(profile)) = stores.at_path(Layer::User, &path) else { return };
         let known = learned(&profile, Rights::of_everybody());
         let mut state = self.lock();
         state.containers = Arc::new(state.containers.learning(known, path, OF_CONTAINERS_BYTES_MAX));
-        Ok(())
     }
 
     /// Whether the administrator wants process `pid` served, which runs `program` as `name`.
@@ -292,40 +291,29 @@ impl Library {
         Wishes::of(&state.machine.config, own.map(|own| &own.config))
     }
 
-    /// Has `write` change the own profiles of the user for whom `process` runs, with the rights of the user and no others.
-    ///
-    /// # Errors
-    /// As `write`; Nowhere where the user has no place for them.
-    pub fn update_of_user(
-        &self,
-        process: &Process,
-        write: impl FnOnce(&Stores) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    /// The same of the user for whom `process` runs, read with the rights of the user and no others. The store had the `versions` of these
+    /// [checksums](checksum) before and afterwards.
+    pub(crate) fn take_written_of_user(&self, process: &Process, versions: [u64; 2]) {
+        let read = |stores: Stores| {
+            let now = version(&stores, &OF_USER);
+            let path = stores.path_of(&process.context.key, Layer::User);
+            (now, path.and_then(|path| stores.at_path(Layer::User, &path)).ok().flatten())
+        };
+        let Ok((now, written)) = self.as_user(process, read) else { return };
         let rights = &process.rights;
-        let (stores, home) = self.stores_for(process).ok().flatten().ok_or(StoreError::Nowhere)?;
-        let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
-        let config = self.lock().machine.config.clone();
-        let assumed = rights.assume().map_err(|_| StoreError::Nowhere)?;
-        let stores = stores.keeping(of_user(config, &home).store_bytes_max);
-        let before = version(&stores, &OF_USER);
-        write(&stores)?;
-        let path = stores.path_of(&process.context.key, Layer::User);
-        let written = path.and_then(|path| stores.at_path(Layer::User, &path));
-        let after = version(&stores, &OF_USER);
-        drop(assumed);
-        let known = written.ok().flatten().map(|profile| learned(&profile, rights.clone()));
+        let known = written.map(|profile| learned(&profile, rights.clone()));
         // That one alone is new, mostly: a start would wait while others are read again. What else has changed in these milliseconds is read with the
         // next change.
         let mut state = self.lock();
         if let Some(shelf) = state.users.get(&rights.uid) {
-            let version = if shelf.version == before { after } else { shelf.version.clone() };
+            let is_own = [checksum(&shelf.version), checksum(&now)] == versions;
+            let version = if is_own { now } else { shelf.version.clone() };
             let shelf = match known {
                 Some(known) => Shelf { version, ..shelf.with(known, OF_A_USER_BYTES_MAX) },
                 None => Shelf { looked: None, ..(**shelf).clone() },
             };
             state.users.insert(rights.uid, Arc::new(shelf));
         }
-        Ok(())
     }
 
     /// Whether the own profiles of the user for whom `process` runs could be written, with the rights of the user and no others.
@@ -341,24 +329,11 @@ impl Library {
     /// # Errors
     /// Nowhere where the user has no place for one, or it does not answer.
     fn as_user<T>(&self, process: &Process, act: impl FnOnce(Stores) -> T) -> Result<T, StoreError> {
-        let (stores, home) = self.stores_for(process).ok().flatten().ok_or(StoreError::Nowhere)?;
+        let (stores, home) =
+            stores_of(process, self.layers.clone()).ok().flatten().ok_or(StoreError::Nowhere)?;
         let _asking = Askers::of_machine().ask(&home).map_err(|_| StoreError::Nowhere)?;
         let _assumed = process.rights.assume().map_err(|_| StoreError::Nowhere)?;
         Ok(act(stores.only(&OF_USER)))
-    }
-
-    /// Where the own profiles of the user for whom `process` runs lie, and the user's home. Of a user who is not in /etc/passwd the process
-    /// says where that is: whoever is asked else may be a server that does not answer.
-    ///
-    /// # Errors
-    /// Where the file system of the home that the process names does not answer.
-    fn stores_for(&self, process: &Process) -> Result<Option<(Stores, PathBuf)>, Unanswered> {
-        let uid = process.rights.uid;
-        let home = match home(uid) {
-            Some((home, _)) => Some(home),
-            None => home_told_by(process)?,
-        };
-        Ok(home.and_then(|home| stores_at(uid, self.layers.clone(), home)))
     }
 
     /// What the own profiles and configuration of the user for whom `process` runs say for a start; `None` where there is nothing. Everything of
@@ -377,7 +352,7 @@ impl Library {
         {
             return Ok(held);
         }
-        let Some((stores, home)) = self.stores_for(process)? else { return Ok(None) };
+        let Some((stores, home)) = stores_of(process, self.layers.clone())? else { return Ok(None) };
         let (read, config) = {
             let _asking = Askers::of_machine().ask(&home)?;
             let Ok(_assumed) = rights.assume() else { return Ok(None) };

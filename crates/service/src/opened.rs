@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation};
@@ -142,6 +142,11 @@ impl Opened {
             pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
             taken_max: TAKEN_MAX,
         }
+    }
+
+    /// What a process needs that looks what is opened.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.watch.descriptors()
     }
 
     /// The regular files and directories that were opened, in order, each once.

@@ -1,8 +1,8 @@
 //! Which service owns a socket: a file beside it names the process.
 //!
 //! The socket itself cannot tell. A service that is stopped (SIGSTOP) accepts no calls, and once as many wait as the kernel keeps, the next one fails as
-//! if nobody were there. A lock that lasts as long as its holder cannot tell either: an observation has the files of a service that was killed
-//! ([`prepage_sys::apart`]), for ever where a file system does not answer it.
+//! if nobody were there. A lock that lasts as long as its holder cannot quite tell either: an observation that was just begun has the service's files until it
+//! has closed them ([`prepage_sys::copied`]), and the service may be killed before.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -29,7 +29,7 @@ use crate::gains::{FOLLOWED_MAX, Gains};
 use crate::hot::{Forgotten, Hot, ToForget};
 use crate::idle::Idle;
 use crate::last_starts::LastStarts;
-use crate::learner::Learner;
+use crate::learner::{self, Learner};
 use crate::library::Library;
 use crate::names::Names;
 use crate::notify;
@@ -135,6 +135,9 @@ impl Service {
         let signals = Signals::take_over(&SIGNALS)?;
         open_files::allow_many();
         prepage_sys::heap::share_one();
+        if options.learn {
+            learner::get_ready();
+        }
         // The programs that see names are made before the right to make any is given up.
         let lookups = options.learn.then(Lookups::new);
         // Threads have what the one that starts them has.

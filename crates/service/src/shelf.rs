@@ -236,6 +236,9 @@ fn files_of(stores: &Stores, layers: &[Layer]) -> Files {
     entries.filter_map(file).collect()
 }
 
+/// The layer of a user's own profiles.
+pub(crate) const OF_USER: [Layer; 1] = [Layer::User];
+
 /// Device, inode and time of change of each directory that is there.
 pub(crate) type Version = Vec<Option<(u64, u64, i64, i64)>>;
 

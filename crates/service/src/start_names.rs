@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +81,29 @@ impl StartNames {
             is_whole: true,
             is_early: false,
         }
+    }
+
+    /// All of it, for [`Self::from_bytes`] in another process: whether it is whole and early, and each name with the time before it and a zero byte behind.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.is_whole), u8::from(self.is_early)];
+        for (path, time_ns) in &self.names {
+            bytes.extend(time_ns.to_ne_bytes());
+            bytes.extend(path.as_os_str().as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    /// The names that another process has followed. `None` where these are no such bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (&[is_whole, is_early], mut rest) = bytes.split_first_chunk()?;
+        let mut names = Self { is_whole: is_whole == 1, is_early: is_early == 1, ..Self::of_nobody(None) };
+        while let Some((time, others)) = rest.split_first_chunk() {
+            let end = others.iter().position(|byte| *byte == 0)?;
+            names.names.insert(OsString::from_vec(others[..end].to_vec()).into(), u64::from_ne_bytes(*time));
+            rest = &others[end + 1..];
+        }
+        rest.is_empty().then_some(names)
     }
 
     /// Takes what was looked up since the last look.
@@ -190,6 +213,19 @@ pub fn may_look_up(path: &Path, asks: &Asks) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_told_to_another_process_as_they_are() {
+        let mut names = StartNames { is_whole: false, is_early: true, ..StartNames::of_nobody(None) };
+        for (path, time_ns) in [("/usr/bin/env", 7), ("/none\n", u64::MAX), ("/", 0)] {
+            names.names.insert(path.into(), time_ns);
+        }
+        let bytes = names.to_bytes();
+        let told = StartNames::from_bytes(&bytes).unwrap();
+        assert_eq!((told.names, told.is_whole, told.is_early), (names.names, false, true));
+        assert!(StartNames::from_bytes(&bytes[..bytes.len() - 1]).is_none());
+        assert!(StartNames::from_bytes(&[1]).is_none());
+    }
 
     /// A directory may be 4,000 bytes deep; a start may have thousands of processes there, and look up thousands of names.
     #[test]

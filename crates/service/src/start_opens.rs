@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 use rustix::fs::OFlags;
 
-use crate::askers::leave_to_ask;
+use crate::askers::{Askers, leave_to_ask};
+use crate::line::{Line, News};
 use crate::opened::{Open, Opened, pages_of};
 use crate::process::Process;
 use crate::start_names::{StartNames, may_look_up};
@@ -42,7 +43,9 @@ const GONE_MIN: usize = 4;
 #[derive(Debug)]
 pub struct StartOpens {
     opened: Option<Opened>,
-    /// What it looks up, where the kernel tells.
+    /// Where the service is asked what the start looks up, if the kernel tells.
+    line: Option<&'static Line>,
+    /// What it looks up, as the service said last.
     names: Option<StartNames>,
     rights: Rights,
     /// The root below which it looks names up, in a container.
@@ -56,27 +59,41 @@ pub struct StartOpens {
 }
 
 impl StartOpens {
-    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`. Files are opened again with
-    /// [the rights to read for it](Process::rights_to_read), below its root, until this process has had processor time `spent_max`.
-    pub fn follow(process: &Process, watch: &Watch, names: Option<StartNames>, spent_max: Duration) -> Self {
+    /// Those of `process` and of what it starts, on the file systems of `watch`, and its `names`, for which the service is [asked](Self::ask_by). Files are opened
+    /// again with [the rights to read for it](Process::rights_to_read), below its root, until this process has had processor time `spent_max`.
+    pub fn follow(process: &Process, watch: &Watch, names: Option<&StartNames>, spent_max: Duration) -> Self {
         let (pid, rights, root) = (process.context.pid, process.rights_to_read(), process.root.clone());
         let opened = Opened::of_start(pid, watch).ok();
         // What it has opened before was not seen.
         let is_early = process.moment.is_loading(pid);
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
-        let sees_all_names = names.as_ref().is_some_and(StartNames::is_early);
+        let sees_all_names = names.is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
         let asks = Asks::by(root.is_none().then_some(leave_to_ask));
-        Self { opened, names, rights, root, asks, spent_max, coverage, names_coverage }
+        let (line, names) = (None, None);
+        Self { opened, line, names, rights, root, asks, spent_max, coverage, names_coverage }
+    }
+
+    /// What a process needs that follows them.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.opened.as_ref().map_or_else(Vec::new, Opened::descriptors)
+    }
+
+    /// From now on `line` leads to the service, which follows the names.
+    pub(crate) fn ask_by(&mut self, line: &'static Line) {
+        self.line = Some(line);
     }
 }
 
 impl Follower for StartOpens {
     fn look(&mut self, last: bool, sightings: &mut Sightings) {
-        self.look_at_names(last, sightings);
-        let Some(mut opened) = self.opened.take() else { return };
-        opened.look(sightings);
-        let is_over = last || opened.others() > OTHERS_MAX;
+        let mut opened = self.opened.take();
+        opened.iter_mut().for_each(|opened| opened.look(sightings));
+        let is_over = last || opened.as_ref().is_some_and(|opened| opened.others() > OTHERS_MAX);
+        if is_over {
+            self.look_at_names(last, sightings);
+        }
+        let Some(opened) = opened else { return };
         if !last && is_over || opened.is_lost() {
             self.coverage = Coverage::Partial;
         }
@@ -98,9 +115,15 @@ impl Follower for StartOpens {
 
 impl StartOpens {
     fn look_at_names(&mut self, last: bool, sightings: &mut Sightings) {
-        let Some(names) = &mut self.names else { return };
-        names.look();
-        let (names, asks) = (&*names, &self.asks);
+        let news = self.line.and_then(|line| line.news(last));
+        if let Some(News { points, names }) = news {
+            // What was mounted meanwhile may not answer either.
+            Askers::of_machine().know_points(points);
+            self.names = names;
+        } else {
+            self.names_coverage = Coverage::Partial;
+        }
+        let (Some(names), asks) = (&self.names, &self.asks) else { return };
         let is_noted = !last || names.note(&self.rights, self.root.as_ref(), asks, sightings).is_ok();
         if !is_noted || !names.is_whole() || asks.has_passed_over() {
             self.names_coverage = Coverage::Partial;

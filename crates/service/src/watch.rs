@@ -177,6 +177,11 @@ impl Watch {
         self.execs.fds()
     }
 
+    /// What a process needs that reads them.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.execs().into_iter().chain([self.mounts()]).collect()
+    }
+
     /// Has an error condition (POLLERR, POLLPRI) when something was mounted or unmounted.
     pub fn mounts(&self) -> BorrowedFd<'_> {
         self.mountinfo.as_fd()

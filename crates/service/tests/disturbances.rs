@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
@@ -15,7 +16,7 @@ use prepage_service::socket::ask;
 use prepage_sys::process_status::ProcessStatus;
 use prepage_testing::{Need, child_command, has, this_test};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use support::*;
 
@@ -86,6 +87,31 @@ fn whoever_traces_the_service_is_not_held_still() {
     assert!(is_traced());
 }
 
+/// The process that observes for the service, once there is one.
+fn observer_of(service: &Prepaged) -> PathBuf {
+    let mut observer = None;
+    let is_there = || {
+        observer = observers(service).pop();
+        observer.is_some()
+    };
+    assert!(is_so_in_time(is_there), "no process of its own observes");
+    PathBuf::from(format!("/proc/{}", observer.unwrap()))
+}
+
+/// `R`, `S` and so on (proc_pid_stat(5)).
+fn state(process: &Path) -> Option<char> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Waits until it has, and until `program`, which sleeps, is as it was. One that ends while its parent is stopped is a zombie.
+fn ends_and_lets_go(observer: &Path, program: &Running, signal: Signal) {
+    assert!(is_so_in_time(|| matches!(state(observer), None | Some('Z'))), "{signal:?}: it goes on");
+    let program = PathBuf::from(format!("/proc/{}", program.0.id()));
+    // On a busy machine it may not be asleep yet.
+    assert!(is_so_in_time(|| state(&program) == Some('S')), "{signal:?}: {:?}", state(&program));
+}
+
 /// A program stands still for a moment when it is observed: whoever stops or kills the service in that moment would leave it so.
 #[test]
 fn an_observation_goes_on_to_its_end_while_the_service_is_stopped_and_when_it_is_killed() {
@@ -94,29 +120,12 @@ fn an_observation_goes_on_to_its_end_while_the_service_is_stopped_and_when_it_is
         let program = place.program("unknown");
         let mut service = Prepaged::start(&place, &[]);
         let running = Running::start(&program);
-        let tasks = format!("/proc/{}/task", service.child.id());
-        let mut observer = None;
-        let is_observed = || {
-            let tasks = fs::read_dir(&tasks).unwrap().flatten();
-            let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
-            observer = children.flatten().find_map(|pid| pid.trim().parse::<u32>().ok());
-            observer.is_some()
-        };
-        assert!(is_so_in_time(is_observed), "no process of its own observes");
+        let observer = observer_of(&service);
         service.signal(signal);
         if signal == Signal::KILL {
             service.child.wait().unwrap();
         }
-        let observer = PathBuf::from(format!("/proc/{}", observer.unwrap()));
-        // One that ends while its parent is stopped is a zombie.
-        let state = |process: &Path| {
-            let stat = fs::read_to_string(process.join("stat")).ok()?;
-            stat.rsplit(')').next()?.trim_start().chars().next()
-        };
-        assert!(is_so_in_time(|| matches!(state(&observer), None | Some('Z'))), "{signal:?}");
-        let program = PathBuf::from(format!("/proc/{}", running.0.id()));
-        // On a busy machine it may not be asleep yet.
-        assert!(is_so_in_time(|| state(&program) == Some('S')), "{signal:?}: {:?}", state(&program));
+        ends_and_lets_go(&observer, &running, signal);
         if signal == Signal::STOP {
             let files = fs::read_dir(place.layer()).unwrap().flatten();
             let names: Vec<_> = files.map(|file| file.file_name()).collect();
@@ -124,8 +133,63 @@ fn an_observation_goes_on_to_its_end_while_the_service_is_stopped_and_when_it_is
             let is_profile =
                 |name: &OsString| Path::new(name).extension().is_some_and(|kind| kind == "profile");
             assert!(names.iter().any(is_profile), "what was seen is not written: {names:?}");
+            service.signal(Signal::CONT);
+            service.wait_until("what was written is read", || service.count("learned") > 0);
         }
     }
+}
+
+/// Threads that hold a lock as they end have nobody wait for it.
+#[test]
+fn whenever_a_busy_service_is_killed_its_observation_ends_and_lets_the_program_go() {
+    const KILLS: u32 = 12;
+    let Some(place) = Place::new() else { return };
+    let scripts = place.scripts(2000);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Whoever panics has the others end, too.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let _over = Over(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                scripts.iter().for_each(|script| execute_in_vain(script));
+            }
+        });
+        for kill in 0..KILLS {
+            let program = place.program(&format!("unknown-{kill}"));
+            let mut service = Prepaged::start(&place, &[]);
+            let running = Running::start(&program);
+            let observer = observer_of(&service);
+            std::thread::sleep(Duration::from_millis(u64::from(kill)));
+            service.signal(Signal::KILL);
+            service.child.wait().unwrap();
+            ends_and_lets_go(&observer, &running, Signal::KILL);
+        }
+    });
+}
+
+#[test]
+fn a_service_whose_observation_is_killed_goes_on_and_learns_the_next_start() {
+    let Some(place) = Place::new() else { return };
+    let program = place.program("unknown");
+    let service = Prepaged::start(&place, &[]);
+    let mut running = Running::start(&program);
+    let observer = observer_of(&service);
+    let pid = observer.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    service.wait_until("it is told", || service.count("not_kept") > 0);
+    running.0.kill().unwrap();
+    drop(running);
+    service.wait_until("it is learned", || {
+        let _running = Running::start(&program);
+        std::thread::sleep(Duration::from_millis(100));
+        service.count("learned") > 0
+    });
 }
 
 #[test]

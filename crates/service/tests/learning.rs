@@ -68,13 +68,6 @@ fn shell(place: &Place, name: &str) -> PathBuf {
     path
 }
 
-/// How many processes of the service's observe.
-fn observers(service: &Prepaged) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", service.child.id())).unwrap().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.map(|children| children.split_whitespace().count()).sum()
-}
-
 /// Has the service learn a program of its own.
 fn learns_another(place: &Place, service: &Prepaged) {
     let (other, before) = (place.program("other"), service.count("learned"));
@@ -107,7 +100,7 @@ fn one_observation_waits_for_a_file_system_that_does_not_answer_and_others_do_wi
         let (before, observed) = (unanswered(), service.count("observed"));
         let mut shell = Shell::start(&shell(&place, &format!("shell{at}")), uid);
         let observing = usize::from(at > 0) + 1;
-        service.wait_until("it is observed", || observers(&service) >= observing);
+        service.wait_until("it is observed", || observers(&service).len() >= observing);
         // Itself: of two that look something up in it the kernel has one wait for the other, and nobody can kill that one.
         shell.tell(&format!("test -e {}", point.display()));
         service.wait_until("it waits", || unanswered() > before);
@@ -138,7 +131,7 @@ fn who_waits_for_a_file_system_keeps_nobody_from_looking_at_pages() {
     fs::write(point.join("read"), "a line\n").unwrap();
     let service = Prepaged::start(&place, &[]);
     let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
-    service.wait_until("it is observed", || observers(&service) > 0);
+    service.wait_until("it is observed", || !observers(&service).is_empty());
     // By a name that says nothing of where the file lies.
     shell.read_all(&[Path::new("/proc/self/cwd/point/read")]);
     let _hung = Hung::mount(&point);
@@ -166,7 +159,7 @@ fn what_a_user_puts_in_the_place_of_files_that_a_start_has_used_is_not_opened() 
     assert!(owned.success());
     let service = Prepaged::start(&place, &[]);
     let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
-    service.wait_until("it is observed", || observers(&service) > 0);
+    service.wait_until("it is observed", || !observers(&service).is_empty());
     shell.tell(&format!("{} 0.5", mapped.display()));
     shell.read_all(&[&read, &linked]);
     [&read, &linked, &mapped].iter().for_each(|file| fs::remove_file(file).unwrap());

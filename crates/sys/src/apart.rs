@@ -1,8 +1,7 @@
-//! Running a closure as a process of its own in this process's memory, so that signals which stop or kill this process do not reach it.
+//! Running a closure as a process of its own in this process's memory, which may enter namespaces that no thread of this one may.
 //!
-//! Who holds another process still ([`crate::arm`]) has to let it go again, whatever becomes of this process. SIGSTOP stops all threads of a
-//! process and SIGKILL ends them, wherever they are. The closure is run by a task that shares memory, descriptors and signal handlers with this
-//! process, as its threads do, and is not one of them: it goes on while this process is stopped, and to its end where this process is killed.
+//! The closure is run by a task that shares memory, descriptors and signal handlers with this process, as its threads do, and is not one of them. No handler of
+//! fork(3) runs: it may be called where those would wait for the caller.
 
 use std::any::Any;
 use std::io;
@@ -24,15 +23,14 @@ struct Job<W, T> {
     result: Option<Result<T, Box<dyn Any + Send>>>,
 }
 
-/// Has `work` run by a process that shares memory and descriptors with this one, and waits for its end. Threads that `work` starts are of that process.
-/// Where this process is killed, `work` goes on and has to end by itself.
+/// Has `work` run by a process that shares memory and descriptors with this one, and waits for its end.
 ///
 /// # Errors
 /// Those of mmap(2) and clone(2); `work` was not begun then.
 ///
 /// # Panics
 /// As `work` does. Where the new process is killed, this one aborts: it may have held any lock.
-pub fn run_apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(crate) fn run_apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     run(work)
 }
 
@@ -107,10 +105,10 @@ impl Drop for Stack {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Read;
     use std::sync::Mutex;
 
-    use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+    use rustix::process::{Signal, getpid, kill_process};
 
     use super::*;
 
@@ -141,38 +139,5 @@ mod tests {
             0
         });
         assert_eq!(killed.unwrap().wait().unwrap().terminating_signal(), Some(libc::SIGABRT));
-    }
-
-    #[test]
-    fn who_stops_or_kills_this_process_does_not_reach_it() {
-        let (mut questions, mut ask) = std::io::pipe().unwrap();
-        let (mut answers, mut answer) = std::io::pipe().unwrap();
-        // SAFETY: the child of fork(3) has an allocator in order, and is killed.
-        let child = match unsafe { libc::fork() } {
-            0 => {
-                let _ = run_apart(|| {
-                    let mut byte = [0];
-                    while questions.read_exact(&mut byte).is_ok() && byte != [9] {
-                        answer.write_all(&byte).unwrap();
-                    }
-                });
-                std::process::abort();
-            }
-            child => Pid::from_raw(child).expect("forked"),
-        };
-        drop(answer);
-        let mut says = |byte: u8| {
-            ask.write_all(&[byte]).unwrap();
-            let mut said = [0];
-            answers.read_exact(&mut said).map(|()| said[0]).ok()
-        };
-        assert_eq!(says(1), Some(1));
-        kill_process(child, Signal::STOP).unwrap();
-        assert!(waitpid(Some(child), WaitOptions::UNTRACED).unwrap().unwrap().1.stopped());
-        assert_eq!(says(2), Some(2));
-        kill_process(child, Signal::KILL).unwrap();
-        assert!(waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap().1.signaled());
-        assert_eq!(says(3), Some(3));
-        assert_eq!(says(9), None, "it has ended");
     }
 }

@@ -14,11 +14,12 @@
 //! | [`agent`]     | what a program uses, seen from inside it                        | glibc 2.35      |
 //! | [`alarm`]     | an end of this process that needs no thread                     |                 |
 //! | [`arm`]       | a userfaultfd taken out of another process                      | Linux 6.7, ptrace |
-//! | [`apart`]     | a process in this one's memory that its signals do not reach    |                 |
+//! | `apart`       | a process beside this one, in its memory, with other namespaces |                 |
 //! | [`beside`]    | a process beside this one that nobody has to wait for           | Linux 5.9       |
 //! | [`block`]     | 2 MiB of a memfd made and read to in one piece                  | Linux 5.14      |
 //! | [`bpf`]       | small programs that the kernel runs at its tracepoints          | root, Linux 5.8 |
 //! | [`cachestat`] | how many pages of a range are in memory                         | Linux 6.5       |
+//! | [`copied`]    | a copy of this process that outlives it                         |                 |
 //! | [`exec`]      | becoming another program, everything as it was inherited        |                 |
 //! | [`exec_watch`] | which files are executed, by which process                      | root            |
 //! | [`extents`]   | where a file's bytes lie on its device                          | a disk          |
@@ -30,7 +31,7 @@
 //! | [`fork`]      | telling a process from its parent                               | Linux 4.14      |
 //! | [`forked`]    | a child that goes on in this program, for tests                  |                 |
 //! | [`fresh_pages`] | page faults on demand                                         |                 |
-//! | [`heap`]      | one heap for many short threads, and what it has to spare given back | glibc       |
+//! | [`heap`]      | one heap for many short threads                                 | glibc           |
 //! | [`heaps`]     | an allocator of several heaps, for threads that wait for each other |             |
 //! | [`huge_blocks`] | memory left to the kernel's huge pages piece by piece           | Linux 5.7       |
 //! | [`adjoining`] | pages of several files asked for in one call                     |                 |
@@ -93,7 +94,7 @@
 pub mod adjoining;
 pub mod agent;
 pub mod alarm;
-pub mod apart;
+mod apart;
 #[cfg_attr(not(target_arch = "x86_64"), path = "unvisited.rs")]
 pub mod arm;
 pub mod auxv;
@@ -105,6 +106,8 @@ pub mod cachestat;
 pub mod call_filter;
 pub mod cgroup;
 pub mod clock;
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+pub mod copied;
 #[cfg(feature = "counted")]
 pub mod counted;
 pub mod device_number;

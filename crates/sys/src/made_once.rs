@@ -2,8 +2,8 @@
 //!
 //! A child of fork(2) has one thread. With a `OnceLock`, a child that was forked while another thread made the value would wait for that thread for ever.
 //! The `OnceLock`s that stand alone in this crate and in prepage-vm keep no child waiting: they lie in values that children do not use (a VM's objects and
-//! maps, what watches starts), are set while a value of this module is made (`sigbus`), or are needed by the service alone, whose children do not ask for
-//! them (`user_namespace`).
+//! maps, what watches starts), are set while a value of this module is made (`sigbus`), are made before the service is [copied](crate::copied) (`arm`, `perf`),
+//! or are needed by the service alone, whose copies do not ask for them (`user_namespace`).
 
 use std::convert::Infallible;
 use std::sync::OnceLock;

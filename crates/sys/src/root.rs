@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::fs::{File, Metadata, read_link};
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -70,6 +70,11 @@ impl Root {
     /// The name below this root of what the kernel calls `path` (proc(5)); `None` where it lies outside.
     pub fn name_below(&self, path: &Path) -> Option<PathBuf> {
         path.strip_prefix(&self.path).ok().map(|below| Path::new("/").join(below))
+    }
+
+    /// Its directory, of no use but to whoever needs it to stay open.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 
     /// Has the calling thread look names up below this root, until the answer is dropped.

@@ -36,7 +36,7 @@ impl Thread {
     ///
     /// # Errors
     /// EAGAIN where no thread is left; EINVAL for a name that has a zero byte.
-    pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+    pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let main = Box::new(Main { name: CString::new(name)?, work: Box::new(work) });
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
@@ -84,6 +84,17 @@ impl Drop for Thread {
         // SAFETY: the thread was neither joined nor detached before.
         unsafe { libc::pthread_detach(self.0) };
     }
+}
+
+/// Does `work` in a thread called `name`, as [`Thread::start`] has it, and waits for its end.
+///
+/// # Errors
+/// As there; if it panicked.
+pub(crate) fn within(name: &str, work: impl FnOnce() + Send) -> io::Result<()> {
+    let work: Box<dyn FnOnce() + Send + '_> = Box::new(work);
+    // SAFETY: what it borrows lives until this returns, and it is done by then: where a thread began, its end is waited for.
+    let work: Box<dyn FnOnce() + Send> = unsafe { std::mem::transmute(work) };
+    Thread::start(name, work)?.join()
 }
 
 extern "C" fn begin(main: *mut c_void) -> *mut c_void {

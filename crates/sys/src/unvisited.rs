@@ -53,3 +53,6 @@ pub fn let_go_of_given_up() -> bool {
 pub fn shares_memory(_pid: u32, _with: u32) -> bool {
     true
 }
+
+/// Nothing is to be looked up.
+pub fn get_ready() {}

@@ -80,11 +80,8 @@ fn what_others_write_while_a_program_is_learned_is_read_and_what_is_known_of_cha
     // The clock of file systems ticks every 10 ms at most.
     std::thread::sleep(Duration::from_millis(20));
     let update = |own: &str, other: &str| {
-        let learn = |_: &Stores| -> Result<(), StoreError> {
-            [own, other].iter().for_each(|name| write(&machine, &profile_of(&key(name), 1)));
-            Ok(())
-        };
-        library.update(&key(own), learn).unwrap();
+        [own, other].iter().for_each(|name| write(&machine, &profile_of(&key(name), 1)));
+        library.take_written(&key(own));
     };
     let find = |name: &str| library.lock().machine.find(&key(name));
     update("a", "b");
@@ -118,11 +115,8 @@ fn what_is_learned_while_profiles_are_read_stays_and_is_read_once_more() {
     let machine = directory.path().join("machine");
     let library = in_a_place(directory.path());
     let learn = |device| {
-        let write = |_: &Stores| -> Result<(), StoreError> {
-            write(&machine, &profile_of(&key("a"), device));
-            Ok(())
-        };
-        library.update(&key("a"), write).unwrap();
+        write(&machine, &profile_of(&key("a"), device));
+        library.take_written(&key("a"));
     };
     let (stores, everybody) = (library.machine_stores(), Rights::of_everybody());
     let device = || library.lock().machine.find(&key("a")).unwrap().device;
@@ -220,7 +214,8 @@ fn inside_with_figures() {
     let start = start_of(FIRST_UID, &place, number);
     let figures_in = || library.find(&start).known.unwrap().unwrap().figures;
     assert_eq!(figures_in(), figures, "all of the user's");
-    library.update_of_user(&start, |_| Ok(())).unwrap();
+    let versions = library.writing().write(&start, Layer::User, |_, _| Ok(())).unwrap();
+    library.take_written_of_user(&start, versions);
     assert_eq!(figures_in(), figures, "one that was learned");
     {
         let mut state = library.lock();
@@ -259,7 +254,7 @@ fn what_was_used_last_comes_first_also_after_all_was_read_again() {
         assert_eq!(first(), key(name));
     }
     // Of somebody who has just started it.
-    library.update(&key("c"), |_| Ok::<_, StoreError>(())).unwrap();
+    library.take_written(&key("c"));
     assert_eq!(first(), key("c"), "it was just learned");
     let mut own = Shelf::default();
     own.put(Arc::new(Known::new(&profile_of(&key("x"), 1), Rights::of_everybody())));

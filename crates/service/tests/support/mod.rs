@@ -206,6 +206,13 @@ pub fn waiting(connections: &Path, point: &Path) -> u32 {
     fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
 }
 
+/// The processes that observe for the service.
+pub fn observers(service: &Prepaged) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", service.child.id())).unwrap().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|pids| pids.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
 /// Waits until `is` is so. Returns whether it came to be.
 pub fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;

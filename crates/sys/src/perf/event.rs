@@ -123,6 +123,11 @@ impl AsFd for PerfEvent {
     }
 }
 
+/// Looks up what is looked up once: to be called before this process is [copied](crate::copied).
+pub fn get_ready() {
+    is_deadly();
+}
+
 /// Whether a seccomp filter kills who asks for an event: where this process is under filters, a child asks first.
 fn is_deadly() -> bool {
     static IS_DEADLY: OnceLock<bool> = OnceLock::new();

@@ -15,7 +15,7 @@ mod tracefs;
 pub use attr::{Setup, Source};
 pub use block::{BlockRequest, BlockTracepoint};
 pub use error::PerfError;
-pub use event::{Counted, Observed, PerfEvent, online_cpus};
+pub use event::{Counted, Observed, PerfEvent, get_ready, online_cpus};
 pub use record::{Malformed, Mmap2, Record, RecordKind, Sample};
 pub use ring::Ring;
 pub use tracefs::{FieldPlace, Tracefs, Tracepoint};
