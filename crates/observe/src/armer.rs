@@ -31,6 +31,9 @@ const AGENT_WAIT: Duration = Duration::from_secs(1);
 /// for the device.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 
+/// A visited process that runs stops within this time.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
 /// For so long nobody waits for what agents send where it could not be taken: this process has as many files open as it may. Whoever waits at
 /// its end waits for 20 ms.
 const DEAF: Duration = Duration::from_millis(5);
@@ -635,6 +638,21 @@ impl Armer {
                 Err(_) => ranges.forget(pid, mapped),
             }
         }
+    }
+
+    /// Ends the visits to processes that stop within [`AT_ONCE`]. Returns whether none is left of a process that may stop at any moment, but at an
+    /// exec that is still to come.
+    pub fn end_visits_at_once(&mut self) -> bool {
+        let until = Instant::now() + AT_ONCE;
+        let is_left = |(visit, _): &(Visit, Visited)| !visit.is_at_exec() && visit.is_soon_over();
+        while self.visits.iter().any(is_left) {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+            self.end_visits();
+        }
+        true
     }
 
     /// Waits for the visits that have begun, for as long as programs are given to load, and gives up the others: no process

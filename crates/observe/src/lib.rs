@@ -35,6 +35,7 @@
 //! | `target`        | which programs an agent goes into                                       |
 //! | `stalls`, [`calls`] | names and reads that threads are found asleep in                  |
 //! | [`elsewhere`]   | processes for which a name means another file                             |
+//! | [`asks`]        | file systems that may never answer                                      |
 //! | [`sightings`]   | all of it, made into an [`prepage_core::profile::observation::Observation`]      |
 //! | `exact`       | a command whose every first touch is a fault, for recorders             |
 //!
@@ -54,6 +55,7 @@
 mod armed;
 mod armer;
 mod arming;
+pub mod asks;
 pub mod calls;
 mod disk_faults;
 pub mod elsewhere;

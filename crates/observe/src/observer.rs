@@ -19,6 +19,7 @@ use prepage_trace::now_ns;
 
 use crate::armer::Armer;
 use crate::arming::Entry;
+use crate::asks::Ask;
 use crate::disk_faults::{Changes, DiskFaults};
 use crate::faults::Faults;
 use crate::inside::{Inside, entry};
@@ -38,11 +39,6 @@ const ROUND: Duration = Duration::from_millis(50);
 
 /// The same where somebody acts on what is used: a slow device takes about as long for a read.
 const FOLLOWED_ROUND: Duration = Duration::from_millis(1);
-
-/// Within this time nearly all visits end: a process that runs stops within microseconds.
-const VISITS_END: Duration = Duration::from_millis(2);
-/// And within this time all others that end at all.
-const VISITS_END_MAX: Duration = Duration::from_millis(100);
 
 /// When the first observation is handed out early, where the last may never come. The next follow at twice the time each.
 const FIRST_EARLY_NS: u64 = 50_000_000;
@@ -77,6 +73,8 @@ pub struct ObserveOptions {
     pub rights: Option<Rights>,
     /// The root below which the process looks names up, where that is not this process's own.
     pub root: Option<Arc<Root>>,
+    /// Who gives leave to ask for the files and names that were seen; where there is nobody, all are asked for.
+    pub leave: Option<Ask>,
 }
 
 /// Nothing of a start can be observed.
@@ -109,7 +107,8 @@ pub trait Follower {
     /// A page of a mapping is used for the first time. `place` stands for its `file` throughout the start.
     fn used(&mut self, _place: FileIndex, _file: &Seen, _page: PageIndex) {}
 
-    /// Adds what it has seen itself, at least every 50 ms, to what the observer sees; for the `last` time when all else is there.
+    /// Adds what it has seen itself to what the observer sees, every 50 ms, or 0.1 s later where a visited process is slow to stop; for the `last` time
+    /// when all else is there. No program stands still meanwhile.
     fn look(&mut self, _last: bool, _sightings: &mut Sightings) {}
 
     /// How much of what the start read it adds in [`Self::look`]; asked at the end.
@@ -221,7 +220,8 @@ impl Observer {
         }
         let with_stalls = inside.is_none() && matches!(pages, Pages::Faults(_));
         let stalls = if with_stalls { stalls_of(vec![pid], &mut unseen) } else { None };
-        let sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        let mut sightings = Sightings::without(inside.as_ref().map(|inside| inside.library().into()));
+        sightings.ask_by(options.leave);
         let (last_touch_ns, rights) = (now_ns(), options.rights.clone());
         let mut observer = Self {
             pid,
@@ -308,8 +308,8 @@ impl Observer {
             }
             self.look(ended || is_short);
             let is_last = ended || is_short || self.is_quiet() || self.sightings.is_full();
-            // Nobody stands still while names are looked up.
-            if self.end_visits(if is_last { VISITS_END_MAX } else { VISITS_END }) || is_last {
+            // A visited process would stand still while it works. What it looks at waits for it.
+            if self.let_visited_go(is_last) {
                 follower.look(is_last, &mut self.sightings);
             }
             for (place, page) in self.sightings.take_new() {
@@ -448,16 +448,17 @@ impl Observer {
         waits_at_ends || self.is_visiting()
     }
 
-    /// Waits for programs that are about to stand still, for `most` at most, and lets them go on. Returns whether none stands still any more.
-    fn end_visits(&mut self, most: Duration) -> bool {
-        let Pages::Tables(tables, ..) = &mut self.pages else { return true };
-        tables.end_visits(most);
-        !tables.is_visiting()
-    }
-
     /// Whether a program may stand still until the next wait: no time to write a file, or to wait for a processor.
     fn is_visiting(&self) -> bool {
         matches!(&self.pages, Pages::Tables(tables, ..) if tables.is_visiting())
+    }
+
+    /// Ends visits, as [`PageTables::let_visited_go`] does. Returns whether no visited process is about to stand still.
+    fn let_visited_go(&mut self, last: bool) -> bool {
+        match &mut self.pages {
+            Pages::Tables(tables, ..) => tables.let_visited_go(last),
+            Pages::Faults(_) => true,
+        }
     }
 
     fn is_quiet(&mut self) -> bool {
@@ -495,7 +496,9 @@ impl Observer {
         let is_full = self.sightings.is_full();
         let mut observation = observation(&self.sightings, self.rights.as_ref(), self.root.as_ref());
         observation.order = order;
-        observation.coverage = if is_full { Coverage::Partial } else { mapped };
+        // Some files may have been passed over.
+        let is_partial = is_full || observation.coverage == Coverage::Partial;
+        observation.coverage = if is_partial { Coverage::Partial } else { mapped };
         if lost > 0 {
             self.unseen
                 .push(format!("the kernel had no room for {} of faults", counted(lost as usize, "record")));
@@ -516,7 +519,7 @@ impl Observer {
             observation.reads_coverage = coverage.min(reads_coverage);
             self.unseen.extend(unseen);
         }
-        if is_full {
+        if is_partial {
             (observation.reads_coverage, observation.names_coverage) = (Coverage::Partial, Coverage::Partial);
         }
         if observation.reads_coverage == Coverage::Partial {

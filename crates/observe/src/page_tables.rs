@@ -450,15 +450,13 @@ impl PageTables {
         self.armer.is_visiting()
     }
 
-    /// Ends visits as processes stop, until none is to be expected to stop soon, for `most` at most.
-    pub fn end_visits(&mut self, most: Duration) {
-        let until = Instant::now() + most;
-        while self.armer.is_visiting() && Instant::now() < until {
-            self.armer.end_visits();
-            if self.armer.is_visiting() {
-                std::thread::sleep(PAUSE);
-            }
+    /// Ends visits to processes that have stopped, or do so at once; after the `last` look all, however they end. Returns whether no process that
+    /// runs is visited any more.
+    pub fn let_visited_go(&mut self, last: bool) -> bool {
+        if last {
+            self.armer.end_all_visits();
         }
+        self.armer.end_visits_at_once()
     }
 
     /// Looks at every process there is, as far as it is armed by now.

@@ -22,6 +22,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::asks::{Ask, Asks};
 use crate::loads::{Loads, loader_cache};
 use prepage_profiles::identity::{content_of, identity_at, identity_of, open_to_read};
 
@@ -109,6 +110,8 @@ pub struct Sightings {
     /// How many pages and names are noted at most.
     pages_max: usize,
     names_max: usize,
+    /// Who gives leave to ask for files.
+    leave: Option<Ask>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +138,7 @@ impl Default for Sightings {
             lookups_left: LOOKUPS_MAX,
             pages_max: PAGES_MAX,
             names_max: NAMES_MAX,
+            leave: None,
         }
     }
 }
@@ -143,6 +147,11 @@ impl Sightings {
     /// Nothing yet, and never anything of the file `agent`.
     pub fn without(agent: Option<PathBuf>) -> Self {
         Self { agent, ..Self::default() }
+    }
+
+    /// Has [`Self::observation`] ask for those files alone that `leave` is given for; for all where there is nobody to give it.
+    pub fn ask_by(&mut self, leave: Option<Ask>) {
+        self.leave = leave;
     }
 
     /// Has no more pages and names noted than some `bytes` of memory hold of each, and of their paths.
@@ -331,11 +340,12 @@ impl Sightings {
         self.names.retain(|_, name| name.time_ns <= time_ns);
     }
 
-    /// Everything seen, in order of first use; coverage and reasons are the caller's to tell. Files that are gone, not
+    /// Everything seen, in order of first use; coverage and reasons are the caller's to tell, but that all is [`Coverage::Partial`] where files
+    /// were not asked for ([`Self::ask_by`]). Files that are gone, not
     /// regular, unreadable, in memory only, other ones than were mapped (in another mount namespace), or written to or
     /// replaced since the sightings began are left out: they are not there for the next start, or not the same.
     pub fn observation(&self) -> Observation {
-        let run = self.began.until_now();
+        let (run, asks) = (self.began.until_now(), Asks::by(self.leave));
         let mut order: Vec<(u64, usize, u64)> = Vec::with_capacity(self.pages);
         let touched = self.loads.touched();
         for (at, uses) in self.files.iter().enumerate() {
@@ -350,14 +360,15 @@ impl Sightings {
         }
         let mut merged: HashMap<String, (ObservedFile, RankedUses)> = HashMap::new();
         let (mut unseen, mut nameless) = (Vec::new(), BTreeSet::new());
-        let paths = self.paths_of_inodes();
+        let paths = self.paths_of_inodes(&asks);
         for (uses, ranks) in self.files.iter().zip(&ranks) {
             let Seen { path, inode } = &uses.of;
             let path = match inode {
                 Some(inode) if path.as_os_str().is_empty() => paths.get(inode),
                 _ => Some(path),
             };
-            let Some(file) = path.and_then(|path| observed(path, *inode, &run, &mut unseen)) else {
+            let look = |path: &PathBuf| asks.at(path, || observed(path, *inode, &run, &mut unseen))?;
+            let Some(file) = path.and_then(look) else {
                 nameless.extend(path.filter(|path| is_no_utf8(path)).map(|path| path.to_string_lossy()));
                 continue;
             };
@@ -387,17 +398,25 @@ impl Sightings {
         let mut names: Vec<(u64, ObservedName)> = self
             .names
             .iter()
-            .filter(|(path, _)| !is_of_this_run_only(Path::new(path), &run, &self.processes))
+            .filter(|(path, _)| {
+                let path = Path::new(path);
+                asks.at(path, || is_of_this_run_only(path, &run, &self.processes)) == Some(false)
+            })
             .map(|(path, name)| (name.time_ns, ObservedName { path: path.clone(), list: name.list }))
             .collect();
         names.sort();
+        let mut coverage = Coverage::Exact;
+        if asks.has_passed_over() {
+            coverage = Coverage::Partial;
+            unseen.push("files on a file system that does not answer".into());
+        }
         unseen.sort();
         Observation {
             unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
             files,
             order: Order::Rough,
             names: names.into_iter().map(|(_, name)| name).collect(),
-            coverage: Coverage::Exact,
+            coverage,
             reads_coverage: Coverage::Partial,
             names_coverage: Coverage::Partial,
             unseen_below: Vec::new(),
@@ -423,10 +442,11 @@ impl Sightings {
     }
 
     /// What files that were opened or mapped are called.
-    fn paths_of_inodes(&self) -> HashMap<Inode, PathBuf> {
+    fn paths_of_inodes(&self, asks: &Asks) -> HashMap<Inode, PathBuf> {
         let mapped = self.files.iter().map(|uses| &uses.of.path).filter(|path| !path.as_os_str().is_empty());
         let with_inode = |path: &PathBuf| {
-            let metadata = root::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+            let found = asks.at(path, || root::metadata(path))?;
+            let metadata = found.ok().filter(std::fs::Metadata::is_file)?;
             Some(((metadata.dev(), metadata.ino()), path.clone()))
         };
         mapped.chain(&self.opened).filter_map(with_inode).collect()
@@ -755,6 +775,27 @@ mod tests {
         let seen = sightings.observation().names;
         let seen: Vec<_> = seen.iter().map(|name| name.path.rsplit('/').next().unwrap()).collect();
         assert_eq!(seen, ["lib1234.so", "12345", "lib.so.7", "lib-1235.so"]);
+    }
+
+    #[test]
+    fn files_that_there_is_no_leave_to_ask_for_are_passed_over_and_say_nothing_of_others() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let paths = ["near", "far"].map(|name| dir.path().canonicalize().unwrap().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, [1; 4096]).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut sightings = Sightings::default();
+        for (time_ns, path) in (1..).zip(&paths) {
+            let place = sightings.place(path, None).unwrap();
+            sightings.touch(time_ns, place, PageIndex(0));
+            sightings.lookup(time_ns, path, false);
+        }
+        let seen = |sightings: &Sightings| {
+            let seen = sightings.observation();
+            (seen.files.len(), seen.names.len(), seen.coverage, seen.unseen.len())
+        };
+        assert_eq!(seen(&sightings), (2, 2, Coverage::Exact, 0));
+        sightings.ask_by(Some(|path| (!path.ends_with("far")).then(|| Box::new(()) as _)));
+        assert_eq!(seen(&sightings), (1, 1, Coverage::Partial, 1));
     }
 
     #[test]

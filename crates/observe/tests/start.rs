@@ -17,7 +17,6 @@ use prepage_observe::sightings::Sightings;
 use prepage_observe::{Exact, Follower, ObserveOptions, Observer, Until};
 use prepage_sys::cachestat::evict;
 use prepage_sys::call_filter::{When, refuse};
-use prepage_sys::process_status::ProcessStatus;
 use prepage_sys::spawn::{Child, HowEnded, spawn_waiting};
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Doctor, Need, assert_passed, child, has, is_child, skip, this_test, unless_refused};
@@ -1024,35 +1023,39 @@ fn of_processes_that_end_unseen_no_descriptors_pile_up() {
     assert!((1..100).contains(&counting.0), "{}", counting.0);
 }
 
-/// Whoever follows may take a while: no program that is visited stands still for that.
+/// What it does may take long: it looks at files.
 #[test]
-fn nobody_who_follows_is_asked_while_a_program_stands_still() {
-    struct Watching {
-        root: String,
-        looks: usize,
-        still: usize,
+fn no_process_stands_still_while_a_follower_works() {
+    struct Slow {
+        root: u32,
+        works: usize,
+        stopped: usize,
     }
-    impl Follower for Watching {
+    impl Follower for Slow {
         fn look(&mut self, _last: bool, _sightings: &mut Sightings) {
-            let root = &self.root;
-            let children =
-                fs::read_to_string(format!("/proc/{root}/task/{root}/children")).unwrap_or_default();
-            let tracer = |pid: &str| ProcessStatus::of(pid).ok()?.field("TracerPid").map(str::to_owned);
-            let is_held = |pid: &str| tracer(pid).is_some_and(|tracer| tracer != "0");
-            self.looks += 1;
-            self.still += usize::from(children.split_whitespace().any(is_held));
+            std::thread::sleep(Duration::from_millis(5));
+            let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+            let children = read(format!("/proc/{0}/task/{0}/children", self.root));
+            // In a stop of ptrace(2).
+            let is_stopped = |pid: &str| {
+                let stat = read(format!("/proc/{pid}/stat"));
+                stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('t'))
+            };
+            self.works += 1;
+            self.stopped += children.split_whitespace().filter(|pid| is_stopped(pid)).count();
         }
     }
-    if !is_exact_here() {
+    if !has(Need::Tracing) {
         return;
     }
     let [.., options] = ways("/bin/sh");
-    let script = "for i in $(seq 40); do sleep 0.05; done";
+    let script = "for i in $(seq 50); do sleep 0.03; done; exit 0";
     let (observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", script], &options);
-    let mut watching = Watching { root: child.pid().to_string(), looks: 0, still: 0 };
-    observer.follow_with(&until, &mut watching);
+    let mut slow = Slow { root: child.pid(), works: 0, stopped: 0 };
+    let observation = observer.follow_with(&until, &mut slow);
     assert_eq!(end_of(child), 0);
-    assert!(watching.looks > 10 && watching.still == 0, "{} of {}", watching.still, watching.looks);
+    assert!(!observation.files.is_empty() && slow.works >= 10, "{} times at work", slow.works);
+    assert_eq!(slow.stopped, 0, "of {}", slow.works);
 }
 
 #[test]

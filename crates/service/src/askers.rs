@@ -3,6 +3,7 @@
 //! Which mounts lie on the way to a file is known without asking any of them: the kernel lists them, and names of programs' files have no links
 //! in them. File systems of local devices are asked by as many threads as there are: where those do not answer, nothing does.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -185,6 +186,16 @@ impl Drop for Asking {
     fn drop(&mut self) {
         self.0.has_answer();
     }
+}
+
+/// Leave to ask for the file at `path`, as what observes wants it ([`prepage_observe::asks`]).
+pub fn leave_to_ask(path: &Path) -> Option<Box<dyn Any>> {
+    let askers = Askers::of_machine();
+    // As for nearly all of thousands of names.
+    if !askers.may_not_answer(path) {
+        return Some(Box::new(()));
+    }
+    askers.ask(path).ok().map(|asking| Box::new(asking) as _)
 }
 
 /// Whether a server or a program answers for file systems of this kind.

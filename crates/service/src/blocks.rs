@@ -312,7 +312,7 @@ impl BlockDevice {
         names
     }
 
-    /// The pages at both ends of the device that programs have read; none where the kernel keeps no notes of pages.
+    /// The pages at both ends of the device that programs have read; none where the kernel keeps no notes of pages, or others look at them.
     fn used_at_its_ends(&self) -> Vec<u64> {
         let Ok(flags) = PageFlags::open() else { return Vec::new() };
         let near = END_PAGES.min(self.pages);
@@ -320,7 +320,8 @@ impl BlockDevice {
         let ends = [(0, near), (far, self.pages)];
         let ends = ends.map(|(start, end)| PageRange::new(PageIndex(start), PageIndex(end)));
         ends.into_iter()
-            .flat_map(|end| pages_of(&flags, &self.file, end, &|_| true).0)
+            .filter_map(|end| pages_of(&flags, &self.file, end, &|_| true).ok())
+            .flat_map(|(used, _)| used)
             .map(|page| page.0)
             .collect()
     }

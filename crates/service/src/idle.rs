@@ -21,7 +21,7 @@ use prepage_sys::sync::Anyway;
 use serde::Serialize;
 
 use crate::brought::{Brought, Current, Reader, SeenUsed, Settled};
-use crate::counters::Counters;
+use crate::counters::{Counters, roughly_for};
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
 use crate::log::{Log, asleep};
@@ -150,9 +150,9 @@ pub struct IdleStatus {
     pub remembered_programs: usize,
     /// Programs that are brought in now.
     pub brought_programs: usize,
-    /// Bytes brought in for them.
+    /// Bytes brought in for them; in steps of 64 MiB, but for root.
     pub brought_bytes: u64,
-    /// What may be brought in at most, as long as no more memory gets free or is used.
+    /// What may be brought in at most, as long as no more memory gets free or is used; in such steps.
     pub predicted_bytes_max: u64,
     /// The share of the bytes that somebody used, lately, of those brought in for whoever asks; of all for root.
     pub used_share: Option<f64>,
@@ -476,8 +476,8 @@ impl Idle {
             remembered_programs,
             expected: expected.collect(),
             brought_programs: state.brought.len(),
-            brought_bytes,
-            predicted_bytes_max: guesses_bytes_max(brought_bytes),
+            brought_bytes: roughly_for(uid, brought_bytes),
+            predicted_bytes_max: roughly_for(uid, guesses_bytes_max(brought_bytes)),
             used_share: worth.used_share(),
             is_paused: worth.is_paused(unix_s()),
         }

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_observe::asks::Asks;
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
-use prepage_profiles::identity::{identity_of, open_directory, open_to_read};
+use prepage_profiles::identity::{identity_at, identity_of, open_directory, open_to_read};
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
@@ -24,7 +25,7 @@ use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
-use crate::askers::Askers;
+use crate::askers::{Askers, leave_to_ask};
 use crate::process::{is_prepages, parents};
 use crate::watch::Watch;
 
@@ -291,12 +292,13 @@ impl Opened {
     }
 
     /// Notes what was used of all that was opened since this was called last, as far as `rights` may read it: between then and now, as
-    /// nobody can tell more.
+    /// nobody can tell more. Where others look for too long, the rest counts as missed.
     ///
     /// # Errors
     /// Where the kernel keeps no notes of pages.
     pub fn look_at_pages(&mut self, sighted: &mut Sightings, rights: &Rights) -> io::Result<()> {
-        let flags = PageFlags::open()?;
+        // Whoever waits for a file system that does not answer is enough.
+        let (flags, asks) = (PageFlags::open()?, Asks::by(Some(leave_to_ask)));
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
         for at in 0..self.opens.len() {
             if self.opens[at].is_directory {
@@ -307,16 +309,23 @@ impl Opened {
             let Open { time_ns, path, .. } = &self.opens[at];
             let opened = {
                 let _assumed = rights.assume()?;
-                // Whoever waits for a file system that does not answer is enough.
-                Askers::of_machine().ask(path).ok().map(|_asking| open_to_read(path))
+                asks.at(path, || {
+                    // Before it is opened: opening a pipe lets go whoever waits at its other end.
+                    identity_at(path).ok()?;
+                    let file = open_to_read(path).ok()?;
+                    Some((identity_of(&file).ok()?, file))
+                })
             };
-            let Some(Ok(file)) = opened else { continue };
-            let Ok(identity) = identity_of(&file) else { continue };
+            let Some(Some((identity, file))) = opened else { continue };
             let Some(place) = sighted.place(path, Some((identity.device, identity.inode))) else {
                 continue;
             };
             let pages = PageRange::covering(0, identity.size_bytes);
-            let (mut used, others) = pages_of(&flags, &file, pages, &|page| !sighted.holds(place, page));
+            let Ok((mut used, others)) = pages_of(&flags, &file, pages, &|page| !sighted.holds(place, page))
+            else {
+                self.is_lost = true;
+                break;
+            };
             if used.contains(&PageIndex(0)) || sighted.holds(place, PageIndex(0)) {
                 used.extend(copied(&file, &others));
             }
@@ -340,6 +349,7 @@ impl Opened {
         self.look_at_pages(&mut sighted, rights)?;
         let mut observation = {
             let _assumed = rights.assume()?;
+            sighted.ask_by(Some(leave_to_ask));
             sighted.observation()
         };
         (observation.unseen_below, observation.seen_below) = self.watch.unseen_and_seen()?;
@@ -348,7 +358,7 @@ impl Opened {
             Whose::Start(_) => Order::Rough,
             Whose::Everybody | Whose::User(_) => Order::ByLooks,
         };
-        let is_whole = !self.is_lost && !sighted.is_full();
+        let is_whole = !self.is_lost && !sighted.is_full() && observation.coverage != Coverage::Partial;
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
         (observation.reads_coverage, observation.names_coverage) =
             (observation.coverage, observation.coverage);
@@ -361,18 +371,24 @@ impl Opened {
 }
 
 /// Those `wanted` of `pages` of a file that somebody has used since they were read, and the others of them that are in memory.
+///
+/// # Errors
+/// TimedOut as [`PageFlags::of`].
 pub(crate) fn pages_of(
     flags: &PageFlags,
     file: &File,
     pages: PageRange,
     wanted: &dyn Fn(PageIndex) -> bool,
-) -> (Vec<PageIndex>, Vec<PageIndex>) {
+) -> io::Result<(Vec<PageIndex>, Vec<PageIndex>)> {
     let (mut used, mut others) = (Vec::new(), Vec::new());
-    // A file that cannot be mapped has no pages of its own.
-    let _ = flags.of(file.as_fd(), pages, wanted, &mut |page, is_used| {
+    let looked_at = flags.of(file.as_fd(), pages, wanted, &mut |page, is_used| {
         if is_used { &mut used } else { &mut others }.push(page);
     });
-    (used, others)
+    match looked_at {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        // A file that cannot be mapped has no pages of its own.
+        _ => Ok((used, others)),
+    }
 }
 
 /// Those `others` of a file in use that a program has its own copies of: of what a loader writes to (relocations), the kernel notes no use

@@ -118,7 +118,7 @@ fn answer(stream: UnixStream, uid: u32, service: &Service) -> io::Result<()> {
         return stream.write_all(&status);
     }
     let (state, text) = match line.split(' ').collect::<Vec<_>>()[..] {
-        ["GET", "/metrics", _] => ("200 OK", metrics(service)),
+        ["GET", "/metrics", _] => ("200 OK", metrics(service, uid)),
         _ => ("404 Not Found", "ask for `status` or GET /metrics\n".to_owned()),
     };
     let length = text.len();

@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use prepage_observe::asks::Asks;
 use prepage_observe::sightings::Sightings;
 use prepage_sys::lookups::{Followed, LookedUp, Lookups, RelativeTo};
 use prepage_sys::rights::Rights;
@@ -162,7 +163,7 @@ impl StartNames {
     }
 
     /// Adds to `sightings` what whoever has `rights` can look up as well, below `root` where there is one: a program with rights of its own may have
-    /// looked elsewhere.
+    /// looked elsewhere. What `asks` passes over is left out.
     ///
     /// # Errors
     /// Where the rights cannot be taken on.
@@ -170,11 +171,12 @@ impl StartNames {
         &self,
         rights: &Rights,
         root: Option<&Arc<Root>>,
+        asks: &Asks,
         sightings: &mut Sightings,
     ) -> std::io::Result<()> {
         let _entered = root.map(Root::enter);
         let _assumed = rights.assume()?;
-        let names = self.names.iter().filter(|(path, _)| may_look_up(path));
+        let names = self.names.iter().filter(|(path, _)| may_look_up(path, asks));
         names.for_each(|(path, time_ns)| sightings.lookup(*time_ns, path, false));
         Ok(())
     }
@@ -202,10 +204,10 @@ fn directory_of(pid: u32) -> Option<PathBuf> {
     Some(Path::new("/").join(below))
 }
 
-/// Whether the calling thread may look `path` up, whether or not it is there.
-pub fn may_look_up(path: &Path) -> bool {
-    let found = root::symlink_metadata(path).map_err(|error| error.kind());
-    matches!(found, Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
+/// Whether the calling thread may look `path` up, whether or not it is there; no of what `asks` passes over.
+pub fn may_look_up(path: &Path, asks: &Asks) -> bool {
+    let found = asks.at(path, || root::symlink_metadata(path).map_err(|error| error.kind()));
+    matches!(found, Some(Ok(_) | Err(ErrorKind::NotFound | ErrorKind::NotADirectory)))
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use std::time::Duration;
 use prepage_core::PageRange;
 use prepage_core::profile::observation::Coverage;
 use prepage_observe::Follower;
+use prepage_observe::asks::Asks;
 use prepage_observe::sightings::Sightings;
-use prepage_profiles::identity::{identity_of, open_to_read};
+use prepage_profiles::identity::{identity_at, identity_of, open_to_read};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::processor_time::of_this_process;
@@ -23,7 +24,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 use rustix::fs::OFlags;
 
-use crate::askers::Askers;
+use crate::askers::{Askers, leave_to_ask};
 use crate::line::{Line, News};
 use crate::opened::{Open, Opened, pages_of};
 use crate::process::Process;
@@ -49,6 +50,8 @@ pub struct StartOpens {
     rights: Rights,
     /// The root below which it looks names up, in a container.
     root: Option<Arc<Root>>,
+    /// What it looks at, but below a root of its own, where no other mount is on the way.
+    asks: Asks,
     /// Processor time of this process after which no more is looked at.
     spent_max: Duration,
     coverage: Coverage,
@@ -66,8 +69,9 @@ impl StartOpens {
         let coverage = if is_early && opened.is_some() { Coverage::Superset } else { Coverage::Partial };
         let sees_all_names = names.is_some_and(StartNames::is_early);
         let names_coverage = if sees_all_names { Coverage::Exact } else { Coverage::Partial };
+        let asks = Asks::by(root.is_none().then_some(leave_to_ask));
         let (line, names) = (None, None);
-        Self { opened, line, names, rights, root, spent_max, coverage, names_coverage }
+        Self { opened, line, names, rights, root, asks, spent_max, coverage, names_coverage }
     }
 
     /// What a process needs that follows them.
@@ -119,9 +123,9 @@ impl StartOpens {
         } else {
             self.names_coverage = Coverage::Partial;
         }
-        let Some(names) = &self.names else { return };
-        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), sightings).is_ok();
-        if !is_noted || !names.is_whole() {
+        let (Some(names), asks) = (&self.names, &self.asks) else { return };
+        let is_noted = !last || names.note(&self.rights, self.root.as_ref(), asks, sightings).is_ok();
+        if !is_noted || !names.is_whole() || asks.has_passed_over() {
             self.names_coverage = Coverage::Partial;
         }
     }
@@ -137,7 +141,7 @@ impl StartOpens {
             let _assumed = self.rights.assume()?;
             match (&self.root, &self.names) {
                 (None, _) => {
-                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path)) {
+                    for open in opened.opens().iter().filter(|open| may_look_up(&open.path, &self.asks)) {
                         if is_spent() {
                             return Ok(false);
                         }
@@ -162,13 +166,17 @@ impl StartOpens {
             let file = {
                 let _entered = self.root.as_ref().map(Root::enter);
                 let _assumed = self.rights.assume()?;
-                open_to_read(path)
+                self.asks.at(path, || {
+                    // Before it is opened: opening a pipe lets go whoever waits at its other end.
+                    identity_at(path).ok()?;
+                    let file = open_to_read(path).ok()?;
+                    Some((identity_of(&file).ok()?, file))
+                })
             };
-            let Ok(file) = file else { continue };
-            let Ok(identity) = identity_of(&file) else { continue };
+            let Some(Some((identity, file))) = file else { continue };
             if identity.size_bytes <= READ_BYTES_MAX {
                 let (used, others) =
-                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true);
+                    pages_of(&flags, &file, PageRange::covering(0, identity.size_bytes), &|_| true)?;
                 looked_at += 1;
                 gone += usize::from(used.is_empty() && others.is_empty() && identity.size_bytes > 0);
                 for page in used {
@@ -177,7 +185,7 @@ impl StartOpens {
                 }
             }
         }
-        Ok(gone < GONE_MIN || GONE_SHARE * gone < looked_at)
+        Ok((gone < GONE_MIN || GONE_SHARE * gone < looked_at) && !self.asks.has_passed_over())
     }
 }
 

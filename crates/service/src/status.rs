@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::confined::Confined;
+use crate::counters::roughly_for;
 use crate::fetches::Done;
 use crate::gains::GainsStatus;
 use crate::idle::IdleStatus;
@@ -52,7 +53,7 @@ pub struct Status {
     pub reading_threads: usize,
     /// Threads that hang.
     pub hanging_threads: usize,
-    /// Counts since it began, by name ([`crate::counters::Counters`]).
+    /// Counts since it began, by name ([`crate::counters::Counters`]); but for root, up to a minute ago, and of bytes in steps of 64 MiB.
     pub counts: std::collections::BTreeMap<String, u64>,
     /// What fetching gains, in the starts of whoever asks; of all users for root.
     pub gains: GainsStatus,
@@ -165,7 +166,10 @@ impl Status {
             launching_threads,
             reading_threads,
             hanging_threads,
-            counts: service.counters.all().into_iter().map(|(name, _, value)| (name.into(), value)).collect(),
+            counts: {
+                let counts = service.counters.all_for(uid).into_iter();
+                counts.map(|(name, _, value)| (name.into(), value)).collect()
+            },
             gains: service.gains.status(uid, service.measures(service.library.wishes(whose))),
             idle: service.idle.as_ref().map(|idle| idle.status(uid)),
             boot: PeriodReport::of_last_boot(&service.library.machine_stores()),
@@ -177,8 +181,8 @@ impl Status {
     }
 }
 
-/// The numbers in Prometheus' text format: of all users together, and nothing of any one.
-pub fn metrics(service: &Service) -> String {
+/// The numbers in Prometheus' text format, as user `uid` may know them: of all users together, and nothing of any one.
+pub fn metrics(service: &Service, uid: u32) -> String {
     let mut text = String::new();
     let mut add = |name: &str, help: &str, value: f64| {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
@@ -187,7 +191,7 @@ pub fn metrics(service: &Service) -> String {
             "# HELP prepage_{name} {help}\n# TYPE prepage_{name} {kind}\nprepage_{name} {value}\n"
         );
     };
-    for (name, help, value) in service.counters.all() {
+    for (name, help, value) in service.counters.all_for(uid) {
         add(&format!("{name}_total"), &help, value as f64);
     }
     let status = Status::of(service, 0);
@@ -237,12 +241,12 @@ pub fn metrics(service: &Service) -> String {
         (
             "predicted_resident_bytes",
             "Brought in for what is expected now.",
-            idle.map(|idle| idle.brought_bytes as f64),
+            idle.map(|idle| roughly_for(uid, idle.brought_bytes) as f64),
         ),
         (
             "predicted_bytes_max",
             "What may be brought in at most for what is expected.",
-            idle.map(|idle| idle.predicted_bytes_max as f64),
+            idle.map(|idle| roughly_for(uid, idle.predicted_bytes_max) as f64),
         ),
         ("predicted_used_share", "Of what was brought in lately, what was used.", used_share),
         (

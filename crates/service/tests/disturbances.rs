@@ -89,12 +89,9 @@ fn whoever_traces_the_service_is_not_held_still() {
 
 /// The process that observes for the service, once there is one.
 fn observer_of(service: &Prepaged) -> PathBuf {
-    let tasks = format!("/proc/{}/task", service.child.id());
     let mut observer = None;
     let is_there = || {
-        let tasks = fs::read_dir(&tasks).unwrap().flatten();
-        let children = tasks.map(|task| fs::read_to_string(task.path().join("children")));
-        observer = children.flatten().find_map(|pids| pids.split(' ').next()?.parse::<u32>().ok());
+        observer = observers(service).pop();
         observer.is_some()
     };
     assert!(is_so_in_time(is_there), "no process of its own observes");

@@ -290,13 +290,6 @@ fn a_directory_of_path_that_does_not_answer_is_asked_once_and_those_behind_it_ar
     assert_eq!(waiting(&connections, &first), 2);
 }
 
-/// How many questions the FUSE file system at `point` has not answered; `connections` is a file system of the kernel that tells.
-fn waiting(connections: &Path, point: &Path) -> u32 {
-    let mount = prepage_sys::mounts::mount_of(point).unwrap();
-    let minor = mount.device & 0xf_ffff;
-    fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
-}
-
 /// Whether this is a process whose mounts nobody else sees. If not, the calling test is run in one; what it does goes with it.
 fn has_own_mounts() -> bool {
     if is_child(&this_test()) {

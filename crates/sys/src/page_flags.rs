@@ -9,14 +9,21 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::mapping::FileMapping;
 use crate::pagemap::PageMap;
 
 /// Pages looked at in one mapping.
 const PAGES_AT_ONCE: u64 = 1 << 14;
+/// Others look at so many pages in some hundredths of a second. Whoever takes longer waits for a file system that may never answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// They are asked this often whether they are done.
+const PAUSE: Duration = Duration::from_millis(1);
 /// include/uapi/linux/kernel-page-flags.h
 const REFERENCED: u64 = 1 << 2;
 const ACTIVE: u64 = 1 << 6;
@@ -33,15 +40,13 @@ pub struct PageFlags {
 }
 
 impl PageFlags {
-    /// Opens them, once nobody else has them open by this: who looks maps pages, and would be taken for a user of them.
+    /// Opens them. Waits for nobody.
     ///
     /// # Errors
     /// PermissionDenied for others than root, NotFound where the kernel keeps none (CONFIG_PROC_PAGE_MONITOR).
     pub fn open() -> io::Result<Self> {
-        let flags = File::open("/proc/kpageflags")?;
-        rustix::fs::flock(&flags, rustix::fs::FlockOperation::LockExclusive)?;
         Ok(Self {
-            flags,
+            flags: File::open("/proc/kpageflags")?,
             mappings: File::open("/proc/kpagecount")?,
             own: PageMap::of(std::process::id())?,
             bin: rustix::fs::memfd_create("noted", rustix::fs::MemfdFlags::CLOEXEC)?,
@@ -52,7 +57,7 @@ impl PageFlags {
     /// Brings in nothing, and leaves the notes as they are.
     ///
     /// # Errors
-    /// Where the file cannot be mapped.
+    /// TimedOut where others on this machine look at pages for a second, of whatever files; others where the file cannot be mapped.
     pub fn of(
         &self,
         file: BorrowedFd<'_>,
@@ -62,6 +67,8 @@ impl PageFlags {
     ) -> io::Result<()> {
         for first in (pages.start().0..pages.end().0).step_by(PAGES_AT_ONCE as usize) {
             let range = PageRange::new(PageIndex(first), PageIndex(pages.end().0.min(first + PAGES_AT_ONCE)));
+            // Who looks maps pages, and would be taken for a user of them.
+            let _alone = Alone::with(&self.flags, PATIENCE)?;
             let mapping = FileMapping::new(file, range)?;
             mapping.expect_random()?;
             let resident = mapping.resident()?;
@@ -93,10 +100,33 @@ impl PageFlags {
     }
 }
 
+/// Nobody else on this machine has this of the same file, until it is dropped.
+struct Alone<'a>(&'a File);
+
+impl<'a> Alone<'a> {
+    /// Once nobody else has it, within `most`.
+    fn with(file: &'a File, most: Duration) -> io::Result<Self> {
+        let began = Instant::now();
+        loop {
+            match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(Errno::WOULDBLOCK) if began.elapsed() < most => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::time::{Duration, Instant};
 
     use prepage_testing::{Need, has};
 
@@ -121,6 +151,31 @@ mod tests {
             assert!(Instant::now() < until, "not within a minute");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// By one who waits for a file system that does not answer, or who is stopped.
+    #[test]
+    fn who_looks_for_long_keeps_others_waiting_for_a_while_and_from_opening_not_at_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let [first, second] = [(), ()].map(|()| File::open(file.path()).unwrap());
+        let looks = Alone::with(&first, PATIENCE).unwrap();
+        let began = Instant::now();
+        let most = Duration::from_millis(50);
+        assert_eq!(Alone::with(&second, most).map(drop).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= most);
+        drop(looks);
+        assert!(Alone::with(&second, Duration::ZERO).is_ok());
+        assert!(Alone::with(&first, Duration::ZERO).is_ok(), "it is let go");
+        if !has(Need::Root) || !has(Need::Path("/proc/kpageflags".into())) {
+            return;
+        }
+        let (done, opened) = std::sync::mpsc::channel();
+        let flags = File::open("/proc/kpageflags").unwrap();
+        let looks = Alone::with(&flags, PATIENCE);
+        std::thread::spawn(move || done.send(PageFlags::open().map(drop)));
+        let is_open = opened.recv_timeout(PATIENCE).is_ok_and(|opened| opened.is_ok());
+        drop(looks);
+        assert!(is_open, "it waits for others");
     }
 
     #[test]

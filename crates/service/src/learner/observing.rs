@@ -21,7 +21,7 @@ use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::root::Root;
 
 use super::{Learner, Permit, WINDOW};
-use crate::askers::Askers;
+use crate::askers::{Askers, leave_to_ask};
 use crate::for_all::{Owners, has_words_of_its_own, is_called_by_root, is_for_all, keep_what_is_of_root};
 use crate::known::Known;
 use crate::line::{Ended, Line, line};
@@ -214,7 +214,8 @@ impl Observing<'_> {
         let [stop, service] = ends;
         let until = Until::ended_or(process.context.pid, WINDOW);
         let (rights, root) = (Some(process.rights_to_read()), process.root.clone());
-        let options = ObserveOptions { rights, root, ..ObserveOptions::default() };
+        let leave = root.is_none().then_some(leave_to_ask as _);
+        let options = ObserveOptions { rights, root, leave, ..ObserveOptions::default() };
         let (Ok(until), Ok(observer)) = (until, Observer::attach(process.context.pid, &options)) else {
             return line.tell(Ended::NotBegun);
         };

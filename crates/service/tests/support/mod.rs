@@ -199,6 +199,20 @@ impl Drop for Mounted<'_> {
     }
 }
 
+/// How many questions the FUSE file system at `point` has not answered; `connections` is a file system of the kernel that tells.
+pub fn waiting(connections: &Path, point: &Path) -> u32 {
+    let mount = prepage_sys::mounts::mount_of(point).unwrap();
+    let minor = mount.device & 0xf_ffff;
+    fs::read_to_string(connections.join(format!("{minor}/waiting"))).unwrap().trim().parse().unwrap()
+}
+
+/// The processes that observe for the service.
+pub fn observers(service: &Prepaged) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", service.child.id())).unwrap().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|pids| pids.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
 /// Waits until `is` is so. Returns whether it came to be.
 pub fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;
