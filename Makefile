@@ -58,12 +58,6 @@ test: setup-build setup-test
 		--beside '2 $(SCHEDULED) --features counted counted' || { $(SKIPS); exit 1; }
 	@$(SKIPS)
 
-## test-guest: the tests that ask the kernel, and the package, on Debian 12 with its Linux 6.1 in qemu (root; hours where qemu emulates); PROGRAMS, SUITE, PHASES, MINUTES settable
-test-guest: deb setup-test
-	cargo build --locked --workspace --bin skips
-	bench/guest $(PROGRAMS)
-.PHONY: test-guest
-
 ## check: lint, and licences and origins of dependencies
 check: lint setup-check
 	cargo deny --locked check --hide-inclusion-graph bans licenses sources

@@ -13,10 +13,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::plan::{PlanOptions, plan};
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::profile::{Extent, FileIdentity, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_if_same};
 use prepage_sys::extents::extents;
 use prepage_sys::move_extents::exchange;
@@ -40,6 +42,16 @@ const WHOLE_FILE_BYTES_MAX: u64 = 16 << 20;
 const FEATURES_AT: u64 = 1024 + 0x5c;
 const HAS_JOURNAL: u32 = 1 << 2;
 
+/// What becomes of executable files where the machine runs from the device. On any other device they move like all files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// They stay.
+    Stay,
+    /// Those move that nobody executes at that moment. Who starts one while a piece of it changes places is refused, as ETXTBSY. What all others are
+    /// loaded by (`PT_INTERP`) stays: without it nobody could start anything.
+    Move,
+}
+
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arranged {
@@ -50,15 +62,22 @@ pub struct Arranged {
     /// Files of the profile that stay as they are: programs in use, files of which the kernel moves no pages (encrypted, say), on another file system,
     /// or no longer what the profile knows.
     pub left: usize,
+    /// The longest time that a program could not be started while a piece of it was moved; `None` where the machine does not run from there, or programs stay.
+    pub held_max: Option<Duration>,
 }
 
 /// Moves the pages of `profile` that lie on `device`, whose file system is mounted at the root directory of this process. Where the machine
-/// `runs` from it, programs stay: while a file is open to be moved, nobody can execute it.
+/// `runs` from it, `programs` says what becomes of these: while a file is open to be moved, nobody can execute it.
 ///
 /// # Errors
 /// Where the file system cannot move pages, has other blocks than those of 4 KiB, has no journal, has no room for all of them beside what there is, or only in
 /// small pieces.
-pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Result<Arranged> {
+pub fn arrange(
+    device: &BlockDevice,
+    profile: &Profile,
+    runs: bool,
+    programs: Programs,
+) -> io::Result<Arranged> {
     let mut features = [0; 4];
     device.opened()?.read_exact_at(&mut features, FEATURES_AT)?;
     if u32::from_le_bytes(features) & HAS_JOURNAL == 0 {
@@ -75,14 +94,21 @@ pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Resul
     // Each file needs both. Where the machine does not allow them, that is an error here, and not a file left alone for each.
     drop(Rights::of_everybody().assume()?);
     openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let moves_programs = runs && programs == Programs::Move;
+    let loaders = if moves_programs { loaders(profile) } else { HashSet::new() };
+    let stays = |found: &Found| {
+        runs && found.is_program && programs == Programs::Stay
+            || loaders.contains(&(found.identity.device, found.identity.inode))
+    };
+    let find = |profiled: &ProfiledFile| Found::at(profiled, device.number()).filter(|found| !stays(found));
     let mut seen = HashSet::new();
     let mut is_to_move = |profiled: &ProfiledFile| {
-        let Some((file, inode)) = open_to_move(profiled, device.number(), runs) else { return false };
+        let Some(found) = find(profiled) else { return false };
         // The kernel moves what lies on the device, and of what it keeps in large folios one page a call.
-        let is_written = file.sync_data().is_ok();
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        let is_written = found.file.sync_data().is_ok();
+        let _ = rustix::fs::fadvise(&found.file, 0, None, Advice::DontNeed);
         // One that has two names is moved by the first.
-        is_written && seen.insert(inode)
+        is_written && found.open_to_move().is_some() && seen.insert(found.identity.inode)
     };
     let is_to_move: Vec<bool> = profile.files.iter().map(&mut is_to_move).collect();
     let moved_along = with_whole_files(profile);
@@ -90,9 +116,18 @@ pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Resul
     reads.retain(|read| is_to_move[read.file]);
     let donor = donor(reads.iter().map(|read| read.range.len()).sum())?;
     let (mut next, mut pages, mut moved, mut refused) = (PageIndex(0), 0, HashSet::new(), None);
+    let mut held_max = moves_programs.then_some(Duration::ZERO);
     for read in &reads {
-        let opened = open_to_move(&profile.files[read.file], device.number(), runs);
-        match opened.map_or(Ok(0), |(file, _)| exchange(file.as_fd(), read.range, donor.as_fd(), next)) {
+        let exchanged = find(&profile.files[read.file]).map_or(Ok(0), |found| {
+            found.bring_in(read.range);
+            let began = Instant::now();
+            let Some(file) = found.open_to_move() else { return Ok(0) };
+            let exchanged = exchange(file.as_fd(), read.range, donor.as_fd(), next);
+            drop(file);
+            held_max = held_max.map(|max| if found.is_program { max.max(began.elapsed()) } else { max });
+            exchanged
+        });
+        match exchanged {
             Ok(0) => {}
             Ok(count) => {
                 pages += count;
@@ -109,7 +144,10 @@ pub fn arrange(device: &BlockDevice, profile: &Profile, runs: bool) -> io::Resul
     rustix::fs::syncfs(&donor)?;
     match refused {
         Some(error) if pages == 0 => Err(error),
-        _ => Ok(Arranged { pages, files: moved.len(), left: profile.files.len() - moved.len() }),
+        _ => {
+            let (files, left) = (moved.len(), profile.files.len() - moved.len());
+            Ok(Arranged { pages, files, left, held_max })
+        }
     }
 }
 
@@ -148,22 +186,61 @@ fn with_whole_files(profile: &Profile) -> Profile {
     Profile { files, ..Profile::default() }
 }
 
-/// A file of a profile that lies on the device with number `device`, open to be moved, and its inode. No program, where the machine `runs` from there.
-fn open_to_move(profiled: &ProfiledFile, device: u64, runs: bool) -> Option<(File, u64)> {
-    let opened = {
-        // By its name others may lead to a device by now, and to open one may have effects.
-        let _assumed = Rights::of_everybody().assume().ok()?;
-        open_if_same(profiled).ok()?
-    };
-    let seen = identity_of(&opened).ok()?;
-    if runs && opened.metadata().ok()?.mode() & 0o111 != 0 {
-        return None;
+/// A file of a profile that lies on the device, open to be read: that keeps nobody from executing it.
+struct Found {
+    path: String,
+    file: File,
+    identity: FileIdentity,
+    is_program: bool,
+}
+
+impl Found {
+    /// That of `profiled` on the device with number `device`.
+    fn at(profiled: &ProfiledFile, device: u64) -> Option<Self> {
+        let file = {
+            // By its name others may lead to a device by now, and to open one may have effects.
+            let _assumed = Rights::of_everybody().assume().ok()?;
+            open_if_same(profiled).ok()?
+        };
+        let identity = identity_of(&file).ok()?;
+        let is_program = file.metadata().ok()?.mode() & 0o111 != 0;
+        (identity.device == device).then_some(Self {
+            path: profiled.path.clone(),
+            file,
+            identity,
+            is_program,
+        })
     }
-    // Nobody's data changes, but the kernel moves only what may be written to.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let resolve = ResolveFlags::NO_SYMLINKS;
-    let file = File::from(openat2(CWD, &profiled.path, flags, Mode::empty(), resolve).ok()?);
-    (seen.device == device && identity_of(&file) == Ok(seen)).then_some((file, seen.inode))
+
+    /// Reads `pages` of it, so that nothing waits for them while it is open to be moved. In single pages: the kernel moves of what it keeps in large folios one
+    /// page a call.
+    fn bring_in(&self, pages: PageRange) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+        let mut bytes = vec![0; (pages.len() * PAGE_SIZE) as usize];
+        // What cannot be read the kernel refuses to move.
+        let _ = self.file.read_at(&mut bytes, pages.start().0 * PAGE_SIZE);
+    }
+
+    /// Opens it to be moved; `None` where somebody executes it, or it is another one by now.
+    fn open_to_move(&self) -> Option<File> {
+        // Nobody's data changes, but the kernel moves only what may be written to.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file =
+            File::from(openat2(CWD, &self.path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?);
+        (identity_of(&file) == Ok(self.identity)).then_some(file)
+    }
+}
+
+/// Device and inode of what the programs of `profile` are loaded by.
+fn loaders(profile: &Profile) -> HashSet<(u64, u64)> {
+    let loader = |profiled: &ProfiledFile| {
+        let _assumed = Rights::of_everybody().assume().ok()?;
+        let file = open_if_same(profiled).ok()?;
+        let path = Elf::parse(&file).ok()?.interpreter(&file).ok()??;
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    profile.files.iter().filter_map(loader).collect()
 }
 
 /// A file without a name that has so many pages in few pieces.

@@ -6,7 +6,7 @@
 //! the beginning on. The process itself stays when the initramfs is emptied, and ends as one of a unit would.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,7 +28,8 @@ const OOM_SCORE: &str = "500";
 /// The unit of a boot. Where an administrator has masked or disabled it, or the kernel's command line has [`OFF`], nothing is to
 /// be done in the initramfs either.
 const UNIT: &str = "prepage-boot.service";
-/// What the unit's ConditionPathExists names: it is not begun where a boot is followed already, and nothing is read for it.
+/// What the unit's ConditionPathExists names: it is not begun where a boot is followed already, and nothing is read for it. It holds the number of
+/// the process that does: no unit's, so that whoever removes prepage has no other way to end it.
 const FOLLOWED: &str = "prepage-boot";
 /// An administrator's units, and those of packages.
 const UNITS: [&str; 2] = ["/etc/systemd/system", "/usr/lib/systemd/system"];
@@ -100,8 +101,10 @@ impl Early {
     /// Says that this boot is followed. Where that cannot be said, the unit finds it out by itself.
     pub fn take_the_units_turn(&self) {
         let Some(run) = &self.run else { return };
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let _ = rustix::fs::openat(run, FOLLOWED, flags, Mode::from_raw_mode(0o444));
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::openat(run, FOLLOWED, flags, Mode::from_raw_mode(0o444)) {
+            let _ = writeln!(File::from(file), "{}", std::process::id());
+        }
     }
 }
 
@@ -142,8 +145,10 @@ fn is_switched_off(command_line: &str) -> bool {
 /// Whether the manager of the machine whose root file system is at `root` would begin the unit.
 fn unit_is_enabled(root: &Path) -> bool {
     let below = |units: &str| root.join(units.trim_start_matches('/'));
-    let is_masked =
-        std::fs::read_link(below(UNITS[0]).join(UNIT)).is_ok_and(|target| target == Path::new("/dev/null"));
+    let own = below(UNITS[0]).join(UNIT);
+    // A link to /dev/null, or an empty file (systemd.unit(5)).
+    let is_masked = std::fs::read_link(&own).is_ok_and(|target| target == Path::new("/dev/null"))
+        || own.symlink_metadata().is_ok_and(|own| own.is_file() && own.len() == 0);
     !is_masked && UNITS.iter().any(|units| below(units).join(WANTED_BY).join(UNIT).symlink_metadata().is_ok())
 }
 
@@ -226,6 +231,24 @@ mod tests {
     }
 
     #[test]
+    fn who_follows_a_boot_says_which_process_it_is() {
+        let run = tempfile::tempdir().unwrap();
+        let early = Early {
+            is_wanted: true,
+            var_is_there: true,
+            budget: Budget::of_process(),
+            device: None,
+            willneed_pages: 0,
+            fault_around: None,
+            run: Some(File::open(&run).unwrap()),
+            opens: Err(io::ErrorKind::Unsupported.into()),
+        };
+        early.take_the_units_turn();
+        let said = std::fs::read_to_string(run.path().join(FOLLOWED)).unwrap();
+        assert_eq!(said, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
     fn a_word_of_the_command_line_switches_a_boot_off() {
         assert!(is_switched_off("root=/dev/vda ro prepage=off quiet\n"));
         for others in ["", "root=/dev/vda ro quiet\n", "prepage=offline", "x.prepage=off", "prepage=on"] {
@@ -256,6 +279,11 @@ mod tests {
             let mask = root.join("etc/systemd/system").join(UNIT);
             symlink("/dev/null", &mask).unwrap();
             assert!(!unit_is_enabled(root), "masked");
+            remove_file(&mask).unwrap();
+            std::fs::write(&mask, "").unwrap();
+            assert!(!unit_is_enabled(root), "masked by an empty unit");
+            std::fs::write(&mask, "[Service]\n").unwrap();
+            assert!(unit_is_enabled(root), "another unit");
             remove_file(mask).unwrap();
             remove_file(wanted).unwrap();
         }

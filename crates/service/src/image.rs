@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::arrange::{Arranged, arrange};
+use crate::arrange::{Arranged, Programs, arrange};
 use crate::blocks::{BlockDevice, needed};
 use crate::options::ServiceError;
 use crate::period::profile;
@@ -19,12 +19,12 @@ pub struct Prepared {
     pub arranged: Option<Arranged>,
 }
 
-/// Writes which blocks the next boot of the image mounted at `root` needs, beside its profile; where `is_to_arrange`, after its files are moved
+/// Writes which blocks the next boot of the image mounted at `root` needs, beside its profile; where `programs` says what becomes of these, after its files are moved
 /// ([`arrange`]). What a boot of the image itself has seen in use is kept. `root` becomes the root directory of this process.
 ///
 /// # Errors
 /// [`ServiceError::Image`] where there is no profile of a boot, or the file system has no blocks that can be read ahead, or cannot move files.
-pub fn prepare(root: &Path, is_to_arrange: bool) -> Result<Prepared, ServiceError> {
+pub fn prepare(root: &Path, programs: Option<Programs>) -> Result<Prepared, ServiceError> {
     let failed = |source| ServiceError::Image { path: root.into(), source };
     let lacks = |what: &str| failed(io::Error::other(what.to_owned()));
     let device = BlockDevice::of(root).map_err(failed)?;
@@ -49,7 +49,8 @@ pub fn prepare(root: &Path, is_to_arrange: bool) -> Result<Prepared, ServiceErro
             "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
         ));
     }
-    let arranged = is_to_arrange.then(|| arrange(&device, &profile, runs)).transpose().map_err(failed)?;
+    let arranged = programs.map(|programs| arrange(&device, &profile, runs, programs));
+    let arranged = arranged.transpose().map_err(failed)?;
     let directory = stores.directory(Subject::Boot.layer())?;
     let blocks = blocks().beside(&device.known(directory).unwrap_or_default());
     blocks.write(directory).map_err(failed)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use prepage_profiles::StartContextPaths;
-use prepage_service::arrange::Arranged;
+use prepage_service::arrange::{Arranged, Programs};
 use prepage_service::image;
 use prepage_service::options::{Options, ServiceError};
 use prepage_service::period::{self, PeriodOptions};
@@ -23,7 +23,7 @@ Usage: prepaged [OPTIONS]
        prepaged boot [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
                      [--root DIR]
        prepaged session UID [--no-learn] [--quiet SECONDS] [--at-most SECONDS]
-       prepaged image [--arrange] DIR
+       prepaged image [--arrange [--programs]] DIR
 
 Commands:
   (none)   Run the service in the foreground, until SIGTERM (root)
@@ -56,7 +56,11 @@ Options of the service, boot and session:
 
 Options of image:
       --arrange             Move what a boot needs side by side on the device,
-                            in the order of need (ext4, blocks of 4 KiB)
+                            in the order of need (ext4, blocks of 4 KiB). On the
+                            running machine programs stay where they are
+      --programs            With --arrange, move programs of the running machine
+                            too. Those in use stay; starting another one while a
+                            piece of it is moved, some milliseconds, may fail
 
 Options of all:
   -h, --help                Print help
@@ -82,11 +86,16 @@ fn main() -> ExitCode {
         Task::Say(text) => Ok(text),
         Task::Serve(options) => Service::run(&options).map(|()| nothing_to_say),
         Task::Period(subject, options) => period::run(subject, &options).map(|_| nothing_to_say),
-        Task::Prepare(root, is_to_arrange) => image::prepare(&root, is_to_arrange).map(|prepared| {
+        Task::Prepare(root, programs) => image::prepare(&root, programs).map(|prepared| {
             let (root, pages) = (root.display(), prepared.pages);
-            let moved = prepared.arranged.map(|Arranged { pages, files, left }| {
+            let moved = prepared.arranged.map(|Arranged { pages, files, left, held_max }| {
+                let held = held_max.map(|held| {
+                    let ms = held.as_secs_f64() * 1e3;
+                    format!("; no program was held up for longer than {ms:.1} ms at once")
+                });
                 format!(
-                    "prepaged: {pages} pages of {files} files have moved, {left} files stay as they are\n"
+                    "prepaged: {pages} pages of {files} files have moved, {left} files stay as they are{}\n",
+                    held.unwrap_or_default()
                 )
             });
             format!(
@@ -131,8 +140,8 @@ enum Task {
     Say(String),
     Serve(Options),
     Period(Subject, PeriodOptions),
-    /// Whether files are to be moved.
-    Prepare(PathBuf, bool),
+    /// What becomes of programs, where files are to be moved.
+    Prepare(PathBuf, Option<Programs>),
 }
 
 fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
@@ -140,7 +149,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     let mut options = Options { layers: layers.clone(), ..Options::default() };
     let mut period = PeriodOptions { layers, ..PeriodOptions::default() };
     let (mut subject, mut is_of_session, mut is_of_image, mut image) = (None, false, false, None);
-    let (mut is_to_arrange, mut is_to_predict) = (false, true);
+    let (mut is_to_arrange, mut programs, mut is_to_predict) = (false, Programs::Stay, true);
     let mut given = Vec::new();
     while let Some(arg) = parser.next()? {
         if let Arg::Long(option) = arg {
@@ -156,6 +165,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             // It may be called like a command.
             Arg::Value(root) if is_of_image && image.is_none() => image = Some(PathBuf::from(root)),
             Arg::Long("arrange") if is_of_image => is_to_arrange = true,
+            Arg::Long("programs") if is_of_image => programs = Programs::Move,
             _ if is_of_image => return Err(arg.unexpected()),
             Arg::Long("socket") => options.socket = Some(PathBuf::from(parser.value()?)),
             Arg::Long("below") => options.below = Some(PathBuf::from(parser.value()?)),
@@ -194,6 +204,9 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
             return Err(format!("--{option}: an option of {whose} only").into());
         }
     }
+    if programs == Programs::Move && !is_to_arrange {
+        return Err("--programs: says what is moved; give --arrange too".into());
+    }
     if options.below.as_deref().is_some_and(Path::is_relative) {
         return Err("--below: programs are compared by their whole paths; give one that begins with /".into());
     }
@@ -202,7 +215,8 @@ fn parse(mut parser: lexopt::Parser) -> Result<Task, lexopt::Error> {
     Ok(match subject {
         Some(subject) => Task::Period(subject, period),
         None if is_of_image => {
-            Task::Prepare(image.ok_or("image: where is it mounted? DIR is missing")?, is_to_arrange)
+            let root = image.ok_or("image: where is it mounted? DIR is missing")?;
+            Task::Prepare(root, is_to_arrange.then_some(programs))
         }
         None if is_of_session => return Err("session: whose? UID is missing".into()),
         None => Task::Serve(options),
@@ -247,6 +261,7 @@ mod tests {
             "--socket /x image /x",
             "--at-most 5 image /x",
             "--no-learn image /x",
+            "image --programs /x",
             "image --no-learn /x",
             "session 1000 --root /x",
             "--root /x session 1000",

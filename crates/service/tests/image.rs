@@ -3,17 +3,13 @@
 mod support;
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use prepage_core::profile::{Extent, FileIdentity, Fingerprint, Profile, ProfiledFile};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of};
+use prepage_core::{PageIndex, PageRange};
 use prepage_service::blocks::BlockDevice;
 use prepage_service::subject::Subject;
-use prepage_sys::extents::place_of;
 use prepage_testing::{Need, has};
 
 use support::Mounted;
@@ -124,82 +120,6 @@ fn an_image_without_a_profile_is_told_how_it_gets_one() {
     let (ended, _, pages) = prepare(&["image"], &[], false, "");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success() && said.contains("profile import") && pages.is_none(), "{said}");
-}
-
-#[test]
-fn pages_that_a_boot_needs_are_moved_side_by_side_and_files_keep_what_they_hold() {
-    if !has(Need::Root) || !has(Need::LoopDevice) {
-        return;
-    }
-    let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let [tree, image, point] = ["tree", "image", "mounted"].map(|name| place.path().join(name));
-    let (lib, profiles) = (tree.join("usr/lib"), tree.join("var/lib/prepage"));
-    for directory in [&lib, &profiles, &point] {
-        fs::create_dir_all(directory).unwrap();
-    }
-    let bytes = |first: u8| (0..64).flat_map(|page| [first + page; PAGE_SIZE as usize]).collect::<Vec<_>>();
-    // Pages of both are needed in turns.
-    let (one, other) = (bytes(1), bytes(101));
-    let needed = [(lib.join("one"), &one, 1), (lib.join("other"), &other, 2)].map(|(path, bytes, rank)| {
-        fs::write(&path, bytes).unwrap();
-        let page = |at: u32| {
-            let page = u64::from(at) * 6 + 5;
-            Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 2)), 2 * at + rank)
-        };
-        ProfiledFile {
-            path: Path::new("/").join(path.strip_prefix(&tree).unwrap()).to_str().unwrap().into(),
-            identity: FileIdentity { size_bytes: bytes.len() as u64, ..FileIdentity::default() },
-            fingerprint: content_of(&fs::File::open(&path).unwrap()).unwrap(),
-            learned_unix_s: 0,
-            extents: (0..8).map(page).collect(),
-        }
-    });
-    // What is needed before fills the place of files that are moved as a whole.
-    let first = ProfiledFile {
-        path: "/usr/lib/first".into(),
-        identity: FileIdentity { size_bytes: 4100 * PAGE_SIZE, ..FileIdentity::default() },
-        fingerprint: {
-            fs::write(lib.join("first"), vec![7; 4100 * PAGE_SIZE as usize]).unwrap();
-            content_of(&fs::File::open(lib.join("first")).unwrap()).unwrap()
-        },
-        learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(4), PageIndex(4100)), 0)],
-    };
-    let wanted: Vec<u64> = needed[0].extents.iter().map(|extent| extent.range.start().0).collect();
-    let key = Subject::Boot.key();
-    let (program, role) = (key.program.clone(), key.role.clone());
-    let learned =
-        Profile { program, role, files: [first].into_iter().chain(needed).collect(), ..Profile::default() };
-    let stores = Subject::Boot.stores(Some(vec![profiles])).unwrap();
-    stores.update(&key, Subject::Boot.layer(), |_| Some(learned.clone())).unwrap();
-    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    let made = Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-d"]).args([&tree, &image]).status();
-    assert!(made.unwrap().success());
-    let mounted = Command::new("mount").args(["-o", "loop"]).args([&image, &point]).status();
-    assert!(mounted.unwrap().success());
-    let _mounted = Mounted(&point);
-    let paths = ["one", "other"].map(|name| point.join("usr/lib").join(name));
-    let changed = || paths.each_ref().map(|path| identity_of(&fs::File::open(path).unwrap()).unwrap());
-    let before = changed();
-
-    let mut arrange = Command::new(PREPAGED);
-    let ended =
-        arrange.args(["image", "--arrange"]).arg(&point).env_remove("PREPAGE_LAYERS").output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("4128 pages of 3 files"), "{ended:?}");
-    for (path, bytes) in paths.iter().zip([&one, &other]) {
-        assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
-    }
-    assert_eq!(changed(), before, "what the profile knows them by");
-    let places = paths.each_ref().map(|path| {
-        let file = fs::File::open(path).unwrap();
-        let place = |page: &u64| place_of(file.as_fd(), page * PAGE_SIZE).unwrap().unwrap() / PAGE_SIZE;
-        wanted.iter().map(place).collect::<Vec<_>>()
-    });
-    let in_turns: Vec<u64> =
-        places[0].iter().zip(&places[1]).flat_map(|(one, other)| [*one, *other]).collect();
-    let side_by_side: Vec<u64> = (0..16).map(|at| in_turns[0] + 2 * at).collect();
-    assert_eq!(in_turns, side_by_side, "in the order of need");
 }
 
 #[test]

@@ -9,7 +9,10 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::gain::STARTS_MIN;
 use prepage_core::quantity::counted;
 use prepage_display::terminal::printable;
+use prepage_profiles::StartContextPaths;
+use prepage_service::period::PeriodReport;
 use prepage_service::socket;
+use prepage_service::subject::Subject;
 use serde_json::Value;
 
 use crate::output::print_json;
@@ -31,7 +34,16 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let socket = args.socket.display();
-    let status = socket::ask(&args.socket).map_err(|error| match error.kind() {
+    let mut out = crate::output::text();
+    let answer = socket::ask(&args.socket);
+    if answer.is_err() && !args.json {
+        // It needs no service, and everybody may read what there is of it.
+        let stores = Subject::Boot.stores(StartContextPaths::of_environment().layers)?;
+        if let Some(boot) = PeriodReport::of_last_boot(&stores) {
+            print_boot(&serde_json::to_value(boot)?, &mut out)?;
+        }
+    }
+    let status = answer.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             let what = format!("no service answers at {socket}");
             match &*args.socket == Path::new(socket::USUAL) {
@@ -45,7 +57,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         io::ErrorKind::TimedOut => anyhow!("the service at {socket} did not answer in time"),
         _ => anyhow!(error).context(format!("the service at {socket} cannot be asked")),
     })?;
-    let mut out = crate::output::text();
     if args.json {
         print_json(&status)?;
     } else {

@@ -320,6 +320,33 @@ fn where_no_service_runs_that_is_said() {
     assert!(said.contains("no service answers at") && !said.contains("try:"), "{said}");
 }
 
+/// A boot is followed without it.
+#[test]
+fn the_last_boot_is_shown_also_where_no_service_runs() {
+    if !has(Need::Root) {
+        return;
+    }
+    let layer = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::set_permissions(&layer, fs::Permissions::from_mode(0o755)).unwrap();
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let report = format!(
+        r#"{{"boot_id":"{}","unix_s":1,"began_s":2.5,"fetched_pages":1000,"fetched_s":3.0,"quiet_s":40.0,"is_quiet":true,"seen_files":0}}"#,
+        id.trim()
+    );
+    fs::write(layer.path().join("boot.json"), report).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prepage-tools"));
+        command.args(["status", "--socket"]).arg(layer.path().join("no-such-socket")).args(args);
+        let output = command.env("PREPAGE_LAYERS", layer.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert!(text(&output.stderr).contains("no service answers at"), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let said = run(&[]);
+    assert!(said.starts_with("last boot: 4.1 MB fetched in 3.0 s, beginning 2.5 s"), "{said}");
+    assert_eq!(run(&["--json"]), "", "a document of its own has the service's");
+}
+
 #[test]
 fn a_service_that_runs_and_does_not_answer_is_not_to_be_installed() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
