@@ -67,16 +67,19 @@ pub struct Arranged {
 }
 
 /// Moves the pages of `profile` that lie on `device`, whose file system is mounted at the root directory of this process. Where the machine
-/// `runs` from it, `programs` says what becomes of these: while a file is open to be moved, nobody can execute it.
+/// `runs` from it, `programs` says what becomes of these: while a file is open to be moved, nobody can execute it. What `before` does is done once, just before
+/// the first page moves.
 ///
 /// # Errors
-/// Where the file system cannot move pages, has other blocks than those of 4 KiB, has no journal, has no room for all of them beside what there is, or only in
+/// That of `before`;
+/// where the file system cannot move pages, has other blocks than those of 4 KiB, has no journal, has no room for all of them beside what there is, or only in
 /// small pieces.
 pub fn arrange(
     device: &BlockDevice,
     profile: &Profile,
     runs: bool,
     programs: Programs,
+    before: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<Arranged> {
     let mut features = [0; 4];
     device.opened()?.read_exact_at(&mut features, FEATURES_AT)?;
@@ -115,6 +118,7 @@ pub fn arrange(
     let mut reads = plan(&moved_along, PlanOptions { read_pages_max: READ_PAGES_MAX, ..PlanOptions::EXACT });
     reads.retain(|read| is_to_move[read.file]);
     let donor = donor(reads.iter().map(|read| read.range.len()).sum())?;
+    before()?;
     let (mut next, mut pages, mut moved, mut refused) = (PageIndex(0), 0, HashSet::new(), None);
     let mut held_max = moves_programs.then_some(Duration::ZERO);
     for read in &reads {

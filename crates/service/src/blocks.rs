@@ -376,6 +376,17 @@ pub fn willneed_pages(root: &Path) -> u64 {
     kib("max_sectors_kb").max(kib("read_ahead_kb")).unwrap_or(0) * 1024 / PAGE_SIZE
 }
 
+/// Has nothing known any more of what lies beside the profile in `directory`.
+///
+/// # Errors
+/// As unlink(2), but where there is none.
+pub(crate) fn forget(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(NAME)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Blocks {
     /// Of these pages, each with its rank: as many as are kept, those that are needed first.
     fn of(file_system: u64, pages: impl Iterator<Item = (u64, u32)>) -> Self {

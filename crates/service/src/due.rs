@@ -39,14 +39,21 @@ pub(crate) fn is_due(subject: Subject, stores: &Stores, known: Option<&Profile>)
             let is_new_here = !directory.is_ok_and(|directory| directory.join(REPORT).exists());
             is_new_here || is_boot_due(known, learned, UNITS.map(Path::new), random())
         }
-        Subject::Session(_) => learned.elapsed().is_ok_and(|ago| ago >= SESSIONS_APART),
+        Subject::Session(_) => is_session_due(learned),
     }
+}
+
+/// Whether a session is to be learned of which another was `learned` before. A clock that was ahead then, and was put right since, says nothing.
+fn is_session_due(learned: SystemTime) -> bool {
+    learned.elapsed().map_or(true, |ago| ago >= SESSIONS_APART)
 }
 
 /// Whether a boot is to be learned that was `learned` before, and is `known`; `random` decides where nothing has changed in the directories `units`.
 fn is_boot_due<const N: usize>(known: &Profile, learned: SystemTime, units: [&Path; N], random: u64) -> bool {
     let changed = |units: &Path| fs::metadata(units).ok()?.modified().ok();
     known.history.observations < FIRST_BOOTS
+        // What has changed since is not known, by a clock that was ahead.
+        || learned > SystemTime::now()
         || units.into_iter().filter_map(changed).any(|changed| changed > learned)
         || random.is_multiple_of(ONE_BOOT_IN)
 }
@@ -71,5 +78,13 @@ mod tests {
         let drawn = (0..80).filter(|&random| due(2, changed, random));
         assert_eq!(drawn.count(), 10);
         assert!(due(2, changed - Duration::from_secs(1), 1), "units have come since");
+        assert!(due(2, SystemTime::now() + SESSIONS_APART, 1), "the clock was ahead");
+    }
+
+    #[test]
+    fn a_session_is_learned_an_hour_after_another_or_where_the_clock_was_ahead_then() {
+        let now = SystemTime::now();
+        let due = [now, now - SESSIONS_APART, now + SESSIONS_APART].map(is_session_due);
+        assert_eq!(due, [false, true, true]);
     }
 }

@@ -109,7 +109,8 @@ impl Early {
 }
 
 /// Has the kernel read what lies at `next`, below the current directory or the root that it becomes, while this thread looks at links and settings: both
-/// wait for one inode or directory after the other. Whoever follows these files checks whose they are; nobody waits for this.
+/// wait for one inode or directory after the other. Where the unit turns out to be disabled, that was in vain. Whoever follows these files checks whose they
+/// are; nobody waits for this.
 fn bring_in(next: Vec<PathBuf>) {
     let bring_in = move || {
         for path in next {
@@ -186,8 +187,12 @@ pub fn wait_for_proc() -> io::Result<()> {
 mod tests {
     use std::fs::{create_dir_all, remove_file};
     use std::io::Write;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
+    use std::time::Instant;
 
+    use prepage_core::PageIndex;
+    use prepage_sys::cachestat::{cached_pages, evict};
     use prepage_testing::{Need, has};
     use rustix::mount::{MountFlags, mount, mount_move};
 
@@ -228,6 +233,29 @@ mod tests {
         assert!(status.unwrap().success());
         // A process that finds no test of this name succeeds as well.
         assert_eq!(std::fs::read(root.path().join("entered")).unwrap(), b"yes");
+    }
+
+    #[test]
+    fn what_is_looked_at_next_comes_in_and_what_is_not_there_is_passed_over() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        if !has(Need::Eviction(here.into())) {
+            return;
+        }
+        // This is the current directory of tests.
+        let place = tempfile::tempdir_in(here).unwrap();
+        let path = place.path().join("next");
+        std::fs::write(&path, [1; 8192]).unwrap();
+        let file = File::open(&path).unwrap();
+        let is_in_memory = || cached_pages(file.as_fd(), PageIndex(0).alone()).unwrap() > 0;
+        let until = Instant::now() + Duration::from_secs(60);
+        evict(file.as_fd(), Duration::from_secs(60)).unwrap();
+        assert!(!is_in_memory());
+        let below = Path::new("/").join(path.strip_prefix(here).unwrap());
+        bring_in(vec!["/no/such/file".into(), below]);
+        while !is_in_memory() {
+            assert!(Instant::now() < until, "it does not come in");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::arrange::{Arranged, Programs, arrange};
-use crate::blocks::{BlockDevice, needed};
+use crate::blocks::{BlockDevice, forget, needed};
 use crate::options::ServiceError;
 use crate::period::profile;
 use crate::subject::Subject;
@@ -20,7 +20,7 @@ pub struct Prepared {
 }
 
 /// Writes which blocks the next boot of the image mounted at `root` needs, beside its profile; where `programs` says what becomes of these, after its files are moved
-/// ([`arrange`]). What a boot of the image itself has seen in use is kept. `root` becomes the root directory of this process.
+/// ([`arrange`]), also where that fails midway. What a boot of the image itself has seen in use is kept. `root` becomes the root directory of this process.
 ///
 /// # Errors
 /// [`ServiceError::Image`] where there is no profile of a boot, or the file system has no blocks that can be read ahead, or cannot move files.
@@ -49,12 +49,23 @@ pub fn prepare(root: &Path, programs: Option<Programs>) -> Result<Prepared, Serv
             "its file system has a feature that is not supported here (meta_bg): there is nothing to prepare",
         ));
     }
-    let arranged = programs.map(|programs| arrange(&device, &profile, runs, programs));
-    let arranged = arranged.transpose().map_err(failed)?;
     let directory = stores.directory(Subject::Boot.layer())?;
-    let blocks = blocks().beside(&device.known(directory).unwrap_or_default());
+    let known = device.known(directory).unwrap_or_default();
+    let mut may_have_moved = false;
+    let before = || {
+        // Nobody is to believe where files lay, if this is ended midway.
+        forget(directory)?;
+        may_have_moved = true;
+        Ok(())
+    };
+    let arranged = programs.map(|programs| arrange(&device, &profile, runs, programs, before)).transpose();
+    let arranged = arranged.map_err(failed);
+    if arranged.is_err() && !may_have_moved {
+        return arranged.map(|arranged| Prepared { pages: 0, arranged });
+    }
+    let blocks = blocks().beside(&known);
     blocks.write(directory).map_err(failed)?;
-    Ok(Prepared { pages: blocks.pages(), arranged })
+    Ok(Prepared { pages: blocks.pages(), arranged: arranged? })
 }
 
 /// Both in one order: how far on in its list each of them stands is all that is known of when it is needed.

@@ -43,6 +43,9 @@ const PROCESSES_MAX: usize = 1 << 14;
 /// Pages of one file that are noted, 256 MiB: one that is read as a whole, an image or a database, leaves room for all others.
 const PAGES_OF_A_FILE_MAX: usize = PAGES_MAX / 8;
 
+/// Looks at pages that show an order: after a second, after two, and one more.
+const LOOKS_MIN: u32 = 3;
+
 /// Whose opens count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -87,8 +90,9 @@ pub struct Opened {
     /// Processes whose opens do not count in this look: each further open would take another look at the process.
     others_now: HashSet<u32>,
     is_lost: bool,
-    /// When was last looked which pages are used.
+    /// When was last looked which pages are used, and how many times in all.
     pages_ns: u64,
+    pages_looks: u32,
     /// How many are noted of each file.
     noted: HashMap<PathBuf, usize>,
     /// Files of which more were used.
@@ -137,6 +141,7 @@ impl Opened {
             others_now: HashSet::new(),
             is_lost: false,
             pages_ns: 0,
+            pages_looks: 0,
             noted: HashMap::new(),
             cut: HashSet::new(),
             pages_of_a_file_max: PAGES_OF_A_FILE_MAX,
@@ -300,6 +305,7 @@ impl Opened {
         // Whoever waits for a file system that does not answer is enough.
         let (flags, asks) = (PageFlags::open()?, Asks::by(Some(leave_to_ask)));
         let last_ns = std::mem::replace(&mut self.pages_ns, now_ns());
+        self.pages_looks += 1;
         for at in 0..self.opens.len() {
             if self.opens[at].is_directory {
                 continue;
@@ -353,10 +359,9 @@ impl Opened {
             sighted.observation()
         };
         (observation.unseen_below, observation.seen_below) = self.watch.unseen_and_seen()?;
-        // Of a start there are few looks.
         observation.order = match self.whose {
             Whose::Start(_) => Order::Rough,
-            Whose::Everybody | Whose::User(_) => Order::ByLooks,
+            Whose::Everybody | Whose::User(_) => order_after(self.pages_looks),
         };
         let is_whole = !self.is_lost && !sighted.is_full() && observation.coverage != Coverage::Partial;
         observation.coverage = if is_whole { Coverage::Superset } else { Coverage::Partial };
@@ -368,6 +373,11 @@ impl Opened {
         }
         Ok(observation)
     }
+}
+
+/// How well so many looks at a boot or a session show an order. A session of some moments has its pages at the beginning of a list that is long for others of the user.
+fn order_after(looks: u32) -> Order {
+    if looks < LOOKS_MIN { Order::Rough } else { Order::ByLooks }
 }
 
 /// Those `wanted` of `pages` of a file that somebody has used since they were read, and the others of them that are in memory.
@@ -440,6 +450,11 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((before, is_counted), (false, true));
+    }
+
+    #[test]
+    fn what_was_looked_at_once_or_twice_shows_no_order() {
+        assert_eq!([1, 2, 3].map(order_after), [Order::Rough, Order::Rough, Order::ByLooks]);
     }
 
     /// Of a user who builds something, say, while another logs in.

@@ -23,6 +23,7 @@ use prepage_sys::open_files::allow_many;
 use prepage_sys::processor_time::of_this_process;
 use prepage_sys::rights::Assumed;
 use prepage_sys::signals::Signals;
+use prepage_sys::thread_reads::are_counted;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -106,8 +107,8 @@ pub struct PeriodReport {
     pub seen_pages: Option<u64>,
     /// In so many files.
     pub seen_files: usize,
-    /// Whether it was learned, or was to be: of boots that are known only some are.
-    #[serde(default)]
+    /// Whether it was learned, or was to be: of boots that are known only some are. An earlier version has learned each.
+    #[serde(default = "always")]
     pub is_observed: bool,
     /// Processor time that it took, of prepage alone.
     #[serde(default)]
@@ -140,6 +141,8 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let is_session = subject != Subject::Boot;
     let ending = is_session.then(|| Signals::take_over(&[Signal::TERM.as_raw()])).transpose()?;
     let fault_around = || FaultAroundOff::set(options.at_most + FAULT_AROUND_LONGER).ok();
+    // Of /proc, which moves.
+    are_counted();
     let enter = |root| {
         let known = subject
             .stores(options.layers.clone())
@@ -179,7 +182,16 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     // A profile that cannot be followed is as good as none.
     let known_before = profile(subject, &stores).ok().flatten();
     let may_learn = options.learn && config.learn;
-    let is_learning = may_learn && is_due(subject, &stores, known_before.as_ref());
+    let device = match &mut early {
+        Some(early) => early.device.take(),
+        None if subject == Subject::Boot => BlockDevice::of(Path::new("/")).ok().flatten(),
+        None => None,
+    };
+    let known_blocks =
+        device.as_ref().and_then(|device| device.known(stores.directory(subject.layer()).ok()?));
+    // A profile may have come along to another file system, without what is known of this one.
+    let lacks_blocks = device.is_some() && known_blocks.is_none();
+    let is_learning = may_learn && (lacks_blocks || is_due(subject, &stores, known_before.as_ref()));
     let fault_around = match &mut early {
         Some(early) => early.fault_around.take().filter(|_| is_learning),
         // Where it cannot be switched off, more pages are learned than were touched.
@@ -194,19 +206,12 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut report =
         PeriodReport { began_s: uptime_s(), is_observed: is_learning, ..PeriodReport::default() };
     let rights = subject.rights();
-    let device = match &mut early {
-        Some(early) => early.device.take(),
-        None if subject == Subject::Boot => BlockDevice::of(Path::new("/")).ok().flatten(),
-        None => None,
-    };
     let willneed_pages =
         early.as_ref().map_or_else(|| willneed_pages(Path::new("/")), |early| early.willneed_pages);
     let known = Known {
         plan: plan_for(willneed_pages),
         profile: known_before,
-        blocks: device
-            .as_ref()
-            .and_then(|one| Some((one, one.known(stores.directory(subject.layer()).ok()?)?))),
+        blocks: device.as_ref().zip(known_blocks),
     };
     let has_blocks = known.blocks.is_some();
     let missed_before = known.blocks.as_ref().map_or_else(Vec::new, |(_, blocks)| blocks.missed().to_vec());
@@ -216,8 +221,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     let mut opened = (is_learning && opens.is_none()).then(|| Opened::watch(of(subject)));
     notify::say("READY=1");
     if let Some(opens) = opens {
+        // Who does not learn holds up nobody's opens.
+        let opens = is_learning.then_some(opens);
         early::wait_for_proc()?;
-        opened = is_learning.then(|| Opened::over(opens?, of(subject)));
+        opened = opens.map(|opens| Opened::over(opens?, of(subject)));
     }
     // Where that cannot be seen, no more is brought in than what names lead to.
     let watched = device.as_ref().filter(|_| is_learning);
@@ -312,6 +319,16 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
             let _ = used.write(stores.directory(subject.layer())?);
         }
     }
+    let write_report = |report: &PeriodReport| {
+        if subject == Subject::Boot {
+            write(report, stores.directory(subject.layer())?);
+        }
+        Ok::<(), ServiceError>(())
+    };
+    if replay.is_at_work() {
+        // The machine may be stopped meanwhile.
+        write_report(&report)?;
+    }
     while replay.is_at_work() && began.elapsed() < 2 * options.at_most && !is_asked_to_end() {
         report.fetched_s = began.elapsed().as_secs_f64();
         std::thread::sleep(LOOK_EVERY);
@@ -319,13 +336,10 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     replay.cancel();
     (report.fetched_blocks, report.fetched_pages) = replay.fetched_pages();
     if may_learn && !is_learning && is_much(replay.changed(), replay.planned_pages()) {
-        let changed = replay.changed().iter().map(|file| (file.path.clone(), file.fingerprint.clone()));
-        kept = keep(subject, &stores, &Shown { changed: changed.collect(), ..Shown::default() });
+        kept = have_next_learned(subject, &stores);
     }
     report.processor_s = of_this_process().as_secs_f64();
-    if subject == Subject::Boot {
-        write(&report, stores.directory(subject.layer())?);
-    }
+    write_report(&report)?;
     kept?;
     refused.map_or(Ok(report), |error| Err(ServiceError::Watch(error)))
 }
@@ -338,7 +352,7 @@ fn end_after(time: Duration) -> std::io::Result<()> {
         let _ = writeln!(
             std::io::stderr(),
             "prepaged: given up after {} s: a file system does not answer, or is very slow\n  try: findmnt, for mounts whose servers are gone; what this boot or \
-             session used was not learned",
+             session used may not have been learned",
             time.as_secs()
         );
         std::process::exit(1);
@@ -352,6 +366,18 @@ fn keep(subject: Subject, stores: &Stores, shown: &Shown) -> Result<(), ServiceE
     Ok(persist(stores, &subject.key(), subject.layer(), shown)?)
 }
 
+/// Has the next one learned. The files that have changed stay until then: what is used of them now is not known.
+fn have_next_learned(subject: Subject, stores: &Stores) -> Result<(), ServiceError> {
+    let _assumed = assumed(subject)?;
+    let with_one_due = |known: Option<Profile>| {
+        let mut known = known?;
+        known.history.due = known.history.due.max(1);
+        Some(known)
+    };
+    stores.update(&subject.key(), subject.layer(), with_one_due)?;
+    Ok(())
+}
+
 /// What is looked at before anything is brought in: what is known of it, and by what is told whether it is learned.
 fn looked_at(subject: Subject, stores: &Stores) -> Vec<PathBuf> {
     let Ok(profile) = stores.path_of(&subject.key(), subject.layer()) else { return Vec::new() };
@@ -363,6 +389,10 @@ fn looked_at(subject: Subject, stores: &Stores) -> Vec<PathBuf> {
 fn is_much(changed: &[ProfiledFile], known_pages: u64) -> bool {
     let pages: u64 = changed.iter().map(ProfiledFile::pages).sum();
     pages > 0 && 100 * pages >= known_pages
+}
+
+fn always() -> bool {
+    true
 }
 
 /// The kernel's number of this boot; empty without /proc.

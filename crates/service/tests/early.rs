@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use prepage_core::profile::file as profile_file;
+use prepage_core::profile::{Profile, file as profile_file};
 use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::Subject;
@@ -183,4 +183,22 @@ fn what_leads_to_new_files_is_known_also_after_boots_that_end_because_their_time
         forget(&root);
         assert!(!boot_that_uses(&["new/file"], &root, None, "").expect("a report").is_quiet);
     }
+}
+
+/// As on a machine that was copied to another disk: the profile and the report come along.
+#[test]
+fn a_boot_that_is_known_is_learned_where_it_is_not_known_what_it_needs_of_the_device() {
+    let Some((_place, root)) = ext4() else { return };
+    let _mounted = Mounted(&root);
+    boot(&root, None, "").expect("a report");
+    let stores = Subject::Boot.stores(Some(vec![root.join(LAYER)])).unwrap();
+    let well_known = |profile: Option<Profile>| {
+        let mut profile = profile?;
+        (profile.history.observations, profile.history.due) = (8, 0);
+        Some(profile)
+    };
+    stores.update(&Subject::Boot.key(), Subject::Boot.layer(), well_known).unwrap();
+    fs::remove_file(root.join(LAYER).join("boot.blocks")).unwrap();
+    let report = boot(&root, None, "").expect("a report");
+    assert!(report.is_observed && report.seen_blocks > 0, "{report:?}");
 }

@@ -38,10 +38,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let answer = socket::ask(&args.socket);
     if answer.is_err() && !args.json {
         // It needs no service, and everybody may read what there is of it.
-        let stores = Subject::Boot.stores(StartContextPaths::of_environment().layers)?;
-        if let Some(boot) = PeriodReport::of_last_boot(&stores) {
-            print_boot(&serde_json::to_value(boot)?, &mut out)?;
-        }
+        let stores = Subject::Boot.stores(StartContextPaths::of_environment().layers);
+        let boot = stores.ok().and_then(|stores| PeriodReport::of_last_boot(&stores));
+        print_boot(&serde_json::to_value(boot)?, &mut out)?;
     }
     let status = answer.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {

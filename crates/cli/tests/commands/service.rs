@@ -344,7 +344,10 @@ fn the_last_boot_is_shown_also_where_no_service_runs() {
     };
     let said = run(&[]);
     assert!(said.starts_with("last boot: 4.1 MB fetched in 3.0 s, beginning 2.5 s"), "{said}");
+    assert!(said.contains("nothing could be learned"), "an earlier version has learned each: {said}");
     assert_eq!(run(&["--json"]), "", "a document of its own has the service's");
+    fs::remove_file(layer.path().join("boot.json")).unwrap();
+    assert!(run(&[]).starts_with("last boot: no report"));
 }
 
 #[test]

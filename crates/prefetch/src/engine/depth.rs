@@ -96,8 +96,12 @@ impl Depth {
         turns.outcome.is_none().then_some(turns.turn)
     }
 
-    /// A request that was made in this `turn`, and that the device has read for, `took` so long.
-    pub(super) fn note(&self, turn: u32, took: Duration) {
+    /// A request that reader `number` made in this `turn`, and that the device has read for, `took` so long.
+    pub(super) fn note(&self, number: u32, turn: u32, took: Duration) {
+        // One of many that still has some of its own to ask for when their turn is over.
+        if turn.is_multiple_of(2) && number >= self.few {
+            return;
+        }
         let mut turns = self.turns.lock().anyway();
         if turns.outcome.is_none() && turns.turn == turn && turns.is_over_with(took) {
             drop(turns);
@@ -154,7 +158,7 @@ mod tests {
         let depth = Depth::of(3);
         let mut made = 0;
         while let Some(turn) = depth.turn() {
-            depth.note(turn, Duration::from_micros(took(made)[turn as usize % 2]));
+            depth.note(0, turn, Duration::from_micros(took(made)[turn as usize % 2]));
             made += 1;
         }
         let who = depth.turns.lock().unwrap().who_asks();
@@ -179,9 +183,11 @@ mod tests {
     #[test]
     fn what_began_in_another_turn_does_not_count() {
         let depth = Depth::of(3);
-        (0..100).for_each(|_| depth.note(1, Duration::from_secs(1)));
+        (0..100).for_each(|_| depth.note(0, 1, Duration::from_secs(1)));
         assert_eq!(depth.turn(), Some(0));
-        (0..REQUESTS[0]).for_each(|_| depth.note(0, Duration::from_millis(20)));
+        (0..100).for_each(|_| depth.note(3, 0, Duration::from_secs(1)));
+        assert_eq!(depth.turn(), Some(0), "those of a reader too many do not either");
+        (0..REQUESTS[0]).for_each(|_| depth.note(0, 0, Duration::from_millis(20)));
         assert_eq!(depth.turn(), Some(1));
     }
 
@@ -194,7 +200,7 @@ mod tests {
         assert!(may_ask(numbers[0]));
         let note = |requests: usize, ms| {
             let turn = depth.turn().unwrap();
-            (0..requests).for_each(|_| depth.note(turn, Duration::from_millis(ms)));
+            (0..requests).for_each(|_| depth.note(0, turn, Duration::from_millis(ms)));
         };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| may_ask(numbers[1]));

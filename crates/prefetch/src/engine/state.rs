@@ -320,10 +320,10 @@ impl State {
                     let read_by_now = bytes_read_by_this_thread();
                     self.amounts.read_bytes.fetch_add(read_by_now - read_before, Ordering::Relaxed);
                     // What was in memory says nothing of the device.
-                    if let (Some((turn, began, before)), Some((depth, _))) = (turn, depth)
+                    if let (Some((turn, began, before)), Some((depth, number))) = (turn, depth)
                         && read_by_now > before
                     {
-                        depth.note(turn, began.elapsed());
+                        depth.note(number, turn, began.elapsed());
                     }
                     read_before = read_by_now;
                 }
