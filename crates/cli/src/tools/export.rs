@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.output {
         Some(path) => {
             crate::output::keep_input(path, file.path())?;
-            crate::output::replace_for_user_alone(path, write)?;
+            crate::output::replace(path, write)?;
             crate::output::tell(path);
         }
         None => {

@@ -22,26 +22,8 @@ use crate::remedy::Remedied;
 const STDOUT: &str = "standard output";
 
 /// Writes `path` with `write`, standard output where that is `-`. An older file of this name stays until the new one is
-/// complete, and stays on failure. As any new file, all may read it whom the user's umask allows to.
+/// complete, and stays on failure.
 pub fn replace<E>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), E>) -> Result<()>
-where
-    E: Into<anyhow::Error>,
-{
-    replace_with(path, 0o666, write)
-}
-
-/// As [`replace`], for this user alone to read: what tells addresses of programs and of the kernel, as the trace it comes from does.
-pub fn replace_for_user_alone<E>(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), E>,
-) -> Result<()>
-where
-    E: Into<anyhow::Error>,
-{
-    replace_with(path, 0o600, write)
-}
-
-fn replace_with<E>(path: &Path, mode: u32, write: impl FnOnce(&mut dyn Write) -> Result<(), E>) -> Result<()>
 where
     E: Into<anyhow::Error>,
 {
@@ -62,7 +44,8 @@ where
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory.unwrap_or(Path::new(".")), flags, Mode::empty());
     let directory = directory.with_context(context)?;
-    let new = NewFile::create(directory.as_fd(), mode).with_context(context)?;
+    // As any new file: as far as the user's umask allows.
+    let new = NewFile::create(directory.as_fd(), 0o666).with_context(context)?;
     fill(&mut Named { file: new.file(), name: &name })?;
     new.replace(Path::new(path.file_name().unwrap_or_default())).with_context(context)
 }

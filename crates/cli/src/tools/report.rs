@@ -159,7 +159,7 @@ fn page(args: &Args) -> Result<ExitCode> {
     let points = html::Points::read(&file, &report, args.points)?;
     let write = |out: &mut dyn Write| html::write(&report, &points, out);
     let path = match &args.html {
-        Some(path) => crate::output::replace_for_user_alone(path, write).map(|()| path.clone())?,
+        Some(path) => crate::output::replace(path, write).map(|()| path.clone())?,
         None => {
             let trace = file.path().file_stem().unwrap_or_default().to_string_lossy();
             crate::output::temporary(&format!("prepage-{trace}"), ".html", write)?

@@ -1,6 +1,5 @@
 //! `prepage report`, `export` and `diff` as their users meet them; and the trace in the hands of other tools.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -135,20 +134,6 @@ fn a_page_that_cannot_be_written_leaves_the_old_one() {
     assert!(prepage(&["report", "--html", html], &path).status.success());
     assert!(text(&std::fs::read(&old).expect("read")).starts_with("<!doctype html>"));
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
-}
-
-#[test]
-fn what_tells_addresses_is_for_its_user_alone() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = written(dir.path(), "t.parquet", &trace(10, 5000));
-    let out = dir.path().join("out");
-    let name = out.to_str().expect("text");
-    for command in [&["export", "-f", "csv", "-o", name][..], &["report", "--html", name]] {
-        assert!(prepage(command, &path).status.success(), "{command:?}");
-        let mode = out.metadata().expect("written").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{command:?}");
-        std::fs::set_permissions(&out, std::fs::Permissions::from_mode(0o644)).expect("ours");
-    }
 }
 
 #[test]
