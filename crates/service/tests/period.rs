@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use prepage_core::profile::{History, Profile, ProfiledFile, Touches};
+use prepage_core::profile::{FileIdentity, Fingerprint, History, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{content_of, identity_of};
@@ -312,6 +312,8 @@ fn of_a_file_that_was_found_changed_the_next_one_learns_and_until_then_it_stays(
     touches.touch(PageIndex(0), 0);
     let file = ProfiledFile {
         path: changed.to_str().unwrap().into(),
+        identity: FileIdentity { size_bytes: PAGE_SIZE, ..FileIdentity::default() },
+        fingerprint: Fingerprint::BuildId(vec![1]),
         extents: touches.extents(),
         ..ProfiledFile::default()
     };
