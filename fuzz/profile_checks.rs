@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "each fuzz target uses its part")]
 
 use prepage_core::profile::bounds::{EXTENTS_MAX, FILES_MAX, LOOKUPS_MAX, PAGES_MAX, bound};
-use prepage_core::profile::file::{FORMAT_VERSION, checksum, decode, encode};
+use prepage_core::profile::file::{FORMAT_VERSION, Glance, checksum, decode, encode};
 use prepage_core::profile::merge::{merge, shared};
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_profiles::bundle;
@@ -20,6 +20,9 @@ pub fn profile(bytes: &[u8]) {
 }
 
 fn check_profile(bytes: &[u8]) {
+    for glance in [Glance::of(bytes), Glance::of_beginning(bytes)].into_iter().flatten() {
+        glance.sample(7).iter().for_each(|sample| drop(sample.fingerprint()));
+    }
     let Ok(read) = decode(bytes) else { return };
     assert_eq!(decode(&encode(&read)).as_ref(), Ok(&read), "what is written is read again");
     let mut bounded = read;

@@ -6,8 +6,7 @@
 //! ([`Glance::sample`])? What memory does not answer is left to whoever serves the start beside it: nobody waits here for a
 //! file system.
 //!
-//! A start that misses a file with less than a sixth of its reads (a fourth where they are few), or less of a file than one of its pages stands for, may be taken
-//! for a warm one.
+//! A start that misses little may be taken for a warm one: docs/adr/0001-the-program-is-the-process.md says how much that is.
 
 use std::ffi::OsStr;
 use std::fs::File;

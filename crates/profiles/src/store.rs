@@ -294,12 +294,13 @@ impl Stores {
             let before = before.filter(|profile| key.is_of(profile));
             let Some(after) = change(before.clone()) else { return Ok(Vec::new()) };
             let after = self.for_readers(key, layer, before.as_ref(), after)?;
-            if Some(&after) == before.as_ref() {
+            let bytes = file::encode(&after);
+            // Compared as bytes: a profile that was written before a field was known, as the sample, gets it where nothing else is new.
+            if Some(&bytes) == found.as_ref() {
                 // A start that showed nothing new is one that was written all the same: the next is as far away as behind any other, and it is used.
                 mark(directory.as_fd(), name.as_ref());
                 return Ok(Vec::new());
             }
-            let bytes = file::encode(&after);
             let bytes_max = self.bytes_max(layer).unwrap_or(u64::MAX);
             if bytes.len() as u64 > bytes_max {
                 return Err(StoreError::Capped { bytes_max });

@@ -5,8 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use prepage_core::profile::file::{FORMAT_VERSION, decode, encode};
-use prepage_core::profile::{Counts, History, Lookup, Profile};
+use prepage_core::PageIndex;
+use prepage_core::profile::file::{FORMAT_VERSION, Glance, HEADER_BYTES, checksum, decode, encode};
+use prepage_core::profile::{Counts, Extent, FileIdentity, History, Lookup, Profile, ProfiledFile};
 use prepage_profiles::room::{PROFILES_OF_A_NAME_MAX, taken_in};
 use prepage_profiles::store::ReadMax;
 use prepage_profiles::trust::Refused;
@@ -168,6 +169,40 @@ fn what_is_the_same_is_not_written_again_and_writers_leave_no_litter() {
     stores.update(&key, Layer::User, change).unwrap();
     assert_ne!(fs::metadata(&path).unwrap().ino(), first);
     assert_eq!(names(&dir.path().join("user")), [path.file_name().unwrap().to_str().unwrap()]);
+}
+
+/// Nothing new will ever be learned of many a program, and without a sample each of its starts has a helper.
+#[test]
+fn a_profile_without_a_field_that_is_written_now_gets_it_once() {
+    let (_dir, stores) = place();
+    let key = key("x");
+    let file = ProfiledFile {
+        path: "/lib/y".into(),
+        identity: FileIdentity { size_bytes: 4096, ..FileIdentity::default() },
+        extents: vec![Extent::new(PageIndex(0).alone(), 0)],
+        ..ProfiledFile::default()
+    };
+    let known = Profile { files: vec![file], ..profile(&key) };
+    // What has no program has no sample, and is the same but for the program's name.
+    let mut payload = encode(&Profile { program: String::new(), ..known.clone() }).split_off(HEADER_BYTES);
+    assert_eq!(payload[1..3], [0, 0x60], "field 0, an empty text");
+    let name = [&[0x60 + key.program.len() as u8], key.program.as_bytes()].concat();
+    payload.splice(2..3, name);
+    let mut old = encode(&known)[..12].to_vec();
+    old.extend(checksum(&[&payload]).to_le_bytes());
+    old.extend((payload.len() as u64).to_le_bytes());
+    old.extend(payload);
+    write(&stores, &key, Layer::User);
+    let path = stores.path_of(&key, Layer::User).unwrap();
+    fs::write(&path, &old).unwrap();
+    assert_eq!(decode(&old).unwrap(), known);
+    assert!(Glance::of(&old).unwrap().sample(1).is_empty());
+    stores.update(&key, Layer::User, |before| before).unwrap();
+    let written = fs::read(&path).unwrap();
+    assert!(written == encode(&known) && !Glance::of(&written).unwrap().sample(1).is_empty());
+    let inode = fs::metadata(&path).unwrap().ino();
+    stores.update(&key, Layer::User, |before| before).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
 }
 
 #[test]

@@ -168,7 +168,8 @@ pub fn give_inherited(command: &mut Command) {
 }
 
 /// Does what Rust's start-up code does, in a process that began without it: what is written to a pipe that nobody reads is an error and
-/// not the end, and what is opened is not taken for a standard stream that was closed.
+/// not the end, and what is opened is not taken for a standard stream that was closed. To be called before anything is opened that stays open: what has the number of
+/// such a stream by then is taken for one that was given.
 pub fn keep_streams() {
     note_inherited();
     // SAFETY: as in `note_inherited`.
@@ -182,12 +183,12 @@ pub fn keep_streams() {
 
 pub(crate) fn restore_inherited() {
     let noted = INHERITED.load(Ordering::Relaxed);
-    if noted & NOTED == 0 {
-        return;
-    }
     if noted & SIGCHLD_IGNORED != 0 {
         // SAFETY: SIG_IGN installs no code.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    }
+    if noted & NOTED == 0 {
+        return;
     }
     for stream in (0..3).filter(|stream| noted & (1 << stream) != 0) {
         // SAFETY: the descriptor is the /dev/null that the runtime put where there was none; nothing owns it.

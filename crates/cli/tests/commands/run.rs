@@ -570,7 +570,8 @@ fn a_warm_start_of_a_known_program_reads_nothing_of_proc() {
     if !can_learn(&sandbox) || !has(Need::Tool("strace".into())) || !has(Need::NoFilter) {
         return;
     }
-    let [link, directory] = ["link", "directory"].map(|name| sandbox.path().join(name));
+    // A file of many programs takes this name for `true`, too.
+    let [link, directory] = ["another-true", "directory"].map(|name| sandbox.path().join(name));
     std::os::unix::fs::symlink("/usr/bin/true", &link).unwrap();
     std::os::unix::fs::symlink("/usr/bin", &directory).unwrap();
     let below = directory.join("true");

@@ -64,7 +64,7 @@ impl<'b> Glance<'b> {
     /// # Errors
     /// [`ProfileFileError::Malformed`], also where more bytes would tell.
     pub fn of_beginning(bytes: &'b [u8]) -> Result<Self, ProfileFileError> {
-        // Which is the last of them in the order in which they are written.
+        // The history is the last field that is written of those that a warm start needs.
         Self::up_to(bytes, |field| field == HISTORY)
     }
 
@@ -73,13 +73,14 @@ impl<'b> Glance<'b> {
         decoded(payload, is_last).map_err(|error| ProfileFileError::Malformed(error.to_string()))
     }
 
-    /// Which file the program was when it was learned; `None` where the profile has no pages of it that most starts use.
+    /// Which file the program was when it was learned; `None` where the profile has no sample (none was known when it was written, no pages are likely, or paths are too
+    /// long), or no entry of the program.
     pub fn program_identity(&self) -> Option<FileIdentity> {
         self.kept.as_ref()?.files.iter().find(|file| file.path == self.program).map(|file| file.identity)
     }
 
-    /// Pages to be asked after, in the order of files, which `random` chooses. So what takes a larger part of the reads is never left out. The program's own file is
-    /// among them even without pages: another one may have taken its place.
+    /// Pages to be asked after, in the order of files, which `random` chooses: docs/adr/0001-the-program-is-the-process.md says what may be left out. The program's own
+    /// file is among them even without pages: another one may have taken its place.
     pub fn sample(&self, random: u64) -> Vec<Sample<'b>> {
         self.kept.as_ref().map_or_else(Vec::new, |kept| kept.drawn(self.program, random))
     }

@@ -1,8 +1,9 @@
 //! Some pages of a profile, which stand in front of all else in its bytes: whoever wants to know whether a start is warm reads the beginning, and asks after a
 //! few of them.
 //!
-//! They are chosen in two steps, here when the profile is written and in [`Kept::drawn`] for each start: places among the reads of a cold start, each as far behind the
-//! one before, and of each file that has such places, reads that lie as far apart. So a file has as many of the pages as of the reads.
+//! They are chosen in two steps. When the profile is written, [`encoded`] keeps places among the reads of a cold start, each as far behind the one before, and of each file
+//! that has such places, reads that lie as far apart. For each start [`Kept::drawn`] draws some of these places, and pages of their files. So a file has as large a part of
+//! the places as of the reads, however few pages it has: many small files together are looked at as often as a large one.
 
 use minicbor::decode::Error as Malformed;
 use minicbor::{Decoder, Encoder};
@@ -21,26 +22,23 @@ pub const SAMPLE_BYTES: usize = 4096;
 /// The field takes so many bytes at most, of [`SAMPLE_BYTES`].
 const FIELD_BYTES_MAX: usize = 3000;
 
-/// So many places are kept, or as few as their paths leave room for.
-const PLACES_KEPT: [u64; 3] = [12, 6, 3];
-
-/// Pages that are kept of a place.
-const KEPT_A_PLACE: u64 = 8;
+/// So many places are kept, and of each so many pages: the first of these that the paths leave room for.
+const KEPT: [(u64, u64); 4] = [(12, 8), (12, 4), (6, 4), (3, 4)];
 
 /// A read of a cold start brings in as many pages at most (128 KiB).
 const READ_PAGES: u64 = 32;
 
-/// One page is taken for so many reads: where what a page stands for is missing unseen, a local disk has it back in two milliseconds.
+/// One page is drawn for so many reads: where what a page stands for is missing unseen, a local disk has it back in two milliseconds.
 const READS_A_PAGE: u64 = 32;
 
-/// So many pages are taken at least, and at most.
-const PAGES: std::ops::RangeInclusive<u64> = 6..=24;
+/// So many pages are drawn at least, and at most.
+const DRAWN_PAGES: std::ops::RangeInclusive<u64> = 6..=24;
 
-/// Pages of a place, and so of most files: to look for a page takes a microsecond, and to open a file five times as long.
-const PAGES_A_PLACE: u64 = 4;
+/// Pages that are drawn of a place, and so of most files: to look for a page takes a microsecond, and to open a file five times as long.
+const DRAWN_A_PLACE: u64 = 4;
 
-/// So many places are looked at, however few pages that takes.
-const PLACES_MIN: u64 = 4;
+/// So many places are drawn, however few pages that takes.
+const DRAWN_PLACES_MIN: u64 = 4;
 
 /// Pages of a file, to be asked after.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +49,8 @@ pub struct Sample<'b> {
     pub identity: FileIdentity,
     /// The pages.
     pub pages: Vec<PageIndex>,
+    /// How many of the places that are kept are its.
+    places: u64,
     content: &'b [u8],
 }
 
@@ -72,13 +72,13 @@ pub(super) struct Kept<'b> {
 impl<'b> Kept<'b> {
     /// Some of them for a start of `program`, as `random` chooses.
     pub(super) fn drawn(&self, program: &str, random: u64) -> Vec<Sample<'b>> {
-        let pages = (self.reads / READS_A_PAGE).clamp(*PAGES.start(), *PAGES.end());
-        let places = pages.div_ceil(PAGES_A_PLACE).max(PLACES_MIN);
-        let kept = self.files.iter().map(|file| file.pages.len() as u64);
+        let pages = (self.reads / READS_A_PAGE).clamp(*DRAWN_PAGES.start(), *DRAWN_PAGES.end());
+        let places = pages.div_ceil(DRAWN_A_PLACE).max(DRAWN_PLACES_MIN);
+        let kept = self.files.iter().map(|file| (file.places, file.pages.len() as u64));
         let chosen = self.files.iter().zip(chosen(kept, places, pages.div_ceil(places), random));
-        let drawn = chosen.filter(|(file, at)| !at.is_empty() || file.path == program);
-        drawn
-            .map(|(file, at)| {
+        chosen
+            .filter(|(file, (_, at))| !at.is_empty() || file.path == program)
+            .map(|(file, (_, at))| {
                 let pages = at.into_iter().map(|at| file.pages[at as usize]).collect();
                 Sample { pages, ..*file }
             })
@@ -98,7 +98,8 @@ impl<'b> Kept<'b> {
 }
 
 fn file<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Sample<'b>, Malformed> {
-    let mut file = Sample { path: "", identity: FileIdentity::default(), pages: Vec::new(), content: &[] };
+    let mut file =
+        Sample { path: "", identity: FileIdentity::default(), pages: Vec::new(), places: 0, content: &[] };
     for _ in 0..glance::fields(d)? {
         match d.i64()? {
             0 => file.path = d.str()?,
@@ -108,10 +109,13 @@ fn file<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Sample<'b>, Malforme
                 file.content = d.input().get(d.position()..).unwrap_or_default();
                 pass_over(d)?;
             }
+            3 => file.places = d.u64()?,
             4 => extents::each(d, room, |extent| file.pages.push(extent.range.start()))?,
             _ => pass_over(d)?,
         }
     }
+    // In each place lies another page.
+    file.places = file.places.min(file.pages.len() as u64);
     Ok(file)
 }
 
@@ -119,7 +123,7 @@ fn file<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Sample<'b>, Malforme
 pub(super) fn with_sample(profile: &Profile, payload: Vec<u8>) -> Vec<u8> {
     // One that was written again has other pages in it.
     let random = u64::from(checksum(&[&payload]));
-    let fitting = PLACES_KEPT.into_iter().filter_map(|places| encoded(profile, places, random));
+    let fitting = KEPT.into_iter().filter_map(|(places, each)| encoded(profile, places, each, random));
     let Some(sample) = fitting.into_iter().find(|sample| sample.len() <= FIELD_BYTES_MAX) else {
         return payload;
     };
@@ -133,21 +137,22 @@ pub(super) fn with_sample(profile: &Profile, payload: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The field of a sample of so many `places`; `None` where there is nothing to choose from.
-fn encoded(profile: &Profile, places: u64, random: u64) -> Option<Vec<u8>> {
-    let reads = profile.files.iter().map(|file| likely(file).map(reads_of).sum());
+/// The field of a sample of so many `places`, with `each` so many pages; `None` where there is nothing to choose from.
+fn encoded(profile: &Profile, places: u64, each: u64, random: u64) -> Option<Vec<u8>> {
+    let reads = profile.files.iter().map(|file| likely(file).map(reads_of).sum::<u64>());
     let all = reads.clone().fold(0, u64::saturating_add);
     if profile.program.is_empty() || all == 0 {
         return None;
     }
-    let with_pages = profile.files.iter().zip(chosen(reads, places, KEPT_A_PLACE, random));
-    let kept = with_pages.filter(|(file, at)| !at.is_empty() || file.path == profile.program);
-    let kept: Vec<ProfiledFile> = kept
-        .map(|(file, at)| ProfiledFile {
+    let chosen = profile.files.iter().zip(chosen(reads.map(|reads| (reads, reads)), places, each, random));
+    let kept: Vec<ProfiledFile> = chosen
+        .filter(|(file, (_, at))| !at.is_empty() || file.path == profile.program)
+        .map(|(file, (places, at))| ProfiledFile {
             path: file.path.clone(),
             identity: file.identity,
             fingerprint: file.fingerprint.clone(),
-            learned_unix_s: 0,
+            // Here the field says how many places are the file's.
+            learned_unix_s: places,
             extents: at.into_iter().map(|at| Extent::new(page(file, at).alone(), 0)).collect(),
         })
         .collect();
@@ -180,21 +185,21 @@ fn page(file: &ProfiledFile, mut at: u64) -> PageIndex {
     PageIndex::default()
 }
 
-/// Which of its reads are chosen of each file, of which these are the numbers: so many `places` among all, and of each file `each` for a place in it, or all that
-/// it has.
+/// How many of `places` fall into each file, and which numbers below `len` are chosen of it: `each` so many for a place in it, or all. Of each file `files` has its weight,
+/// which is its part of the places, and `len`.
 fn chosen(
-    reads: impl Iterator<Item = u64> + Clone,
+    files: impl Iterator<Item = (u64, u64)> + Clone,
     places: u64,
     each: u64,
     random: u64,
-) -> impl Iterator<Item = Vec<u64>> {
-    let all = reads.clone().fold(0, u64::saturating_add);
+) -> impl Iterator<Item = (u64, Vec<u64>)> {
+    let all = files.clone().fold(0, |all: u64, (weight, _)| all.saturating_add(weight));
     let mut places = apart(all, places, random).peekable();
     let mut end = 0;
-    reads.map(move |reads| {
-        end = u64::saturating_add(end, reads);
+    files.map(move |(weight, len)| {
+        end = u64::saturating_add(end, weight);
         let count = std::iter::from_fn(|| places.next_if(|place| *place < end)).count() as u64;
-        apart(reads, count * each, mix(random ^ end)).collect()
+        (count, apart(len, count * each, mix(random ^ end)).collect())
     })
 }
 

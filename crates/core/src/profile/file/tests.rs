@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::super::counts::Use;
@@ -163,6 +165,26 @@ fn what_takes_a_larger_part_of_the_reads_is_in_every_sample() {
     assert!(Glance::of(&encode(&Profile::default())).unwrap().sample(1).is_empty());
 }
 
+/// As of an interpreter whose libraries other programs keep in memory, and whose modules nobody has used for long.
+#[test]
+fn of_a_library_and_many_small_files_with_as_many_reads_both_are_in_every_sample() {
+    let file = |at: u64, reads: u64| ProfiledFile {
+        path: format!("/usr/lib/python3/{at}.py"),
+        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(32 * reads)), 0)],
+        ..ProfiledFile::default()
+    };
+    // Of few reads a file has less than it has places for.
+    for (library, small) in [(8, 16), (30, 20), (150, 150), (300, 300), (600, 400), (500, 500), (400, 600)] {
+        let files = (1..=small).map(|at| file(at, 1));
+        let bytes = encode(&profile_of([file(0, library)].into_iter().chain(files).collect()));
+        let glance = Glance::of(&bytes).unwrap();
+        for sample in (0..100).map(|random| glance.sample(random)) {
+            let of_library = sample.iter().filter(|file| file.path.ends_with("/0.py")).count();
+            assert!(of_library == 1 && sample.len() > 1, "{library} and {small}: {sample:?}");
+        }
+    }
+}
+
 /// To open a file takes longer than to look for a page of it.
 #[test]
 fn of_many_files_few_are_in_a_sample_each_with_several_pages() {
@@ -174,12 +196,19 @@ fn of_many_files_few_are_in_a_sample_each_with_several_pages() {
         };
         encode(&profile_of((0..count).map(file).collect()))
     };
-    for (count, path_bytes) in [(100, 80), (100, 200), (5000, 80)] {
+    // Long paths take pages first, and then places.
+    for (count, path_bytes, kept) in
+        [(100, 80, 12), (5000, 80, 12), (100, 180, 12), (100, 300, 6), (100, 600, 3)]
+    {
         let bytes = files(count, path_bytes);
         let glance = Glance::of_beginning(&bytes[..SAMPLE_BYTES]).unwrap();
-        for sample in (0..100).map(|random| glance.sample(random)) {
+        let samples: Vec<_> = (0..100).map(|random| glance.sample(random)).collect();
+        let paths: BTreeSet<&str> = samples.iter().flatten().map(|file| file.path).collect();
+        assert_eq!(paths.len(), kept, "{count} paths of {path_bytes} bytes");
+        for sample in samples {
             assert!((3..=6).contains(&sample.len()), "{sample:?}");
-            assert_eq!(sample.iter().map(|file| file.pages.len()).sum::<usize>(), 24, "{sample:?}");
+            let pages = sample.iter().map(|file| file.pages.len()).sum::<usize>();
+            assert_eq!(pages, 4 * kept.min(6), "{sample:?}");
             assert!(sample.iter().all(|file| file.pages.is_sorted_by(|one, next| one < next)), "{sample:?}");
         }
     }
