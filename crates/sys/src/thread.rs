@@ -24,6 +24,9 @@ const PANICKED: *mut c_void = ptr::without_provenance_mut(1);
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
+// SAFETY: any thread may join another, once, as whoever has this does; musl's numbers of threads are pointers that libc alone follows.
+unsafe impl Send for Thread {}
+
 /// What a thread is called and does.
 struct Main {
     name: CString,
