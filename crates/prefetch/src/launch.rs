@@ -519,8 +519,9 @@ struct Known {
 impl Launch<'_> {
     fn read(&self) -> Result<Option<Known>, StoreError> {
         let key = &self.found.context.key;
-        let is_at_hand = self.stores.read_at_hand(key).is_ok_and(|found| found.is_some());
         let before = bytes_read_by_this_thread();
+        // To ask for what is not there has the kernel begin to read it.
+        let is_at_hand = self.stores.read_at_hand(key).is_ok_and(|found| found.is_some());
         let Some(stored) = self.stores.read(key)? else { return Ok(None) };
         let was_read = !is_at_hand && bytes_read_by_this_thread() > before;
         let glance = stored.glance().ok();
