@@ -8,7 +8,6 @@
 //!  observation  NEWS, LAST_NEWS ─►         service   points of mounts and names
 //!               MAY_ASK path    ─►                   whether it may
 //!               HAS_ANSWER      ─►
-//!               GIVEN_UP        ─►                   an answer came too late: it asks no more
 //!               ENDED           ─►
 //! ```
 //! Each message is a byte that says which it is, the length of what follows, and that.
@@ -43,7 +42,6 @@ const POINTS: u8 = 6;
 const NAMES: u8 = 7;
 const YES: u8 = 8;
 const NO: u8 = 9;
-const GIVEN_UP: u8 = 10;
 
 /// What became of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +159,6 @@ impl Line {
         }
         let answer = question(&self.stream).ok();
         self.is_given_up.store(answer.is_none(), Ordering::Relaxed);
-        if answer.is_none() {
-            // Nobody says of what was asked in vain that it has its answer.
-            let _ = send(&self.stream, GIVEN_UP, &[]);
-        }
         answer
     }
 }
@@ -197,13 +191,14 @@ impl Answers {
     /// killed.
     pub fn give(self, mut names: Option<StartNames>, askers: &Askers) -> Option<Ended> {
         let mut asking: Vec<Asking> = Vec::new();
+        let mut ended = None;
         loop {
             names.iter_mut().for_each(StartNames::look);
             if !self.is_asked(names.is_some().then_some(ROUND)) {
                 continue;
             }
             // It has ended, unless it was stopped in the middle of a message, and then it is not listened to any more.
-            let Ok((kind, said)) = receive(&self.0) else { return None };
+            let Ok((kind, said)) = receive(&self.0) else { return ended };
             match kind {
                 NEWS | LAST_NEWS => {
                     names.iter_mut().for_each(StartNames::look);
@@ -216,9 +211,7 @@ impl Answers {
                     asking.extend(asked);
                 }
                 HAS_ANSWER => drop(asking.pop()),
-                GIVEN_UP => asking.clear(),
-                // What is left of the process may hang as it exits.
-                ENDED => return Ended::from_bytes(&said),
+                ENDED => ended = Ended::from_bytes(&said),
                 _ => {}
             }
         }
@@ -303,24 +296,6 @@ mod tests {
             assert_eq!(served.join().unwrap(), Some(Ended::Nothing));
         });
         assert!(askers.ask(Path::new("/home/z")).is_ok(), "who has ended asks nothing");
-    }
-
-    #[test]
-    fn who_got_its_answer_too_late_holds_up_nobody_who_asks() {
-        let askers = of(&[("nfs", "/net")]);
-        let (answers, line) = line().unwrap();
-        assert!(!line.may_ask(Path::new("/net/x")));
-        std::thread::scope(|scope| {
-            let served = scope.spawn(|| answers.give(None, &askers));
-            assert_eq!(receive(&line.stream).unwrap().0, YES);
-            // Then all is heard that was said before.
-            send(&line.stream, NEWS, &[]).unwrap();
-            let news = [(); 2].map(|()| receive(&line.stream).unwrap().0);
-            assert_eq!(news, [POINTS, NO]);
-            assert!(askers.ask(Path::new("/net/y")).is_ok());
-            drop(line);
-            assert_eq!(served.join().unwrap(), None, "killed");
-        });
     }
 
     #[test]

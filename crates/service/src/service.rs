@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prepage_profiles::Layer;
-use prepage_sys::copied::keep_lowest_free_of_files;
 use prepage_sys::exec_watch::Seen;
 use prepage_sys::lookups::Lookups;
 use prepage_sys::open_files;
@@ -135,10 +134,6 @@ impl Service {
     pub fn run(options: &Options) -> Result<(), ServiceError> {
         let signals = Signals::take_over(&SIGNALS)?;
         open_files::allow_many();
-        if options.learn {
-            // Where that cannot be had, observations begin with files that may not answer when they are closed.
-            let _ = keep_lowest_free_of_files();
-        }
         prepage_sys::heap::share_one();
         if options.learn {
             learner::get_ready();

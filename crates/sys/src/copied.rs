@@ -5,46 +5,19 @@
 //!
 //! What a copy finds of locks: those of libc (its heap, its streams, its loader, its list of threads) are free, fork(3) sees to that. Any other may be held for
 //! good by a thread that the copy does not have, so the copy takes none that other threads of this process take, and starts threads by [`crate::sync::spawn`]
-//! alone. What is made once while others wait ([`std::sync::OnceLock`]) is made before. One lock is left: a copy that panics waits for ever where a thread was just
-//! telling of a panic.
-//!
-//! What a copy closes may not answer: whoever answers for a file system (FUSE) is asked at each close of each process, and not even SIGKILL ends that. So a copy
-//! is made by a thread that has only the lowest descriptors and those that are kept: the kernel leaves the others out when it gives the thread a table
-//! of its own, and closes none. Numbers from 64 up can be left out; [`keep_lowest_free_of_files`] has no file get a lower one.
+//! alone. What is made once while others wait ([`std::sync::OnceLock`]) is made before.
 
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use crate::given::{check, number};
 use crate::reap::{Reaped, wait4};
-use crate::signals::Masked;
 use crate::thread;
 
 /// What a copy ends with whose work has panicked, or was not begun.
 const FAILED: libc::c_int = 101;
-
-/// So many descriptors the kernel copies in any case (NR_OPEN_DEFAULT of include/linux/fdtable.h), beyond them in words of 64.
-const LOWEST: RawFd = 64;
-
-/// Takes those of the lowest numbers that are free, for good: what is opened from now on is in no copy that is not to have it. To be called before anything is
-/// opened that may not answer.
-///
-/// # Errors
-/// EMFILE where no more may be open.
-pub fn keep_lowest_free_of_files() -> io::Result<()> {
-    let mut last = eventfd(0, EventfdFlags::CLOEXEC)?;
-    while last.as_raw_fd() < LOWEST {
-        let next = last.try_clone()?;
-        let _ = std::mem::replace(&mut last, next).into_raw_fd();
-    }
-    Ok(())
-}
 
 /// A copy that is still to be waited for.
 #[derive(Debug)]
@@ -54,10 +27,7 @@ pub struct Copied(libc::pid_t);
 impl Copied {
     /// Has a copy of this process do `work` with its copy of `state`, in a thread called `name` (15 bytes of it). Of the descriptors it has those that
     /// `kept` says, and the first three, which are for standard streams: others would keep files locked, sockets connected and mounts in use. So nothing else
-    /// that has descriptors may be used, or dropped, by `work`: what its numbers stand for in the copy may be another's. No type shows that, the caller
-    /// answers for it. Here `state` is dropped.
-    ///
-    /// Before Linux 5.9, and where close_range(2) or pidfd_getfd(2) is refused, the copy closes the others itself, and may wait there for ever.
+    /// that has descriptors may be used, or dropped, by `work`. Here `state` is dropped.
     ///
     /// Nothing of this process's is run at the copy's end, which SIGCHLD tells of.
     ///
@@ -75,33 +45,12 @@ impl Copied {
             kept.sort_unstable();
             kept
         };
-        let masked = Masked::asynchronous();
-        let before = masked.before();
-        let mut done_with = Some((state, work));
-        let mut copied = None;
-        // In a table of its own a thread may not drop `state`: its descriptors would stay open here.
-        let _ = thread::within("copies", || {
-            copied = leave_others(&kept).ok().map(|()| Self::fork(name, &kept, before, &mut done_with));
-        });
-        copied.unwrap_or_else(|| Self::fork(name, &kept, before, &mut done_with))
-    }
-
-    /// The copy takes what it has to do, and here that stays. It blocks the signals that its caller has blocked `before`.
-    fn fork<S: Send>(
-        name: &str,
-        kept: &[RawFd],
-        before: &libc::sigset_t,
-        done_with: &mut Option<(S, impl FnOnce(S) + Send)>,
-    ) -> io::Result<Self> {
         // SAFETY: fork(3) leaves the copy libc's locks in order; the copy leaves by _exit alone.
         match number(unsafe { libc::fork() })? {
             0 => {
-                // SAFETY: the mask is one that pthread_sigmask gave.
-                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
                 // As processes are listed.
                 let _ = CString::new(name).map(|name| rustix::thread::set_name(&name));
-                let work = || done_with.take().into_iter().for_each(|(state, work)| work(state));
-                let is_done = close_others(kept).is_ok() && thread::within(name, work).is_ok();
+                let is_done = close_others(&kept).is_ok() && thread::within(name, || work(state)).is_ok();
                 // SAFETY: what lies further up the stack, and handlers of exit(3), are the original's.
                 unsafe { libc::_exit(if is_done { 0 } else { FAILED }) }
             }
@@ -123,25 +72,6 @@ impl Copied {
     }
 }
 
-/// Gives the calling thread a table of its own, with the lowest descriptors and those `kept`, which ascend. Nothing is closed: the other threads have all.
-fn leave_others(kept: &[RawFd]) -> io::Result<()> {
-    const FLAGS: libc::c_uint = libc::CLOSE_RANGE_UNSHARE;
-    // SAFETY: the calling thread alone uses its table from now on, and owns none of what it leaves.
-    check(unsafe { libc::syscall(libc::SYS_close_range, LOWEST, libc::c_uint::MAX, FLAGS) })?;
-    let beyond = kept.last().map_or(0, |last| last + 1);
-    let process = fcntl_dupfd_cloexec(pidfd_open(getpid(), PidfdFlags::empty())?, beyond)?;
-    for fd in kept.iter().copied().filter(|fd| *fd >= LOWEST) {
-        let got: OwnedFd = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty())?;
-        if got.as_raw_fd() == fd {
-            let _ = got.into_raw_fd();
-        } else {
-            // SAFETY: nothing is open at this number in this table: neither what was left nor what was got stands there.
-            check(unsafe { libc::dup3(got.as_raw_fd(), fd, libc::O_CLOEXEC) })?;
-        }
-    }
-    Ok(())
-}
-
 /// Closes all descriptors but those `kept`, which ascend.
 fn close_others(kept: &[RawFd]) -> io::Result<()> {
     let ends = kept.iter().map(|fd| fd - 1).chain([RawFd::MAX]);
@@ -149,7 +79,7 @@ fn close_others(kept: &[RawFd]) -> io::Result<()> {
     let mut gaps =
         ends.filter_map(|end| starts.next().filter(|start| *start <= end).map(|start| (start, end)));
     let close = |(start, end): (RawFd, RawFd)| {
-        // SAFETY: nobody here uses any of them: this process has one thread, and the caller of `Copied::start` answers for its work.
+        // SAFETY: nobody here uses any of them, the caller of `Copied::start` answers for it.
         check(unsafe { libc::syscall(libc::SYS_close_range, start, end, 0) })
     };
     gaps.try_for_each(close).or_else(|_| {
@@ -171,7 +101,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::Mutex;
 
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
     use super::*;
     use crate::call_filter::{When, fail};
@@ -203,67 +133,6 @@ mod tests {
         assert!(seen.into_inner().unwrap().is_empty());
         assert!(of_others.metadata().is_ok() && others.metadata().is_ok());
         assert!(ended.cpu > std::time::Duration::ZERO);
-    }
-
-    #[test]
-    fn what_it_is_not_to_have_it_never_had() {
-        let child = Forked::new(|| {
-            keep_lowest_free_of_files().unwrap();
-            let files: Vec<File> = (0..200).map(|_| File::open("/").unwrap()).collect();
-            assert!(files.iter().all(|file| file.as_raw_fd() >= LOWEST));
-            let kept = [&files[3], &files[0], &files[150]].map(AsRawFd::as_raw_fd);
-            let is_open = |fd: RawFd| {
-                // SAFETY: asks for a number.
-                unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
-            };
-            let are_open =
-                || files.iter().map(AsRawFd::as_raw_fd).filter(|fd| is_open(*fd)).collect::<Vec<_>>();
-            let mut ascending = kept.to_vec();
-            ascending.sort_unstable();
-            thread::within("leaves", || {
-                leave_others(&ascending).unwrap();
-                assert_eq!(are_open(), ascending);
-                // The standard streams are among the lowest.
-                assert!((0..LOWEST).all(is_open));
-            })
-            .unwrap();
-            assert_eq!(are_open().len(), files.len());
-            // Nothing of what is kept is moved or lost on its way into a copy.
-            let (mut read, write) = io::pipe().unwrap();
-            let state = (write, files[150].try_clone().unwrap());
-            let numbers = [state.0.as_raw_fd(), state.1.as_raw_fd()];
-            let copied = Copied::start(
-                "copied",
-                state,
-                |(write, file)| vec![write.as_fd(), file.as_fd()],
-                |(mut write, file)| {
-                    let of_files = are_open().len();
-                    let is_there = file.metadata().unwrap().is_dir();
-                    write.write_all(&[of_files as u8, is_there.into()]).unwrap();
-                },
-            );
-            let mut said = Vec::new();
-            read.read_to_end(&mut said).unwrap();
-            assert_eq!((said, copied.unwrap().wait().unwrap().status), (vec![0, 1], 0));
-            assert!(numbers.iter().all(|fd| !is_open(*fd)), "what was handed to the copy is dropped here");
-            0
-        });
-        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
-    }
-
-    #[test]
-    fn where_no_table_can_be_had_the_copy_closes_the_others_itself() {
-        let child = Forked::new(|| {
-            fail(libc::EPERM, &[(libc::SYS_pidfd_getfd, When::Always)]).unwrap();
-            keep_lowest_free_of_files().unwrap();
-            let _other = File::open("/").unwrap();
-            let (said, _) = said_by_copy(|write| {
-                let open = fs::read_dir("/proc/self/fd").unwrap().count();
-                write!(write, "{open}").unwrap();
-            });
-            i32::from(said != b"5")
-        });
-        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
     }
 
     #[test]

@@ -7,10 +7,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prepage_sys::copied::{Copied, keep_lowest_free_of_files};
+use prepage_sys::copied::Copied;
 use prepage_sys::sync::spawn;
-use prepage_testing::{HungAtClose, Need, has, this_test};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use prepage_testing::this_test;
 
 /// What takes more than the lists of free pieces hold that each thread has for itself.
 fn allocate() {
@@ -191,26 +190,4 @@ mod heap {
             assert!(hears(GOES_ON), "{signal:?}: its copy waits for the lock");
         }
     }
-}
-
-#[test]
-fn a_file_system_that_does_not_answer_when_files_are_closed_holds_up_no_copy() {
-    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) {
-        return;
-    }
-    keep_lowest_free_of_files().unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    // Closed when nobody is asked any more.
-    let _file;
-    let hung = HungAtClose::mount(directory.path());
-    _file = std::fs::File::open(hung.point().join("file")).unwrap();
-    let (mut read, write) = std::io::pipe().unwrap();
-    let work = |mut write: std::io::PipeWriter| write.write_all(b".").unwrap();
-    let copied = Copied::start("copied", write, |write| vec![write.as_fd()], work).unwrap();
-    let mut ready = [PollFd::new(&read, PollFlags::IN)];
-    let is_there = poll(&mut ready, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })).unwrap() > 0;
-    drop(hung);
-    let mut said = Vec::new();
-    read.read_to_end(&mut said).unwrap();
-    assert!(is_there && said == b"." && copied.wait().unwrap().status == 0);
 }

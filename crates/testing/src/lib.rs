@@ -34,7 +34,7 @@ use std::panic::Location;
 
 pub use caches::unless_caches_dropped;
 pub use child::{assert_passed, child, child_command, child_output, is_child, passes_as_child, this_test};
-pub use hung::{Hung, HungAtClose};
+pub use hung::Hung;
 pub use need::{Doctor, Need, freezing_groups, memory_groups, python, task_groups};
 pub use pinned::write_pinned;
 pub use program::Program;

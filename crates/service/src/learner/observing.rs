@@ -15,7 +15,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey, StartContextPaths, public};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths};
 use prepage_sys::copied::Copied;
 use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::root::Root;
@@ -105,8 +105,8 @@ impl Learner {
             return Duration::ZERO;
         };
         let ended = answers.give(names, Askers::of_machine());
-        self.take(process, known, ended);
         let waited = copied.wait();
+        self.take(process, known, ended);
         // Nobody knows where SIGCHLD was ignored already when the service began.
         waited.map_or_else(|_| self.allowance().of_a_piece(), |ended| ended.cpu)
     }
@@ -143,9 +143,7 @@ impl Learner {
         let is_told = || {
             is_called_by_root(process)
                 || self.library.is_for_all(key)
-                || public::is_for_all(process.program())
-                    && !is_private(&key.role)
-                    && self.has_come_from_another(key, process.starter)
+                || !is_private(&key.role) && self.has_come_from_another(key, process.starter)
         };
         // In a container all of it is for all.
         let is_told = process.root.is_none() && is_told();
