@@ -27,7 +27,8 @@ pub struct Copied(libc::pid_t);
 impl Copied {
     /// Has a copy of this process do `work` with its copy of `state`, in a thread called `name` (15 bytes of it). Of the descriptors it has those that
     /// `kept` says, and the first three, which are for standard streams: others would keep files locked, sockets connected and mounts in use. So nothing else
-    /// that has descriptors may be used, or dropped, by `work`. Here `state` is dropped.
+    /// that has descriptors may be used, or dropped, by `work`. Here `state` is dropped. The copy closes the others itself, and where FUSE answers for one of them it
+    /// waits for the answer.
     ///
     /// Nothing of this process's is run at the copy's end, which SIGCHLD tells of.
     ///

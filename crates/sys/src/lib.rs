@@ -7,7 +7,8 @@
 //! [`region::Region`] lends as a slice ([`memfd::Memfd::write_at`], [`memfd::Memfd::write_from`], [`memfd::Memfd::punch`],
 //! [`direct_fill::DirectFill::read`], stores to [`region::Region::as_atomics`],
 //! [`region::Region::unpoison`], [`region::Span::unmap_protected_ranges`], [`region::Span::free_empty_tables`]), and [`sigbus::install`], whose resolver
-//! runs in signal handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches.
+//! runs in signal handlers. `prepage-vm`, which has no unsafe code, is their one caller but for tests and benches. Another is `copied::Copied::start`, whose
+//! work may use and drop no descriptors but those it keeps; `prepage-service` calls it in one place.
 //!
 //! | module        | facility                                                        | needs           |
 //! |---------------|-----------------------------------------------------------------|-----------------|

@@ -4,7 +4,8 @@
 //! Here threads that need the value at the same time make one each, of which all keep the first; it is put into its place while nobody forks.
 //! The `OnceLock`s that stand alone in this crate and in prepage-vm keep no child waiting: they lie in values that children do not use (a VM's objects and
 //! maps, what watches starts), are set while nobody forks (`sigbus`), are made before the service is [copied](crate::copied) (`arm`, `perf`),
-//! or are needed by the service alone, whose copies do not ask for them (`user_namespace`).
+//! are needed by the service alone, whose copies do not ask for them (`user_namespace`), or by one thread, before there are others
+//! (`uncommon_calls`, `bare_main`).
 
 use std::convert::Infallible;
 use std::sync::OnceLock;
@@ -40,7 +41,7 @@ impl<T> MadeOnce<T> {
             return Ok(made);
         }
         let made = make()?;
-        // A later one is dropped behind the lock: see `fork` for what may not be done under it.
+        // A later one is dropped after the lock is released: see `fork` for what may not be done under it.
         let later = fork::without_forks(|| self.0.set(made));
         drop(later);
         Ok(self.0.get().expect("it was set here, or before"))

@@ -30,7 +30,8 @@ unsafe impl Send for Thread {}
 /// What a thread is called and does.
 struct Main {
     name: CString,
-    work: Box<dyn FnOnce() + Send>,
+    /// Taken when it begins.
+    work: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Thread {
@@ -40,7 +41,7 @@ impl Thread {
     /// # Errors
     /// EAGAIN where no thread is left; EINVAL for a name that has a zero byte.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let main = Box::new(Main { name: CString::new(name)?, work: Box::new(work) });
+        let main = Box::new(Main { name: CString::new(name)?, work: Some(Box::new(work)) });
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         // A thread is born with the mask of who starts it.
@@ -102,10 +103,12 @@ pub(crate) fn within(name: &str, work: impl FnOnce() + Send) -> io::Result<()> {
 
 extern "C" fn begin(main: *mut c_void) -> *mut c_void {
     // SAFETY: whoever started this thread leaves the box to it.
-    let Main { name, work } = *unsafe { Box::from_raw(main.cast::<Main>()) };
+    let mut main = unsafe { Box::from_raw(main.cast::<Main>()) };
     // SAFETY: a string that ends with a zero byte.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, main.name.as_ptr()) };
     scheduling::leave_real_time();
+    // The box is given back when all is done: before, whoever holds the allocator's lock may wait for what is to be done here.
+    let work = main.work.take().expect("it begins once");
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(()) => ptr::null_mut(),
         Err(_) => PANICKED,

@@ -2,15 +2,16 @@
 
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::sync::OnceLock;
+
+use crate::made_once::MadeOnce;
 
 /// The unit of `ru_inblock`.
 const BLOCK_BYTES: u64 = 512;
 
 /// Whether the kernel counts what devices read for a thread (CONFIG_TASK_IO_ACCOUNTING), as far as /proc shows.
 pub fn are_counted() -> bool {
-    static COUNTED: OnceLock<bool> = OnceLock::new();
-    *COUNTED.get_or_init(|| Path::new("/proc/self/io").exists())
+    static COUNTED: MadeOnce<bool> = MadeOnce::new();
+    *COUNTED.get_or_make(|| Path::new("/proc/self/io").exists())
 }
 
 /// Bytes that the calling thread has had read from devices since it began (getrusage(2)); 0 where the kernel does not [count](are_counted) them.

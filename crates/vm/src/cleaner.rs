@@ -21,8 +21,8 @@ use crate::write_back::Came;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Who has pages of a file written waits for no longer than this, though one run is done after the other: scattered pages of a slow file take minutes.
 pub(crate) const CLEAN_MOST: Duration = Duration::from_secs(4);
-/// But for so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one. One that was paused more often is left for
-/// nothing; its write is done soon, and it is tried again.
+/// But for so long at least, which is longer than one such pause: a file whose turn comes late may be a fast one. A write that was
+/// paused more often is given up though it ends soon; it is tried again.
 const CLEAN_LEAST: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 4);
 /// How often who waits for a write looks whether a run is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 8);

@@ -14,10 +14,11 @@ use prepage_core::policy::{FaultAt, Holes};
 use prepage_core::{FaultClass, PageIndex, PageRange};
 
 use crate::addresses::MapRef;
+use crate::at_work::is_worker;
 use crate::blocks::BLOCK_PAGES;
 use crate::fill::{FaultMap, Wanted, fill_at_once, fill_local};
 use crate::install::{Shown, block};
-use crate::jobs::{Job, Jobs, is_worker};
+use crate::jobs::{Job, Jobs};
 use crate::map::MapCore;
 use crate::object::{Bytes, Frames, ObjectCore, clip};
 use crate::options::Mode;

@@ -142,7 +142,7 @@ fn work(space: &Space, shared: &Shared, cpu: usize, mut events: Vec<Event>) {
     let _ = sched_setaffinity(None, &only);
     let mut looks = Looks::of_this_thread();
     let offers = Spin::default();
-    // Not before: a thread gives memory back as it begins, for which it may wait, and its CPU may be long in coming.
+    // Not before: its CPU may be long in coming.
     shared.watch.has_started(cpu);
     loop {
         if !shared.stop.is_meant() && !shared.watch.is_on(cpu) {

@@ -23,10 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use prepage_sys::fork;
-use prepage_sys::made_once::MadeOnce;
 
 use crate::addresses::MapRef;
+use crate::at_work::AtWork;
 use crate::crew::{Crew, Kind, Slept};
 use crate::fault::{Touch, serve_listed};
 use crate::fill::Wanted;
@@ -36,9 +35,7 @@ use crate::pages::Claim;
 use crate::request::{self, Flight, Reading};
 use crate::source::PAUSES;
 use crate::statistics::Account;
-use crate::sync::{
-    Anyway, AtomicU32, Mutex, Ordering, be_patient, priority, spawn, thread_number, wait, wait_for, wake,
-};
+use crate::sync::{Anyway, AtomicU32, Mutex, Ordering, be_patient, priority, spawn, wait, wait_for, wake};
 use crate::whole::Became;
 use crate::work::{Step, Then, read_claim};
 
@@ -124,76 +121,13 @@ struct Stuck {
     since: Instant,
 }
 
-/// The numbers of all VMs' threads in this process, below the generation of the process; 0 where there is none. A child of fork(2) has those of
-/// its parent's threads too, which its own threads may get later. No thread-local word: in a library that is loaded late, the first use of
-/// one allocates.
-///
-/// Lock legend: (a) atomic; (c) constant once it is made.
-struct Workers {
-    /// (a)
-    numbers: [std::sync::atomic::AtomicU64; 1024],
-    /// (c) Made once there is no place left here.
-    more: MadeOnce<Box<Self>>,
-}
-
-static WORKERS: Workers = Workers::none();
-/// The generation stands above so many bits.
-const GENERATION: u32 = 32;
-
-impl Workers {
-    const fn none() -> Self {
-        Self { numbers: [const { std::sync::atomic::AtomicU64::new(0) }; 1024], more: MadeOnce::new() }
-    }
-}
-
-/// Whether the calling thread is one of a VM's, so that it may not wait for another to be free.
-pub(crate) fn is_worker() -> bool {
-    is_at_work(thread_number())
-}
-
-fn is_at_work(number: u32) -> bool {
-    let wanted = fork::generation() << GENERATION | u64::from(number);
-    let more = |workers: &&'static Workers| workers.more.get().map(|more| &**more);
-    std::iter::successors(Some(&WORKERS), more)
-        .any(|workers| workers.numbers.iter().any(|worker| worker.load(Ordering::Relaxed) == wanted))
-}
-
-/// While this lives, its thread is known as one of a VM's.
-struct AtWork(&'static std::sync::atomic::AtomicU64);
-
-impl AtWork {
-    fn here() -> Self {
-        let generation = fork::generation();
-        let this = generation << GENERATION | u64::from(thread_number());
-        let enter = |worker: &&std::sync::atomic::AtomicU64| {
-            let before = worker.load(Ordering::Relaxed);
-            // Those of a process that this one was forked from are not here.
-            before >> GENERATION != generation
-                && worker.compare_exchange(before, this, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        let mut workers = &WORKERS;
-        loop {
-            if let Some(place) = workers.numbers.iter().find(enter) {
-                return Self(place);
-            }
-            workers = workers.more.get_or_make(|| Box::new(Workers::none()));
-        }
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-}
-
 impl Jobs {
     /// Starts the first threads; there will be up to `limit` that read in the background.
     pub(crate) fn start(limit: u32, deadline: Option<Duration>) -> std::io::Result<Arc<Self>> {
         let jobs = Arc::new(Self {
             urgent: ArrayQueue::new(URGENT),
             urgent_more: Mutex::new(VecDeque::with_capacity(URGENT)),
-            wanted: Mutex::new(VecDeque::new()),
+            wanted: Mutex::new(VecDeque::with_capacity(URGENT)),
             ahead: ArrayQueue::new(AHEAD),
             listed: Mutex::new(Vec::with_capacity(URGENT)),
             listed_due: AtomicU32::new(0),
@@ -372,7 +306,7 @@ impl Jobs {
                     if self.start_thread(kind).is_err() {
                         // No thread of the crew may come to look for a long time: all may be in reads that hang.
                         crew.misses_another();
-                        // Also where one idles: others were asked for with this one, and count as if they were there.
+                        // Also where a thread idles: other missing threads are counted already, and nobody else starts them.
                         refused = Some(REFUSED_PAUSE);
                         break;
                     }
@@ -614,7 +548,6 @@ mod tests {
     use std::sync::mpsc;
 
     use prepage_core::PageIndex;
-    use prepage_sys::forked::Forked;
     use prepage_sys::userfaultfd::Message;
     use prepage_testing::{Doctor, Need, unless_refused};
 
@@ -622,6 +555,7 @@ mod tests {
     use crate::error::MapError;
     use crate::handler::serve_message;
     use crate::pages::Seen;
+    use crate::sync::thread_number;
     use crate::{MapOptions, Mode, Source, SourceError, Vm, VmOptions};
 
     struct Zeros;
@@ -785,25 +719,5 @@ mod tests {
         }
         assert_eq!(vm.statistics().counted.retries, (READS + 1) * PAUSES.len() as u64);
         assert!(are_free() && pages.see(wanted.needed) == Seen::Failed(crate::reason::AGAIN));
-    }
-
-    /// As where many VMs have all their threads.
-    #[test]
-    fn a_thread_beyond_a_thousand_is_known_too() {
-        let mut all: Vec<_> = (0..2000).map(|_| AtWork::here()).collect();
-        let last = all.pop();
-        drop(all);
-        assert!(is_worker());
-        drop(last);
-        assert!(!is_worker());
-    }
-
-    #[test]
-    fn a_number_of_a_thread_of_the_parent_is_no_worker_of_the_child() {
-        let _at_work = AtWork::here();
-        let number = thread_number();
-        assert!(is_at_work(number) && is_worker());
-        let child = Forked::new(|| i32::from(is_at_work(number)));
-        assert_eq!(child.unwrap().wait().unwrap().exit_status(), Some(0));
     }
 }

@@ -45,6 +45,7 @@
 //! | `space`, `addresses`, `sparse` | a userfaultfd with its maps; from an address to its map, in signal context |
 //! | `inline`, `handler`, `watch`, `stop_pages` | the two ways in which faults reach the VM    |
 //! | `heirs`       | maps that children of fork(2) keep, and the threads that serve them       |
+//! | `at_work`     | which threads are those of a VM                                          |
 //! | `jobs`, `crew`, `work` | queues of work, the threads that take it, and what they do         |
 //! | `going`       | what nobody holds any more: frames that are free soon                     |
 //! | `statistics`, `histogram`, `record`, `failure`, `names` | counts and records of what happened |
@@ -87,6 +88,7 @@ struct Readme;
 mod addresses;
 mod ahead;
 mod allowance;
+mod at_work;
 mod backing;
 mod bell;
 mod between;

@@ -7,9 +7,9 @@ use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::region::try_copy;
 use prepage_sys::signals::Masked;
 
+use crate::at_work::is_worker;
 use crate::error::AccessError;
 use crate::install::Change;
-use crate::jobs::is_worker;
 use crate::map::Map;
 use crate::object::{Bytes, ObjectCore};
 use crate::pages::Seen;

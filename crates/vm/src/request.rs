@@ -17,11 +17,12 @@ use std::time::Instant;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_sys::signals::Masked;
 
+use crate::at_work::is_worker;
 use crate::buffers::Buffer;
 use crate::fault::finish_read;
 use crate::fill::{self, Filled, Wanted};
 use crate::frame_count::Reserve;
-use crate::jobs::{Job, is_worker};
+use crate::jobs::Job;
 use crate::object::{Bytes, Frames, ObjectCore, clip};
 use crate::pages::{Claim, Seen, Waiters};
 use crate::reason;

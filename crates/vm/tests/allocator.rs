@@ -5,12 +5,12 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prepage_core::{PageIndex, PageRange};
-use prepage_vm::{Advice, MapOptions, Mode, Pool, Vm, VmOptions};
-use support::{file, modes, read, shared_word, touch, word, write};
+use prepage_vm::{Advice, Map, MapOptions, Mode, Pool, Vm, VmOptions};
+use support::{file, modes, read, shared_word, word, write};
 
 /// The thread that holds the allocator's lock, and whether somebody waited for it in vain.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
@@ -23,15 +23,29 @@ fn own_tid() -> u32 {
 
 struct Locked;
 
-/// Waits while another thread holds the lock.
+/// Pages that the holder has got.
+static TOUCHED_SO_FAR: AtomicU64 = AtomicU64::new(0);
+
+/// The first word of page `page`.
+fn touch(map: &Map, page: u64) -> u64 {
+    let word = support::touch(map, page);
+    TOUCHED_SO_FAR.fetch_add(1, Ordering::SeqCst);
+    word
+}
+
+/// Waits while another thread holds the lock, for as long as that gets on.
 fn enter() {
     let is_held = || ![0, own_tid()].contains(&HOLDER.load(Ordering::SeqCst));
     if HOLDER.load(Ordering::Relaxed) == 0 || !is_held() {
         return;
     }
-    let began = Instant::now();
+    let mut last = (Instant::now(), TOUCHED_SO_FAR.load(Ordering::SeqCst));
     while is_held() && !IN_VAIN.load(Ordering::SeqCst) {
-        if began.elapsed() > PATIENCE {
+        let touched = TOUCHED_SO_FAR.load(Ordering::SeqCst);
+        if touched != last.1 {
+            last = (Instant::now(), touched);
+        }
+        if last.0.elapsed() > PATIENCE {
             return IN_VAIN.store(true, Ordering::SeqCst);
         }
         std::thread::sleep(Duration::from_millis(1));

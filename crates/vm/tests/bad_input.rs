@@ -412,9 +412,10 @@ fn child_runs_out() {
     assert!(matches!(error, MapError::Memory { .. }), "{error:?}");
     assert!(error.to_string().contains("vm.max_map_count"));
     assert_eq!(vm.statistics().maps, 1 + maps.len() as u64);
+    // The allocator of a thread of the VM's, or of the test, may want some.
+    maps.truncate(maps.len() - 10);
     assert_eq!(touch(&maps[maps.len() / 2], 1), word(4096));
     // Frozen pages do without, also in pieces.
-    maps.truncate(maps.len() - 10);
     let clone = vm.map(&snapshot, &MapOptions::private()).unwrap();
     assert_eq!([0, 31, 32].map(|page| read(&clone, page)), [0, 0, 32]);
     drop(clone);
