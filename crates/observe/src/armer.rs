@@ -645,6 +645,7 @@ impl Armer {
     pub fn end_visits_at_once(&mut self) -> bool {
         let until = Instant::now() + AT_ONCE;
         let is_left = |(visit, _): &(Visit, Visited)| !visit.is_at_exec() && visit.is_soon_over();
+        self.end_visits();
         while self.visits.iter().any(is_left) {
             if Instant::now() >= until {
                 return false;

@@ -18,7 +18,7 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// Those for which `leave` is given; for all where there is none to be asked for it.
+    /// Asks for files for which there is `leave`. Where it is `None` no leave is needed.
     pub fn by(leave: Option<Ask>) -> Self {
         Self { leave, has_passed_over: Cell::new(false) }
     }

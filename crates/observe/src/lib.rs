@@ -36,6 +36,7 @@
 //! | `stalls`, [`calls`] | names and reads that threads are found asleep in                  |
 //! | [`elsewhere`]   | processes for which a name means another file                             |
 //! | [`asks`]        | file systems that may never answer                                      |
+//! | `began`         | what was made during the start, and is of no use to the next            |
 //! | [`sightings`]   | all of it, made into an [`prepage_core::profile::observation::Observation`]      |
 //! | `exact`       | a command whose every first touch is a fault, for recorders             |
 //!
@@ -56,6 +57,7 @@ mod armed;
 mod armer;
 mod arming;
 pub mod asks;
+mod began;
 pub mod calls;
 mod disk_faults;
 pub mod elsewhere;

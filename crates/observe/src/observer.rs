@@ -108,7 +108,7 @@ pub trait Follower {
     fn used(&mut self, _place: FileIndex, _file: &Seen, _page: PageIndex) {}
 
     /// Adds what it has seen itself to what the observer sees, every 50 ms, or 0.1 s later where a visited process is slow to stop; for the `last` time
-    /// when all else is there. No program stands still meanwhile.
+    /// when all else is there. No program stands still meanwhile that has stopped within 0.1 s.
     fn look(&mut self, _last: bool, _sightings: &mut Sightings) {}
 
     /// How much of what the start read it adds in [`Self::look`]; asked at the end.
@@ -308,7 +308,7 @@ impl Observer {
             }
             self.look(ended || is_short);
             let is_last = ended || is_short || self.is_quiet() || self.sightings.is_full();
-            // A visited process would stand still while it works. What it looks at waits for it.
+            // A visited process would stand still while it works; one that took longer than 0.1 s to stop does. What it looks at waits for it.
             if self.let_visited_go(is_last) {
                 follower.look(is_last, &mut self.sightings);
             }

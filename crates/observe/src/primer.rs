@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
 use prepage_sys::thread::Thread;
 
-/// A thread that opens an event, until it has told what came of it.
+/// A thread that opens an event.
 #[derive(Debug)]
 pub struct Primer(Receiver<Result<PerfEvent, PerfError>>);
 

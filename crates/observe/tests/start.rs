@@ -995,8 +995,13 @@ fn what_a_process_in_a_namespace_of_process_ids_tells_is_known_to_be_of_it() {
     }
     let [.., options, _] = ways("/usr/bin/unshare");
     let script = "sleep 0.1; /bin/true";
-    let (observation, code) = observe(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
-    assert!(code == 0 && observation.coverage != Coverage::Partial, "{code} {:?}", observation.unseen);
+    let is_whole = || {
+        let (observation, code) = observe(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
+        assert_eq!(code, 0);
+        observation.coverage != Coverage::Partial
+    };
+    // On a busy machine the observer may come too late.
+    assert!((0..5).any(|_| is_whole()));
 }
 
 /// What lives for less than a round ends unseen, and its agent has sent word all the same.

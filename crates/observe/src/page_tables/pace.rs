@@ -28,12 +28,16 @@ pub(super) struct Pace {
 impl Pace {
     /// When the page was touched that came after so many `others` of its mapping.
     pub(super) fn time_ns(self, others: u64) -> u64 {
-        // Milliseconds, and pages by the hundred thousand.
-        self.from_ns + self.took_ns * others.min(self.pages) / self.pages
+        self.from_ns + part_of(self.took_ns, others.min(self.pages), self.pages)
     }
 }
 
-/// Of each of `mappings`, in order of addresses, when those of its pages were touched that lie in `runs` and were found by a look at `until_ns`, after one at `since_ns`.
+/// The share that `part` of `all` has of a time; a machine may have been suspended in it.
+fn part_of(time_ns: u64, part: u64, all: u64) -> u64 {
+    (u128::from(time_ns) * u128::from(part) / u128::from(all)) as u64
+}
+
+/// For each of `mappings`, which are in order of addresses: when its pages in `runs` were touched. A look at `until_ns` found them; the look before was at `since_ns`.
 pub(super) fn paces(
     mappings: &[Mapping],
     runs: &[Run],
@@ -54,7 +58,7 @@ pub(super) fn paces(
         Phase::Links => by_file(mappings),
     };
     for part in parts {
-        let took_ns = took_ns * part.iter().map(|&at| pages[at]).sum::<u64>() / all;
+        let took_ns = part_of(took_ns, part.iter().map(|&at| pages[at]).sum(), all);
         for at in part.into_iter().filter(|&at| pages[at] > 0) {
             paces[at] = Some(Pace { from_ns, took_ns, pages: pages[at] });
         }
