@@ -1,4 +1,4 @@
-//! Observe and persist: what programs use that nobody has learned yet, within a share of the processor.
+//! Observe and persist: what programs use that nobody has learned yet, within a share of the processor. Copies of the service do both (`observing`).
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -6,7 +6,7 @@
 //!  stores ─► Library: profiles in memory ──── choose ────────────────┤
 //!                ▲                                                   ├─ fetch: Engine on a Crew's threads, with the rights that
 //!                │                                                   │         may read what the profile names
-//!                └── persist ◄── observe (Learner, within its share) ┘
+//!                └── persist ◄── observe (a copy of the service, by the Learner, within its share) ┘
 //!  Names: what the kernel knows of the files of known programs, looked up while nothing else happens
 //!  fetched, or held out ─► Gains: how long it took ─► whether the next one is fetched; status and metrics show it
 //!  Process ─► Log (who starts what when) ─► Idle: expected programs brought into free memory ─► used, or sent out
@@ -64,6 +64,7 @@
 //! | `round`       | what of that hangs, and is left out                                      |
 //! | `searches`    | where users look for programs                                            |
 //! | [`period`], [`subject`] | a boot or a session: replayed, and learned until the machine is quiet |
+//! | `due`         | which boots and sessions are learned                                     |
 //! | `early`       | the same from the initramfs on                                           |
 //! | `turn`        | which of the two follows a boot                                          |
 //! | `replay`, [`blocks`], `ext4` | what is known of it: files, and the file system's own blocks |

@@ -8,6 +8,7 @@
 //!  observation  NEWS, LAST_NEWS ─►         service   points of mounts and names
 //!               MAY_ASK path    ─►                   whether it may
 //!               HAS_ANSWER      ─►
+//!               GIVEN_UP        ─►                   an answer came too late: it asks no more
 //!               ENDED           ─►
 //! ```
 //! Each message is a byte that says which it is, the length of what follows, and that.
@@ -42,6 +43,7 @@ const POINTS: u8 = 6;
 const NAMES: u8 = 7;
 const YES: u8 = 8;
 const NO: u8 = 9;
+const GIVEN_UP: u8 = 10;
 
 /// What became of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +161,10 @@ impl Line {
         }
         let answer = question(&self.stream).ok();
         self.is_given_up.store(answer.is_none(), Ordering::Relaxed);
+        if answer.is_none() {
+            // Nobody says of what was asked in vain that it has its answer.
+            let _ = send(&self.stream, GIVEN_UP, &[]);
+        }
         answer
     }
 }
@@ -211,6 +217,7 @@ impl Answers {
                     asking.extend(asked);
                 }
                 HAS_ANSWER => drop(asking.pop()),
+                GIVEN_UP => asking.clear(),
                 ENDED => ended = Ended::from_bytes(&said),
                 _ => {}
             }
@@ -296,6 +303,24 @@ mod tests {
             assert_eq!(served.join().unwrap(), Some(Ended::Nothing));
         });
         assert!(askers.ask(Path::new("/home/z")).is_ok(), "who has ended asks nothing");
+    }
+
+    #[test]
+    fn who_got_its_answer_too_late_holds_up_nobody_who_asks() {
+        let askers = of(&[("nfs", "/net")]);
+        let (answers, line) = line().unwrap();
+        assert!(!line.may_ask(Path::new("/net/x")));
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| answers.give(None, &askers));
+            assert_eq!(receive(&line.stream).unwrap().0, YES);
+            // Then all is heard that was said before.
+            send(&line.stream, NEWS, &[]).unwrap();
+            let news = [(); 2].map(|()| receive(&line.stream).unwrap().0);
+            assert_eq!(news, [POINTS, NO]);
+            assert!(askers.ask(Path::new("/net/y")).is_ok());
+            drop(line);
+            assert_eq!(served.join().unwrap(), None, "killed");
+        });
     }
 
     #[test]

@@ -327,6 +327,7 @@ pub fn run(subject: Subject, options: &PeriodOptions) -> Result<PeriodReport, Se
     };
     if replay.is_at_work() {
         // The machine may be stopped meanwhile.
+        report.processor_s = of_this_process().as_secs_f64();
         write_report(&report)?;
     }
     while replay.is_at_work() && began.elapsed() < 2 * options.at_most && !is_asked_to_end() {

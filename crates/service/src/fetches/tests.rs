@@ -187,6 +187,14 @@ fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
     };
     let fetches = Fetches::new(Arc::default());
     let fetch = |role: &str, of: &[ProfiledFile], pid, parents: &dyn Fn() -> Vec<u32>| {
+        // What is being read comes back.
+        let is_at_work =
+            || fetches.prefetches.lock().anyway().under_way.iter().any(|one| one.engine.is_at_work());
+        let until = Instant::now() + PATIENCE;
+        while is_at_work() {
+            assert!(Instant::now() < until, "it never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         files
             .iter()
             .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());

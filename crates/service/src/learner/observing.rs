@@ -15,7 +15,7 @@ use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::role::is_private;
 use prepage_observe::{ObserveOptions, Observer, Until};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_profiles::{Layer, ProgramKey, StartContextPaths};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, public};
 use prepage_sys::copied::Copied;
 use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::root::Root;
@@ -99,9 +99,7 @@ impl Learner {
         let follow = |lookups| StartNames::follow(pid, process.moment, lookups);
         let names = names.or_else(|| self.lookups.as_ref().map(follow));
         let Ok((copied, answers)) = self.copied(process, known, watch, names.as_ref()) else {
-            self.note_in_vain(key);
-            known.into_iter().for_each(Known::note_in_vain);
-            self.counters.not_kept.count();
+            self.take(process, known, None);
             return Duration::ZERO;
         };
         let ended = answers.give(names, Askers::of_machine());
@@ -143,7 +141,9 @@ impl Learner {
         let is_told = || {
             is_called_by_root(process)
                 || self.library.is_for_all(key)
-                || !is_private(&key.role) && self.has_come_from_another(key, process.starter)
+                || public::is_for_all(process.program())
+                    && !is_private(&key.role)
+                    && self.has_come_from_another(key, process.starter)
         };
         // In a container all of it is for all.
         let is_told = process.root.is_none() && is_told();
