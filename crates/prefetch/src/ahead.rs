@@ -45,8 +45,11 @@ pub(crate) fn look_up(stores: Option<&Stores>, key: Option<&ProgramKey>, name: O
     // Programs lie on the same device, mostly, and what was measured of it is asked for next.
     let of_store: fn(&Path) = |path| {
         of_any(path);
-        let device = path.parent().and_then(|store| Some((store, stat(store).ok()?.st_dev)));
-        device.into_iter().for_each(|(store, device)| of_any(&store.join(name_of(device))));
+        if let Some(store) = path.parent()
+            && let Ok(found) = stat(store)
+        {
+            of_any(&store.join(name_of(found.st_dev)));
+        }
     };
     let others = loaders.chain(Config::paths()).chain(layers).map(anywhere);
     let all = of_user.map(|path| (path, of_store)).into_iter().chain(in_path).chain(others);

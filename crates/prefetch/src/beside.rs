@@ -497,6 +497,15 @@ mod tests {
         StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
     }
 
+    fn beside<'a>(
+        context: &'a StartContext,
+        stores: &'a Stores,
+        options: &'a LaunchOptions,
+        listener: Listener,
+    ) -> Beside<'a> {
+        Beside { context, process: None, stores, options, is_kept: true, listener }
+    }
+
     /// Of the first page of the file at `path`.
     fn profile_of(path: &Path) -> Profile {
         let opened = open_to_read(path).unwrap();
@@ -525,14 +534,7 @@ mod tests {
         for is_known in [true, false] {
             let (mut read, write) = std::io::pipe().unwrap();
             let listener = Listener::to(Some(write.into()));
-            let beside = Beside {
-                context: &context,
-                process: None,
-                stores: &stores,
-                options: &options,
-                is_kept: true,
-                listener,
-            };
+            let beside = beside(&context, &stores, &options, listener);
             match is_known {
                 true => {
                     let found = FoundProfile { profile: Profile::default(), layer: Layer::User };
@@ -558,12 +560,8 @@ mod tests {
         let context = context(&other, "/bin/cat");
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         let beside = Beside {
-            context: &context,
             process: Some(process.as_fd()),
-            stores: &stores,
-            options: &options,
-            is_kept: true,
-            listener: Listener::to(None),
+            ..beside(&context, &stores, &options, Listener::to(None))
         };
         assert!(beside.until().is_none());
         // It may end at any time.
@@ -591,15 +589,7 @@ mod tests {
         for is_cold in [false, true] {
             let mut program = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let context = context(&program, "/bin/cat");
-            let listener = Listener::to(None);
-            let beside = Beside {
-                context: &context,
-                process: None,
-                stores: &stores,
-                options: &options,
-                is_kept: false,
-                listener,
-            };
+            let beside = Beside { is_kept: false, ..beside(&context, &stores, &options, Listener::to(None)) };
             let mut taken_for_warm = None;
             let stdin = program.stdin.take();
             let (_from, to) = std::io::pipe().unwrap();
@@ -624,14 +614,7 @@ mod tests {
         let (stores, options) = (Stores::at(dir.path().into()), LaunchOptions::default());
         let (mut read, write) = std::io::pipe().unwrap();
         let listener = Listener::to(Some(write.into()));
-        let beside = Beside {
-            context: &context,
-            process: None,
-            stores: &stores,
-            options: &options,
-            is_kept: true,
-            listener,
-        };
+        let beside = beside(&context, &stores, &options, listener);
         let mut fetch = Fetch { guessing: Some(Guessing::under_way()), ..Fetch::default() };
         // As whoever follows an observed start hears first.
         fetch.let_go();

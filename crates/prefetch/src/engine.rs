@@ -6,9 +6,9 @@
 //! ```
 //! Each reader waits for its own read before it takes the next: the depth of the device's queue stays bounded,
 //! so the program's own faults do not stand behind hundreds of guesses. Asking for everything at once with
-//! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. No reader waits for a file that another
-//! thread is opening while there are other reads to be made. All state threads share is three places in lists of work, one slot a file, and counters of
-//! what was done. A file is closed after its last read.
+//! WILLNEED alone loses for that reason (docs/results.md), except on a device of which calibrate met no limit. Where reads are taken one by one, no reader waits for a file that another
+//! thread is opening while there are other reads to be made. All state threads share is three places in lists of work, one slot a file, whose turn it is
+//! where the device is to show its depth, and counters of what was done. A file is closed after its last read.
 //!
 //! Where many small files are read from a device that counts requests, a boot's, what lies side by side there is one request
 //! ([`Engine::join_neighbours`]), and so is what has small holes between, where the device is one of the profile's files ([`Engine::give_device`]).

@@ -511,7 +511,7 @@ struct Known {
     past: Option<Profile>,
     /// Whether the program's file is the one that it was learned of.
     is_as_learned: bool,
-    /// Whether the device was asked for it, as far as the kernel counts that, and its beginning was out of memory. That is what each start reads: once it
+    /// Whether the device was asked for it, as far as the kernel counts that, and its beginning was out of memory. Each start reads the beginning: once that
     /// is gone, so is what the program needs.
     was_read: bool,
 }
@@ -521,7 +521,7 @@ impl Launch<'_> {
         let key = &self.found.context.key;
         let before = bytes_read_by_this_thread();
         // To ask for what is not there has the kernel begin to read it.
-        let is_at_hand = self.stores.read_at_hand(key).is_ok_and(|found| found.is_some());
+        let is_at_hand = matches!(self.stores.read_at_hand(key), Ok(Some(_)) | Err(Errno::STALE));
         let Some(stored) = self.stores.read(key)? else { return Ok(None) };
         let was_read = !is_at_hand && bytes_read_by_this_thread() > before;
         let glance = stored.glance().ok();

@@ -66,7 +66,7 @@ fn is_told(
 
 fn is_in_memory(glance: &Glance<'_>, random: u64) -> bool {
     let sample = glance.sample(random);
-    // A profile without pages tells nothing.
+    // A profile without a sample tells nothing.
     !sample.is_empty() && sample.iter().all(are_there)
 }
 

@@ -559,7 +559,6 @@ mod tests {
         assert_eq!(progress.at_work, 0);
     }
 
-    /// The loader needs all of the libraries, and none of their maps.
     /// One of which nothing is to be done yet, and a file that it can look for the map of.
     fn idle_search() -> (Search, impl Fn() -> Looked) {
         let program = Path::new("/bin/ls").canonicalize().unwrap();
@@ -568,6 +567,7 @@ mod tests {
         (search, move || Looked::at(&program, &Sidecars::none()).unwrap())
     }
 
+    /// The loader needs all of the libraries, and none of their maps.
     #[test]
     fn libraries_come_before_maps_which_few_look_for_while_a_library_is_looked_at() {
         let (search, looked) = idle_search();

@@ -64,7 +64,7 @@ pub fn find_at_hand(name: &OsStr) -> Option<ProgramAtHand> {
 pub struct ProgramAtHand {
     /// Where it was found.
     pub path: PathBuf,
-    /// A path to its file that leads through no symbolic link; `None` where another part than the last of the way there is one.
+    /// A path to its file that leads through no symbolic link; `None` where a directory on the way is one.
     file: Option<PathBuf>,
 }
 

@@ -171,7 +171,7 @@ impl Stores {
     /// The same for [`Stored::first_glance`] alone: the beginning of the profile, as far as it is in memory ([`crate::at_hand`]), and not checked.
     ///
     /// # Errors
-    /// Where [`Self::read`] is to be asked: what there is is not followed, or not in memory.
+    /// Where [`Self::read`] is to be asked: what there is is not followed, or not in memory. ESTALE where all that is wanted is a mark that it was used.
     pub fn read_at_hand(&self, key: &ProgramKey) -> Result<Option<Stored>, Errno> {
         for (layer, directory) in self.directories() {
             let name = key.file_name();
@@ -200,7 +200,7 @@ impl Stores {
                 let now = clock::now();
                 // Marked as used by who may wait, unless nobody can, as on a read-only store: each start would be left to that one.
                 if !is_marked_as_used(modified, now) && may_be_marked(&directory.join(&name)) {
-                    return Err(Errno::AGAIN);
+                    return Err(Errno::STALE);
                 }
                 age = now.duration_since(modified).ok();
             }

@@ -424,7 +424,7 @@ fn what_nobody_can_mark_as_used_is_at_hand_however_old_it_is() {
     write(&stores, &key, Layer::User);
     set_age(&stores.path_of(&key, Layer::User).unwrap(), 48);
     let is_at_hand = || stores.read_at_hand(&key).map(|stored| stored.is_some());
-    assert_eq!(is_at_hand(), Err(Errno::AGAIN), "to be marked by who may wait");
+    assert_eq!(is_at_hand(), Err(Errno::STALE), "to be marked by who may wait");
     mount_bind(dir.path(), dir.path()).unwrap();
     mount_remount(dir.path(), MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
     let found = is_at_hand();

@@ -360,20 +360,14 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
         Some(_) => Input::read_text(path, &text_options(args)),
         None => Input::read_trace(path),
     };
+    let mut touched: HashMap<&str, Vec<&ObjectLayout>> = HashMap::new();
+    input.layout.objects.iter().for_each(|object| touched.entry(&*object.name).or_default().push(object));
     let is_another = |known: &Content<'_>| {
-        let mut objects = input.layout.objects.iter().filter(|object| object.name == known.path).peekable();
-        objects.peek().is_some() && !objects.any(|object| known.may_be_of(object))
+        let of_path = touched.get(known.path);
+        of_path.is_some_and(|objects| !objects.iter().any(|object| known.may_be_of(object)))
     };
-    let is_left_out = |known: &Content<'_>, path: &Path| {
-        let is_another = is_another(known);
-        if is_another {
-            say!(
-                "prepage: {}: not the file of {} that was touched, and left out",
-                known.path,
-                path.display()
-            );
-        }
-        is_another
+    let tell_left_out = |name: &str, path: &Path| {
+        say!("prepage: {name}: not the file of {} that was touched, and left out", path.display());
     };
     let (mut inputs, mut known) = (Vec::new(), HashMap::new());
     let mut add = |path: String, extents: Vec<Extent>| {
@@ -385,7 +379,8 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
         match stored_profile(path).with_context(context)? {
             Some(profile) => {
                 for mut file in worthwhile(&profile, figures).files {
-                    if is_left_out(&Content::from(&file), path) {
+                    if is_another(&Content::from(&file)) {
+                        tell_left_out(&file.path, path);
                         continue;
                     }
                     // Touches are those of mappings: what read(2) uses would count as never touched.
@@ -397,8 +392,10 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
                 let learned = read(path).with_context(context)?;
                 let gaps = learned.facts.as_ref().map(TraceFacts::missing).unwrap_or_default();
                 crate::missing::tell(&gaps, path);
-                for object in &learned.layout.objects {
-                    is_left_out(&Content::from(object), path);
+                for object in
+                    learned.layout.objects.iter().filter(|object| is_another(&Content::from(*object)))
+                {
+                    tell_left_out(&object.name, path);
                 }
                 inputs.push(learned);
             }
@@ -409,7 +406,7 @@ fn profile(args: &Args, input: &Input, figures: &DeviceFigures) -> Result<HashMa
     Ok(known)
 }
 
-/// By what a file of this path is told from others: as far as it is known, its build-id and its size.
+/// What tells files of one path apart: build-id and size, as far as they are known.
 struct Content<'a> {
     path: &'a str,
     build_id: Option<&'a [u8]>,

@@ -74,19 +74,31 @@ fn what_runs_beside_a_program_has_a_name_of_its_own() {
     for (mut command, shown) in
         [(plain, &b"prepage\0"[..]), (link("tool-of-a-test"), b"prepage\0"), (link("pt"), b"\0\0\0")]
     {
-        let (mut program, _out) = up(&mut command);
-        let beside = PathBuf::from(format!("/proc/{}", helper(&sandbox).as_raw_nonzero()));
-        let shown_now = fs::read(beside.join("cmdline")).unwrap();
-        assert_eq!(shown_now, shown, "{}", text(&shown_now));
-        for thread in fs::read_dir(beside.join("task")).unwrap() {
-            // One may end meanwhile.
-            let Ok(name) = fs::read_to_string(thread.unwrap().path().join("comm")) else { continue };
-            assert_eq!(name, "prepage\n");
-        }
-        go_on(&mut program);
-        assert!(program.wait().unwrap().success());
-        sandbox.wait_for_helpers();
+        let shown_now = wait_for("what runs beside to be looked at while it does", || {
+            // A known start has nothing beside it.
+            let _ = fs::remove_dir_all(sandbox.store());
+            let (mut program, _out) = up(&mut command);
+            let of_each = helpers(&sandbox).into_iter().map(names_of).collect::<Vec<_>>();
+            // What has been quiet for a second ends beside a program that goes on.
+            let is_there = !helpers(&sandbox).is_empty();
+            go_on(&mut program);
+            assert!(program.wait().unwrap().success());
+            sandbox.wait_for_helpers();
+            is_there.then_some(of_each)
+        });
+        let [(arguments, threads)] = &shown_now[..] else { panic!("{shown_now:?}") };
+        assert_eq!(arguments, shown, "{}", text(arguments));
+        assert!(threads.iter().all(|name| name == "prepage\n"), "{threads:?}");
     }
+}
+
+/// The arguments of a process as all see them, and the names of its threads.
+fn names_of(pid: Pid) -> (Vec<u8>, Vec<String>) {
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    // One may end meanwhile.
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    (fs::read(process.join("cmdline")).unwrap_or_default(), names.collect())
 }
 
 #[test]

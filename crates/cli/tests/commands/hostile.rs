@@ -297,7 +297,7 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
         told
     };
     // From none for what runs beside the program, or fewer than a script may need, to enough for all of its threads.
-    for processes in [1, 8, 16, 24, 36, 40, 400] {
+    for processes in [1, 8, 16, 36, 40, 400] {
         let is_begun = processes > 16;
         let of_known = told(true, processes);
         assert_eq!(of_known.contains("prefetched 0.3 MB of 1 file"), is_begun, "{processes}: {of_known}");

@@ -29,8 +29,8 @@ use crate::resident::is_resident;
 /// What the threads of a prefetch share.
 ///
 /// Lock legend: (a) atomic; (o) set once, before the first reader begins; `at_work` is a lock, held to count, and slept on with `ended`; `cursor` is
-/// one, held to choose a read, and taken by who holds the lock of `depth`; `files` has locks of its own, none of them held over another, nor waited for under `cursor`. All else is constant once
-/// the prefetch has begun.
+/// one, held to choose a read; `files` has locks of its own, none of them held over another. Order: `depth` before `cursor`; no lock of `files` is waited for
+/// under `cursor`. All else is constant once the prefetch has begun.
 pub(super) struct State {
     pub(super) profile: Arc<Profile>,
     /// All that was planned. What is made of them: [`Self::reads`].

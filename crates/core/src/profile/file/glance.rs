@@ -73,8 +73,8 @@ impl<'b> Glance<'b> {
         decoded(payload, is_last).map_err(|error| ProfileFileError::Malformed(error.to_string()))
     }
 
-    /// Which file the program was when it was learned; `None` where the profile has no sample (none was known when it was written, no pages are likely, or paths are too
-    /// long), or no entry of the program.
+    /// Which file the program was when it was learned; `None` where the profile has no sample, or that has no entry of the program. An older version writes no
+    /// sample, and none is written where no page is likely, or paths are too long.
     pub fn program_identity(&self) -> Option<FileIdentity> {
         self.kept.as_ref()?.files.iter().find(|file| file.path == self.program).map(|file| file.identity)
     }

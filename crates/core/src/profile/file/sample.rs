@@ -32,7 +32,7 @@ const READ_PAGES: u64 = 32;
 const READS_A_PAGE: u64 = 32;
 
 /// So many pages are drawn at least, and at most.
-const DRAWN_PAGES: std::ops::RangeInclusive<u64> = 6..=24;
+const DRAWN_PAGES: std::ops::RangeInclusive<u64> = 8..=24;
 
 /// Pages that are drawn of a place, and so of most files: to look for a page takes a microsecond, and to open a file five times as long.
 const DRAWN_A_PLACE: u64 = 4;
@@ -114,12 +114,13 @@ fn file<'b>(d: &mut Decoder<'b>, room: &mut Room) -> Result<Sample<'b>, Malforme
             _ => pass_over(d)?,
         }
     }
-    // In each place lies another page.
+    // Each place has a page of its own.
     file.places = file.places.min(file.pages.len() as u64);
     Ok(file)
 }
 
-/// Puts the sample of `profile` in front of its other fields, which `payload` holds. There is none of what travels with a file, nor of a profile without pages.
+/// Puts the sample of `profile` in front of its other fields, which `payload` holds. What travels with a file gets no sample, nor does a profile
+/// of which no page is likely.
 pub(super) fn with_sample(profile: &Profile, payload: Vec<u8>) -> Vec<u8> {
     // One that was written again has other pages in it.
     let random = u64::from(checksum(&[&payload]));
