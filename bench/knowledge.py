@@ -26,7 +26,7 @@ class Profile:
             self.steps |= steps(name)
 
     def newest_is_observed(self):
-        """Whether the start that was noted last was drawn to be observed."""
+        """Whether the start that was noted last was observed."""
         return bool(self.starts) and self.starts[-1].get("observed", False)
 
     def answers(self, name):
