@@ -258,9 +258,13 @@ impl Drop for AtWork {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use prepage_testing::unless_late;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+    /// Work that has waited for so long behind what is under way may be taken to wait in vain.
+    const IN_TIME: Duration = Duration::from_millis(1500);
 
     /// Work that says that it has begun, and ends when its gate is dropped.
     fn gated(begun: &Sender<u32>, what: u32) -> (Sender<()>, Work) {
@@ -279,129 +283,141 @@ mod tests {
 
     #[test]
     fn a_burst_of_a_user_whose_work_hangs_takes_two_threads_and_others_are_served() {
-        let crew = Arc::new(FairCrew::new("test", 8));
-        let (began, begun) = channel();
-        let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
-        for work in burst {
-            assert!(crew.lend(7, Priority::Start, work), "nothing is known of them yet");
-        }
-        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
-        for other in 100..120 {
-            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
-            assert_eq!(next(&begun), other);
-        }
-        assert_eq!(crew.take_late(Instant::now()).len(), 0, "they have just begun");
-        let later = Instant::now() + 2 * SLOW;
-        assert_eq!(crew.take_late(later).len(), 38);
-        assert!(!crew.lend_at(7, Some(Priority::Start), gated(&began, 40).1, later));
-        drop(gates);
-        let again = gated(&began, 41).1;
-        assert!(crew.lend(7, Priority::Start, again));
-        assert_eq!(next(&begun), 41);
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 8));
+            let (began, begun) = channel();
+            let (gates, burst): (Vec<_>, Vec<_>) = (0..40).map(|at| gated(&began, at)).unzip();
+            for work in burst {
+                assert!(crew.lend(7, Priority::Start, work), "nothing is known of them yet");
+            }
+            assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+            for other in 100..120 {
+                assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
+                assert_eq!(next(&begun), other);
+            }
+            assert_eq!(crew.take_late(Instant::now()).len(), 0, "they have just begun");
+            let later = Instant::now() + 2 * SLOW;
+            assert_eq!(crew.take_late(later).len(), 38);
+            assert!(!crew.lend_at(7, Some(Priority::Start), gated(&began, 40).1, later));
+            drop(gates);
+            let again = gated(&began, 41).1;
+            assert!(crew.lend(7, Priority::Start, again));
+            assert_eq!(next(&begun), 41);
+        });
     }
 
     /// As starts do that wait for a look at files of the same process, which hangs.
     #[test]
     fn a_user_whose_work_all_waits_aside_takes_no_thread_of_another_user() {
-        let crew = Arc::new(FairCrew::new("test", 8));
-        let (began, begun) = channel();
-        let gates: Vec<_> = (0..20)
-            .map(|what| {
-                let ((gate, closed), began) = (channel::<()>(), began.clone());
-                let waits = move |at_work: AtWork| {
-                    let _place = at_work.step_aside();
-                    began.send(what).unwrap();
-                    let _ = closed.recv();
-                };
-                assert!(crew.lend(7, Priority::Start, Box::new(waits)));
-                gate
-            })
-            .collect();
-        let mut waiting: Vec<_> = (0..2 * OF_A_USER_MAX).map(|_| next(&begun)).collect();
-        waiting.sort_unstable();
-        assert_eq!(waiting, [0, 1, 2, 3]);
-        for other in 100..120 {
-            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
-            assert_eq!(next(&begun), other);
-        }
-        drop(gates);
-        assert!((4..20).all(|_| next(&begun) < 20));
-        let until = Instant::now() + PATIENCE;
-        while !crew.state.lock().anyway().users.is_empty() {
-            assert!(Instant::now() < until, "{crew:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 8));
+            let (began, begun) = channel();
+            let gates: Vec<_> = (0..20)
+                .map(|what| {
+                    let ((gate, closed), began) = (channel::<()>(), began.clone());
+                    let waits = move |at_work: AtWork| {
+                        let _place = at_work.step_aside();
+                        began.send(what).unwrap();
+                        let _ = closed.recv();
+                    };
+                    assert!(crew.lend(7, Priority::Start, Box::new(waits)));
+                    gate
+                })
+                .collect();
+            let mut waiting: Vec<_> = (0..2 * OF_A_USER_MAX).map(|_| next(&begun)).collect();
+            waiting.sort_unstable();
+            assert_eq!(waiting, [0, 1, 2, 3]);
+            for other in 100..120 {
+                assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
+                assert_eq!(next(&begun), other);
+            }
+            drop(gates);
+            assert!((4..20).all(|_| next(&begun) < 20));
+            let until = Instant::now() + PATIENCE;
+            while !crew.state.lock().anyway().users.is_empty() {
+                assert!(Instant::now() < until, "{crew:?}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
     }
 
     #[test]
     fn what_waits_for_other_work_of_the_same_user_is_done_in_order_and_leaves_nothing_behind() {
-        let crew = Arc::new(FairCrew::new("test", 8));
-        let (began, begun) = channel();
-        let (gate, first) = gated(&began, 0);
-        assert!(crew.lend(7, Priority::Start, first));
-        assert!(crew.lend(7, Priority::Start, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
-        for what in 1..100 {
-            assert!(crew.lend(7, Priority::Start, gated(&began, what).1));
-        }
-        assert!((0..100).all(|what| next(&begun) == what));
-        drop(gate);
-        let until = Instant::now() + PATIENCE;
-        while !crew.state.lock().anyway().users.is_empty() {
-            assert!(Instant::now() < until, "{crew:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(crew.state.lock().anyway().waiting, 0);
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 8));
+            let (began, begun) = channel();
+            let (gate, first) = gated(&began, 0);
+            assert!(crew.lend(7, Priority::Start, first));
+            assert!(crew.lend(7, Priority::Start, Box::new(|_| std::panic::resume_unwind(Box::new(())))));
+            for what in 1..100 {
+                assert!(crew.lend(7, Priority::Start, gated(&began, what).1));
+            }
+            assert!((0..100).all(|what| next(&begun) == what));
+            drop(gate);
+            let until = Instant::now() + PATIENCE;
+            while !crew.state.lock().anyway().users.is_empty() {
+                assert!(Instant::now() < until, "{crew:?}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(crew.state.lock().anyway().waiting, 0);
+        });
     }
 
     #[test]
     fn a_start_of_a_user_comes_before_the_guesses_for_the_same_user() {
-        let crew = Arc::new(FairCrew::new("test", 8));
-        let (began, begun) = channel();
-        let (gates, first): (Vec<_>, Vec<_>) = (0..2).map(|at| gated(&began, at)).unzip();
-        first.into_iter().for_each(|work| assert!(crew.lend(7, Priority::Start, work)));
-        assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
-        for (what, priority) in [(2, Priority::Guess), (3, Priority::Guess), (4, Priority::Start)] {
-            assert!(crew.lend(7, priority, gated(&began, what).1));
-        }
-        assert!(!crew.lend_now(7, gated(&began, 5).1) && crew.lend_now(8, gated(&began, 6).1));
-        assert_eq!(next(&begun), 6, "what is of use now alone does not wait");
-        let mut gates = gates.into_iter();
-        drop(gates.next());
-        assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);
-        drop(gates);
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 8));
+            let (began, begun) = channel();
+            let (gates, first): (Vec<_>, Vec<_>) = (0..2).map(|at| gated(&began, at)).unzip();
+            first.into_iter().for_each(|work| assert!(crew.lend(7, Priority::Start, work)));
+            assert_eq!([next(&begun), next(&begun)].iter().sum::<u32>(), 1);
+            for (what, priority) in [(2, Priority::Guess), (3, Priority::Guess), (4, Priority::Start)] {
+                assert!(crew.lend(7, priority, gated(&began, what).1));
+            }
+            assert!(!crew.lend_now(7, gated(&began, 5).1) && crew.lend_now(8, gated(&began, 6).1));
+            assert_eq!(next(&begun), 6, "what is of use now alone does not wait");
+            let mut gates = gates.into_iter();
+            drop(gates.next());
+            assert_eq!([next(&begun), next(&begun), next(&begun)], [4, 2, 3]);
+            drop(gates);
+        });
     }
 
     /// All that a boot starts is root's.
     #[test]
     fn more_of_roots_work_is_done_at_once_and_threads_are_left_for_others() {
-        let crew = Arc::new(FairCrew::new("test", 16));
-        let (began, begun) = channel();
-        let (gates, work): (Vec<_>, Vec<_>) = (0..20).map(|at| gated(&began, at)).unzip();
-        work.into_iter().for_each(|work| assert!(crew.lend(ROOT, Priority::Start, work)));
-        assert_eq!((0..4).map(|_| next(&begun)).sum::<u32>(), 1 + 2 + 3);
-        for other in 100..103 {
-            assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
-            assert_eq!(next(&begun), other);
-        }
-        drop(gates);
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 16));
+            let (began, begun) = channel();
+            let (gates, work): (Vec<_>, Vec<_>) = (0..20).map(|at| gated(&began, at)).unzip();
+            work.into_iter().for_each(|work| assert!(crew.lend(ROOT, Priority::Start, work)));
+            assert_eq!((0..4).map(|_| next(&begun)).sum::<u32>(), 1 + 2 + 3);
+            for other in 100..103 {
+                assert!(crew.lend(other, Priority::Start, gated(&began, other).1));
+                assert_eq!(next(&begun), other);
+            }
+            drop(gates);
+        });
     }
 
     #[test]
     fn so_many_wait_and_no_more() {
-        let crew = Arc::new(FairCrew::new("test", 8));
-        let (began, _begun) = channel();
-        let mut gates = Vec::new();
-        let mut is_taken = |uid| {
-            let (gate, work) = gated(&began, 0);
-            gates.push(gate);
-            crew.lend(uid, Priority::Start, work)
-        };
-        // Each of them has all that one may have: the others' starts still have room.
-        for uid in [7, 8, 9, 10] {
-            assert!((0..OF_A_USER_MAX * (1 + WAITING_FOR_ONE)).all(|_| is_taken(uid)));
-            assert!(!is_taken(uid));
-        }
-        assert!((0..OF_A_USER_MAX).all(|_| is_taken(11)) && !is_taken(11), "that is all that wait");
-        drop(gates);
+        unless_late(IN_TIME, || {
+            let crew = Arc::new(FairCrew::new("test", 8));
+            let (began, _begun) = channel();
+            let mut gates = Vec::new();
+            let mut is_taken = |uid| {
+                let (gate, work) = gated(&began, 0);
+                gates.push(gate);
+                crew.lend(uid, Priority::Start, work)
+            };
+            // Each of them has all that one may have: the others' starts still have room.
+            for uid in [7, 8, 9, 10] {
+                assert!((0..OF_A_USER_MAX * (1 + WAITING_FOR_ONE)).all(|_| is_taken(uid)));
+                assert!(!is_taken(uid));
+            }
+            assert!((0..OF_A_USER_MAX).all(|_| is_taken(11)) && !is_taken(11), "that is all that wait");
+            drop(gates);
+        });
     }
 }

@@ -264,6 +264,8 @@ fn receive(mut stream: &UnixStream) -> io::Result<(u8, Vec<u8>)> {
 mod tests {
     use std::time::Instant;
 
+    use prepage_testing::unless_late;
+
     use super::*;
     use crate::askers::tests::of;
 
@@ -286,52 +288,58 @@ mod tests {
 
     #[test]
     fn an_observation_asks_no_file_system_that_somebody_else_waits_for_and_others_none_that_it_waits_for() {
-        let askers = of(&[("nfs", "/net"), ("nfs", "/home")]);
-        let (answers, line) = line().unwrap();
-        std::thread::scope(|scope| {
-            let served = scope.spawn(|| answers.give(None, &askers));
-            let waits = askers.ask(Path::new("/home/x"));
-            assert!(line.may_ask(Path::new("/net/x")) && !line.may_ask(Path::new("/home/y")));
-            assert!(askers.ask(Path::new("/net/y")).is_err());
-            line.has_answer();
-            drop(waits);
-            let news = line.news(false).unwrap();
-            assert_eq!(&news.points[..], ["/net", "/home"].map(PathBuf::from));
-            assert!(news.names.is_none() && line.may_ask(Path::new("/home/y")));
-            line.tell(Ended::Nothing);
-            drop(line);
-            assert_eq!(served.join().unwrap(), Some(Ended::Nothing));
+        unless_late(PATIENCE / 2, || {
+            let askers = of(&[("nfs", "/net"), ("nfs", "/home")]);
+            let (answers, line) = line().unwrap();
+            std::thread::scope(|scope| {
+                let served = scope.spawn(|| answers.give(None, &askers));
+                let waits = askers.ask(Path::new("/home/x"));
+                assert!(line.may_ask(Path::new("/net/x")) && !line.may_ask(Path::new("/home/y")));
+                assert!(askers.ask(Path::new("/net/y")).is_err());
+                line.has_answer();
+                drop(waits);
+                let news = line.news(false).unwrap();
+                assert_eq!(&news.points[..], ["/net", "/home"].map(PathBuf::from));
+                assert!(news.names.is_none() && line.may_ask(Path::new("/home/y")));
+                line.tell(Ended::Nothing);
+                drop(line);
+                assert_eq!(served.join().unwrap(), Some(Ended::Nothing));
+            });
+            assert!(askers.ask(Path::new("/home/z")).is_ok(), "who has ended asks nothing");
         });
-        assert!(askers.ask(Path::new("/home/z")).is_ok(), "who has ended asks nothing");
     }
 
     #[test]
     fn who_got_its_answer_too_late_holds_up_nobody_who_asks() {
-        let askers = of(&[("nfs", "/net")]);
-        let (answers, line) = line().unwrap();
-        assert!(!line.may_ask(Path::new("/net/x")));
-        std::thread::scope(|scope| {
-            let served = scope.spawn(|| answers.give(None, &askers));
-            assert_eq!(receive(&line.stream).unwrap().0, YES);
-            // Then all is heard that was said before.
-            send(&line.stream, NEWS, &[]).unwrap();
-            let news = [(); 2].map(|()| receive(&line.stream).unwrap().0);
-            assert_eq!(news, [POINTS, NO]);
-            assert!(askers.ask(Path::new("/net/y")).is_ok());
-            drop(line);
-            assert_eq!(served.join().unwrap(), None, "killed");
+        unless_late(PATIENCE * 3 / 2, || {
+            let askers = of(&[("nfs", "/net")]);
+            let (answers, line) = line().unwrap();
+            assert!(!line.may_ask(Path::new("/net/x")));
+            std::thread::scope(|scope| {
+                let served = scope.spawn(|| answers.give(None, &askers));
+                assert_eq!(receive(&line.stream).unwrap().0, YES);
+                // Then all is heard that was said before.
+                send(&line.stream, NEWS, &[]).unwrap();
+                let news = [(); 2].map(|()| receive(&line.stream).unwrap().0);
+                assert_eq!(news, [POINTS, NO]);
+                assert!(askers.ask(Path::new("/net/y")).is_ok());
+                drop(line);
+                assert_eq!(served.join().unwrap(), None, "killed");
+            });
         });
     }
 
     #[test]
     fn a_service_that_does_not_answer_is_asked_once() {
-        let (answers, line) = line().unwrap();
-        let began = Instant::now();
-        assert!(line.news(true).is_none() && !line.may_ask(Path::new("/net/x")));
-        assert!(began.elapsed() < 2 * PATIENCE);
-        line.tell(Ended::Refused);
-        drop(line);
-        // It goes on after all.
-        assert_eq!(answers.give(None, &of(&[])), Some(Ended::Refused));
+        unless_late(2 * PATIENCE, || {
+            let (answers, line) = line().unwrap();
+            let began = Instant::now();
+            assert!(line.news(true).is_none() && !line.may_ask(Path::new("/net/x")));
+            assert!(began.elapsed() < 2 * PATIENCE);
+            line.tell(Ended::Refused);
+            drop(line);
+            // It goes on after all.
+            assert_eq!(answers.give(None, &of(&[])), Some(Ended::Refused));
+        });
     }
 }

@@ -542,6 +542,14 @@ mod tests {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let names: Vec<PathBuf> = (0..4).map(|number| directory.path().join(number.to_string())).collect();
         names.iter().for_each(|name| std::fs::write(name, "text").unwrap());
+        let until = Instant::now() + Duration::from_secs(60);
+        // Who has opened something and is gone before anybody looks, wherever on the machine, may have been one of the start.
+        while !are_within_the_bytes_and_lost_beyond(&names) {
+            assert!(Instant::now() < until, "too many are noted, or some are lost each time");
+        }
+    }
+
+    fn are_within_the_bytes_and_lost_beyond(names: &[PathBuf]) -> bool {
         let mut opened = Opened::watch(Whose::Start(std::process::id())).unwrap();
         let cat = |opened: &mut Opened, names: &[PathBuf]| {
             let mut child = Command::new("cat").args(names).arg("-").stdin(Stdio::piped()).spawn().unwrap();
@@ -553,9 +561,9 @@ mod tests {
             let is_noted = |name: &&PathBuf| opened.opens.iter().any(|open| open.path == **name);
             (names.iter().filter(is_noted).count(), opened.is_lost())
         };
-        assert_eq!(cat(&mut opened, &names[..2]), (2, false));
+        let within = cat(&mut opened, &names[..2]);
         opened.paths_bytes_left = 1;
-        assert_eq!(cat(&mut opened, &names[2..]), (1, true));
+        (within, cat(&mut opened, &names[2..])) == ((2, false), (1, true))
     }
 
     /// A start may be observed for half a minute, a boot for five.

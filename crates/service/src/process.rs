@@ -401,11 +401,17 @@ mod tests {
     fn a_script_has_the_key_that_its_command_has() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        let script = |name: &str, line: &str| {
-            fs::write(path(name), format!("{line}\n{SCRIPT}\n")).unwrap();
-            fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        // By a process of its own: what this one has open to write, a child of another test's has open too, and nobody can execute it.
+        let copy = |from: &Path, to: &Path| {
+            assert!(Command::new("cp").arg("--dereference").args([from, to]).status().unwrap().success());
         };
-        fs::copy("/bin/sh", path("unknown")).unwrap();
+        let script = |name: &str, line: &str| {
+            let text = path(name).with_extension("text");
+            fs::write(&text, format!("{line}\n{SCRIPT}\n")).unwrap();
+            fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
+            copy(&text, &path(name));
+        };
+        copy(Path::new("/bin/sh"), &path("unknown"));
         let unknown = path("unknown").display().to_string();
         script("direct", "#!/bin/sh");
         script("with-an-option", "#!/bin/sh -e");

@@ -3,9 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,14 +27,6 @@ fn start_cold(program: &Path, file: &Path) {
     std::thread::sleep(LIFE);
 }
 
-fn metrics(service: &Prepaged) -> String {
-    let mut stream = UnixStream::connect(&service.socket).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
-}
-
 #[test]
 fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
     let Some(place) = Place::new() else { return };
@@ -51,18 +41,19 @@ fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
         (&before["ratio"], &before["prefetched_starts"], &before["held_out_starts"]),
         (&Value::Null, &2.into(), &3.into())
     );
-    assert!(!metrics(&service).contains("prepage_gain_ratio"), "nothing is known yet");
+    assert!(!service.metrics().contains("prepage_gain_ratio"), "nothing is known yet");
     service.wait_until("a start is kept", || {
         start_cold(&program, &file);
         std::thread::sleep(APART);
-        service.status()["gains"]["prefetched_starts"] == 3
+        // Of two that are kept late the times would be others.
+        is_so_within(Duration::from_secs(2), || service.status()["gains"]["prefetched_starts"] == 3)
     });
     let after = service.status()["gains"].clone();
     let [one] = after["programs"].as_array().unwrap().as_slice() else { panic!("{after}") };
     assert_eq!((&one["program"], &one["uid"]), (&program.to_str().unwrap().into(), &0.into()));
     assert_eq!((&one["prefetched_us"], &one["held_out_us"]), (&2000.into(), &3_000_000.into()));
     assert_eq!((&after["compared_programs"], &one["ratio"]), (&1.into(), &after["ratio"]));
-    let text = metrics(&service);
+    let text = service.metrics();
     assert!(
         text.contains("\nprepage_gain_ratio 0.000666") && !text.contains(program.to_str().unwrap()),
         "{text}"
@@ -77,7 +68,7 @@ fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
 
 #[test]
 fn a_program_that_gains_nothing_is_left_alone_and_only_its_starts_that_are_held_out_are_kept_as_such() {
-    const LEFT_ALONE: u64 = 6;
+    const LEFT_ALONE: usize = 6;
     let Some(place) = Place::new() else { return };
     let program = place.program("known");
     let file = place.cold_file("file", 0o644);
@@ -85,13 +76,16 @@ fn a_program_that_gains_nothing_is_left_alone_and_only_its_starts_that_are_held_
     place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
     let service = Prepaged::start(&place, &[]);
     assert_eq!(service.status()["gains"]["programs"][0]["is_off"], true);
-    let mut left_alone = 0;
     service.wait_until("starts are left alone", || {
         let before = service.count("fetched");
         start_cold(&program, &file);
-        let is_fetched = service.count("fetched") > before;
+        // It is said a moment after they are read.
+        let is_fetched = || service.count("fetched") > before;
         let pages = pages_in_memory(&file);
-        assert!(is_fetched || pages == 0, "{pages} pages were read, and it is not said to be fetched");
+        assert!(
+            pages == 0 || is_so_in_time(is_fetched),
+            "{pages} pages were read, and it is not said to be fetched"
+        );
         std::thread::sleep(APART);
         // A start is counted before it is followed to its end. What one that is left alone starts is fetched: it says nothing.
         let kept = service.status()["gains"]["held_out_starts"].as_u64().unwrap();
@@ -99,9 +93,8 @@ fn a_program_that_gains_nothing_is_left_alone_and_only_its_starts_that_are_held_
         assert!(kept <= 3 + held_out, "{kept} are kept, and {held_out} were held out beside the first three");
         // One in eight is fetched, and one held out.
         let status = service.status();
-        let last = status["last_starts"].as_array().unwrap().last().unwrap();
-        left_alone += u64::from(last["done"] == "left alone");
-        left_alone >= LEFT_ALONE
+        let starts = status["last_starts"].as_array().unwrap().iter();
+        starts.filter(|start| start["done"] == "left alone").count() >= LEFT_ALONE
     });
 }
 
@@ -152,28 +145,29 @@ fn of_many_cold_starts_few_are_held_out_and_nothing_is_read_for_these() {
     // As many as lie between two that are held out.
     place.gained(&paths, &[], &[1000; 9]);
     let service = Prepaged::start(&place, &[]);
-    let held_out = |status: &Value| {
-        let starts = status["last_starts"].as_array().unwrap();
-        starts
-            .last()
-            .is_some_and(|last| last["done"] == "held out")
-            .then(|| starts.last().unwrap()["program"].clone())
+    let held_out = || -> Option<Value> {
+        let status = service.status();
+        status["last_starts"].as_array().unwrap().iter().rfind(|start| start["done"] == "held out").cloned()
     };
-    let mut starts = 0;
-    service.wait_until("one is held out", || {
+    let (mut starts, mut last) = (0, None);
+    // One that was ended before it was followed is not kept: then the next is waited for.
+    service.wait_until("one is held out, and kept", || {
         programs.iter().any(|(program, file)| {
             start_cold(program, file);
             starts += 1;
-            let status = service.status();
-            if held_out(&status).is_none_or(|held_out| held_out != program.to_str().unwrap()) {
+            // It may be told when another was started.
+            let Some(start) = held_out().filter(|start| last.as_ref() != Some(&start["pid"])) else {
                 return false;
-            }
+            };
+            let of_start = |(program, _): &&(PathBuf, PathBuf)| start["program"] == program.to_str().unwrap();
+            let (_, file) = programs.iter().find(of_start).unwrap();
             assert_eq!(pages_in_memory(file), 0, "it was held out");
-            true
+            last = Some(start["pid"].clone());
+            let kept = || service.status()["gains"]["held_out_starts"].as_u64().unwrap();
+            is_so_within(Duration::from_secs(3), || kept() > 0)
         })
     });
     assert!(service.count("fetched") > 0 || starts < PROGRAMS, "of {starts} starts none was fetched");
-    service.wait_until("it is kept", || service.status()["gains"]["held_out_starts"] == 1);
 }
 
 #[test]

@@ -68,14 +68,26 @@ fn shell(place: &Place, name: &str) -> PathBuf {
     path
 }
 
+/// A shell of user `uid` that is being observed, while so many observations go on beside its own. One that came and went before this process looked is followed
+/// by that of another shell.
+fn observed_shell(place: &Place, service: &Prepaged, uid: u32, others: usize) -> Shell {
+    let (mut observed, mut shells) = (None, 0);
+    service.wait_until("it is being observed", || {
+        shells += 1;
+        let at = shell(place, &format!("shell-{uid}-{shells}"));
+        let shell = Shell::start(&at, uid);
+        let is_observed = is_so_within(Duration::from_secs(5), || observers(service).len() > others);
+        observed = is_observed.then_some(shell);
+        is_observed
+    });
+    observed.unwrap()
+}
+
 /// Has the service learn a program of its own.
 fn learns_another(place: &Place, service: &Prepaged) {
     let (other, before) = (place.program("other"), service.count("learned"));
-    service.wait_until("another program is learned", || {
-        let _running = Running::start(&other);
-        std::thread::sleep(Duration::from_millis(100));
-        service.count("learned") > before
-    });
+    let is_learned = || service.count("learned") > before;
+    starts_until(service, "another program is learned", &other, Duration::from_millis(100), is_learned);
 }
 
 /// As where a server has died on which several users' programs look for something: each looks it up, waits, and is killed.
@@ -96,21 +108,28 @@ fn one_observation_waits_for_a_file_system_that_does_not_answer_and_others_do_wi
     }
     // The kernel's own question, when it was mounted, is one.
     let unanswered = || waiting(&connections, &point) - 1;
-    for (at, uid) in (0..3u32).zip(65_000..) {
-        let (before, observed) = (unanswered(), service.count("observed"));
-        let mut shell = Shell::start(&shell(&place, &format!("shell{at}")), uid);
-        let observing = usize::from(at > 0) + 1;
-        service.wait_until("it is observed", || observers(&service).len() >= observing);
+    let start = |uid, others| {
+        let before = unanswered();
+        let mut shell = observed_shell(&place, &service, uid, others);
         // Itself: of two that look something up in it the kernel has one wait for the other, and nobody can kill that one.
         shell.tell(&format!("test -e {}", point.display()));
         service.wait_until("it waits", || unanswered() > before);
         shell.kill();
-        match at {
-            0 => std::thread::sleep(Duration::from_secs(1)),
-            _ => service
-                .wait_until("its observation has come to its end", || service.count("observed") > observed),
-        }
-        assert_eq!(unanswered(), 1, "after start {at}");
+    };
+    // Where the observation was over before it looked something up, another one is tried.
+    let mut firsts = 64_000..;
+    service.wait_until("an observation waits", || {
+        start(firsts.next().unwrap(), 0);
+        std::thread::sleep(Duration::from_secs(1));
+        let unanswered = unanswered();
+        assert!(unanswered <= 1, "{unanswered}");
+        unanswered == 1
+    });
+    for uid in 65_000..65_002 {
+        let observed = service.count("observed");
+        start(uid, 1);
+        service.wait_until("its observation has come to its end", || service.count("observed") > observed);
+        assert_eq!(unanswered(), 1, "after the start of user {uid}");
     }
     learns_another(&place, &service);
     assert_eq!(unanswered(), 1);
@@ -130,8 +149,7 @@ fn who_waits_for_a_file_system_keeps_nobody_from_looking_at_pages() {
     fs::create_dir(&point).unwrap();
     fs::write(point.join("read"), "a line\n").unwrap();
     let service = Prepaged::start(&place, &[]);
-    let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
-    service.wait_until("it is observed", || !observers(&service).is_empty());
+    let mut shell = observed_shell(&place, &service, A_USER, 0);
     // By a name that says nothing of where the file lies.
     shell.read_all(&[Path::new("/proc/self/cwd/point/read")]);
     let _hung = Hung::mount(&point);
@@ -158,8 +176,8 @@ fn what_a_user_puts_in_the_place_of_files_that_a_start_has_used_is_not_opened() 
     let owned = Command::new("chown").args(["-R", &A_USER.to_string()]).arg(&home).status().unwrap();
     assert!(owned.success());
     let service = Prepaged::start(&place, &[]);
-    let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
-    service.wait_until("it is observed", || !observers(&service).is_empty());
+    let mut shell = observed_shell(&place, &service, A_USER, 0);
+    let observed = service.count("observed");
     shell.tell(&format!("{} 0.5", mapped.display()));
     shell.read_all(&[&read, &linked]);
     [&read, &linked, &mapped].iter().for_each(|file| fs::remove_file(file).unwrap());
@@ -171,7 +189,7 @@ fn what_a_user_puts_in_the_place_of_files_that_a_start_has_used_is_not_opened() 
     };
     let mut writers = [&read, &mapped, &trap].map(|path| waits_at(path));
     shell.kill();
-    service.wait_until("its observation has come to its end", || service.count("observed") > 0);
+    service.wait_until("its observation has come to its end", || service.count("observed") > observed);
     for writer in &mut writers {
         assert!(writer.0.try_wait().unwrap().is_none(), "somebody has opened what it waits for");
     }

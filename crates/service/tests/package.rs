@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use prepage_testing::{Need, has};
 
@@ -110,12 +111,19 @@ fn a_boot_is_followed_no_longer_once_its_package_is_removed_and_nobody_else_is_e
         let before = format!(
             "cp -L /bin/sh \"$PLACE/{name}\"; mkfifo \"$PLACE/never\"
             \"$PLACE/{name}\" -c 'read -r line <\"$0\"' \"$PLACE/never\" {args} &
+            until case $(readlink /proc/$!/exe) in */{name}) ;; *) false ;; esac; do sleep 0.01; done
             echo $! | tee /run/prepage-boot >\"$PLACE/process\""
         );
         run("prerm", &["remove"], &before, place.path());
         let process = fs::read_to_string(place.path().join("process")).unwrap();
         let process = process.trim();
-        let runs = fs::read_link(format!("/proc/{process}/exe")).is_ok();
+        let runs = || fs::read_link(format!("/proc/{process}/exe")).is_ok();
+        // A signal takes a moment.
+        let until = Instant::now() + Duration::from_secs(60);
+        while is_ended && runs() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let runs = runs();
         if runs {
             assert!(Command::new("kill").arg(process).status().unwrap().success());
         }

@@ -82,10 +82,15 @@ mod tests {
             assert!(Moment::now().is_none());
             return;
         }
-        let start = Moment::now().expect("a steady counter");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let [first, second] = [start.hz().expect("later"), start.hz().expect("later")].map(|hz| hz as f64);
-        assert!((first / second - 1.0).abs() < 0.01 && (1e8..1e10).contains(&first), "{first} {second}");
+        let looks = || {
+            let start = Moment::now().expect("a steady counter");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            [start.hz().expect("later"), start.hz().expect("later")].map(|hz| hz as f64)
+        };
+        // No two clocks are read at once: on a busy machine a while may lie between.
+        let agree =
+            |[first, second]: [f64; 2]| (first / second - 1.0).abs() < 0.01 && (1e8..1e10).contains(&first);
+        assert!((0..5).any(|_| agree(looks())), "{:?}", looks());
     }
 
     #[test]

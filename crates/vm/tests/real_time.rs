@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::PAGE_SIZE;
 use prepage_sys::{processor_time, scheduling};
-use prepage_testing::{Need, unless_refused};
+use prepage_testing::{Need, unless_late, unless_refused};
 use prepage_vm::{Map, MapOptions, Object, Source, SourceError, Vm, VmOptions};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use support::{Stop, Words, modes, pages, random, touch, word, write};
@@ -71,19 +71,22 @@ impl Source for Slow {
 
 #[test]
 fn who_waits_for_a_read_sleeps() {
-    stay_here();
-    let vm = Vm::new(VmOptions::default()).unwrap();
-    let source = Slow(Words { len_bytes: PAGES * PAGE_SIZE, ..Words::default() });
-    let object = vm.source("slow", source).unwrap();
-    for mode in modes(&vm, &object) {
-        let map = vm.map(&object, &MapOptions::shared().mode(mode).policy("none".parse().unwrap())).unwrap();
-        let mut random = random();
-        // Both wait for pages that the other one has read.
-        let others = || _ = touch(&map, random(PAGES));
-        let Some([took, computed]) = in_real_time(|| touch_all(&map), others) else { return };
-        assert!(took > READ && 2 * computed < took, "{mode:?}: {computed:?} of {took:?}");
-        evict(&object);
-    }
+    unless_late(Duration::from_secs(2), || {
+        stay_here();
+        let vm = Vm::new(VmOptions::default()).unwrap();
+        let source = Slow(Words { len_bytes: PAGES * PAGE_SIZE, ..Words::default() });
+        let object = vm.source("slow", source).unwrap();
+        for mode in modes(&vm, &object) {
+            let map =
+                vm.map(&object, &MapOptions::shared().mode(mode).policy("none".parse().unwrap())).unwrap();
+            let mut random = random();
+            // Both wait for pages that the other one has read.
+            let others = || _ = touch(&map, random(PAGES));
+            let Some([took, computed]) = in_real_time(|| touch_all(&map), others) else { return };
+            assert!(took > READ && 2 * computed < took, "{mode:?}: {computed:?} of {took:?}");
+            evict(&object);
+        }
+    });
 }
 
 const ROUNDS: u32 = 300;

@@ -16,6 +16,8 @@ use support::{Words, memfds, modes, pages, random, touch, vm};
 
 const PAGES: u64 = 200;
 const BLOCK: u64 = 512;
+/// Longer than anything takes here, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Every address at which this process shows a page of a memfd of the VM as it is there: the memfd's inode, the page and the
 /// address.
@@ -129,7 +131,7 @@ fn the_backings_tell_what_the_page_tables_show() {
         }
         if step % 10 == 0 {
             // A handler thread maps neighbours after it let the toucher go on.
-            let quiet = Instant::now() + Duration::from_secs(5);
+            let quiet = Instant::now() + PATIENCE;
             let kernel = loop {
                 let (said, kernel) = (told(&objects), shown());
                 if said == kernel || Instant::now() > quiet {
@@ -150,7 +152,7 @@ fn the_backings_tell_what_the_page_tables_show() {
     maps[1].populate(pages(0, 3 * BLOCK)).unwrap();
     let compare = |what: &str| {
         // What is read ahead may come a while later.
-        let quiet = Instant::now() + Duration::from_secs(5);
+        let quiet = Instant::now() + PATIENCE;
         loop {
             let (said, kernel) = (told(&objects), shown());
             if said == kernel || Instant::now() > quiet {

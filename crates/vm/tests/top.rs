@@ -144,7 +144,8 @@ fn a_process_whose_names_are_taken_is_shown_by_another() {
     let _taken: Vec<_> = (0..8).map(|nth| UnixListener::bind_addr(&taken(nth)).unwrap()).collect();
     let _vm = Vm::new(VmOptions::default()).unwrap();
     let is_shown = |socket: &Socket| socket.ask(Duration::from_millis(500)).is_ok_and(|view| view.pid == pid);
-    assert!(sockets_of(pid).iter().any(is_shown));
+    // It answers a moment later where the machine is busy.
+    assert!((0..5).any(|_| sockets_of(pid).iter().any(is_shown)));
 }
 
 #[test]

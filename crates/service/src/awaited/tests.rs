@@ -1,4 +1,5 @@
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
@@ -51,7 +52,7 @@ fn root() -> Option<u32> {
     Some(0)
 }
 
-fn file(path: impl AsRef<std::path::Path>) -> FileHandle {
+fn file(path: impl AsRef<Path>) -> FileHandle {
     FileHandle::of(&std::fs::canonicalize(path).unwrap()).unwrap()
 }
 
@@ -100,7 +101,15 @@ fn an_exec_is_done_when_the_process_runs_the_file_and_a_script_never_is() {
 fn a_process_that_executes_two_programs_in_a_row_is_told_with_both() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let first = directory.path().join("first");
-    std::fs::copy(std::fs::canonicalize("/bin/sh").unwrap(), &first).unwrap();
+    // By a process of its own: what this one has open to write, a child of another test's has open too, and nobody can execute it.
+    assert!(
+        Command::new("cp")
+            .arg("--dereference")
+            .args([Path::new("/bin/sh"), &first])
+            .status()
+            .unwrap()
+            .success()
+    );
     let mut child =
         Shell::new(&format!("echo; read line; exec {} -c 'echo; read line; exec sleep 60'", first.display()));
     let (first, sleep) = (file(&first), file("/bin/sleep"));

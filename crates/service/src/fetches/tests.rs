@@ -4,13 +4,15 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::ProfiledFile;
 use prepage_sys::cachestat::evict;
 use prepage_sys::mounts::mount_of;
-use prepage_testing::{Need, has, skip};
+use prepage_testing::{Need, has, skip, unless_late};
 
 use super::*;
 use crate::needed_file::needed_file;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What was done longer ago is done again, and work that hangs for a second longer has others refused.
+const IN_TIME: Duration = Duration::from_millis(900);
 
 fn start(uid: u32, pid: u32, seen_at: Instant) -> Start<'static> {
     let gives_way = &|| {};
@@ -114,35 +116,37 @@ fn a_prefetch_that_has_ended_is_put_away_by_somebody_who_may_wait() {
 #[test]
 fn the_root_of_a_container_is_let_go_of_when_the_last_reader_has_ended_and_its_prefetch_ends_with_its_process()
  {
-    let Some(directory) = on_a_disk() else { return };
-    let path = directory.path().canonicalize().unwrap().join("file");
-    if mount_of(&path).is_none_or(|mount| mount.point != std::path::Path::new("/")) {
-        return skip(
-            Need::Path("/".into()),
-            "no mount is crossed below a root, and this directory is on another",
-        );
-    }
-    let known = Arc::new(Known::new(&profile_of(&path), own_rights()));
-    let root = Arc::new(Root::of_process(std::process::id()).unwrap());
-    let fetches = Fetches::new(Arc::default());
-    let fetch = |uid, pid| {
-        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
-        let start = Start { root: Some(&root), starter: 8, ..start(uid, pid, Instant::now()) };
-        fetches.fetch(&known, &start, Turn::Prefetch)
-    };
-    assert_eq!(fetch(7, std::process::id()), Done::Fetched);
-    let until = Instant::now() + PATIENCE;
-    while Arc::strong_count(&root) > 1 {
-        assert!(Instant::now() < until, "nobody has looked, and nobody needs to");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    fetches.look();
-    let _gate = keep_busy(&fetches, 0, 8);
-    assert_eq!([fetch(8, u32::MAX), fetch(9, std::process::id())], [Done::Fetched; 2]);
-    fetches.look();
-    let prefetches = fetches.prefetches.lock().anyway();
-    let are_ending: Vec<_> = prefetches.under_way.iter().map(|one| (one.pid, one.is_cut_short)).collect();
-    assert_eq!(are_ending, [(u32::MAX, true), (std::process::id(), false)]);
+    unless_late(IN_TIME, || {
+        let Some(directory) = on_a_disk() else { return };
+        let path = directory.path().canonicalize().unwrap().join("file");
+        if mount_of(&path).is_none_or(|mount| mount.point != std::path::Path::new("/")) {
+            return skip(
+                Need::Path("/".into()),
+                "no mount is crossed below a root, and this directory is on another",
+            );
+        }
+        let known = Arc::new(Known::new(&profile_of(&path), own_rights()));
+        let root = Arc::new(Root::of_process(std::process::id()).unwrap());
+        let fetches = Fetches::new(Arc::default());
+        let fetch = |uid, pid| {
+            evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+            let start = Start { root: Some(&root), starter: 8, ..start(uid, pid, Instant::now()) };
+            fetches.fetch(&known, &start, Turn::Prefetch)
+        };
+        assert_eq!(fetch(7, std::process::id()), Done::Fetched);
+        let until = Instant::now() + PATIENCE;
+        while Arc::strong_count(&root) > 1 {
+            assert!(Instant::now() < until, "nobody has looked, and nobody needs to");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fetches.look();
+        let _gate = keep_busy(&fetches, 0, 8);
+        assert_eq!([fetch(8, u32::MAX), fetch(9, std::process::id())], [Done::Fetched; 2]);
+        fetches.look();
+        let prefetches = fetches.prefetches.lock().anyway();
+        let are_ending: Vec<_> = prefetches.under_way.iter().map(|one| (one.pid, one.is_cut_short)).collect();
+        assert_eq!(are_ending, [(u32::MAX, true), (std::process::id(), false)]);
+    });
 }
 
 /// A user's profile may name any number of files, and each is open until the prefetch has ended.
@@ -219,27 +223,29 @@ fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
 
 #[test]
 fn no_user_is_told_what_was_done_for_another() {
-    let fetches = Fetches::new(Arc::default());
-    let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
-    let name = |uid| name_of(uid, &key);
-    let then = Instant::now();
-    let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, then));
-    assert_eq!(recent(&name(7), 1), None);
-    assert_eq!(recent(&name(8), 2), None);
-    assert_eq!(recent(&name(7), 3), Some(Done::Recent));
-    fetches.note(&name(8), 2, Done::HeldOut);
-    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
-    for pid in [3, 4, 3] {
-        let done = recent(&name(8), pid);
-        assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
-    }
-    assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
-    fetches.note(&name(8), 2, Done::Fetched);
-    let again = start(7, 2, then + Duration::from_millis(1));
-    let done = (recent(&name(8), 2), fetches.recent(&name(8), &again));
-    assert_eq!(done, (Some(Done::Fetched), Some(Done::Recent)), "it executes itself again");
-    (0..3 * RECENT_MAX as u32).for_each(|uid| _ = recent(&name(uid), uid));
-    assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
+    unless_late(IN_TIME, || {
+        let fetches = Fetches::new(Arc::default());
+        let key = ProgramKey { program: "/bin/program".into(), role: "program".into() };
+        let name = |uid| name_of(uid, &key);
+        let then = Instant::now();
+        let recent = |name: &_, pid| fetches.recent(name, &start(7, pid, then));
+        assert_eq!(recent(&name(7), 1), None);
+        assert_eq!(recent(&name(8), 2), None);
+        assert_eq!(recent(&name(7), 3), Some(Done::Recent));
+        fetches.note(&name(8), 2, Done::HeldOut);
+        assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
+        for pid in [3, 4, 3] {
+            let done = recent(&name(8), pid);
+            assert_eq!(done, Some(Done::LeftAlone), "nothing was fetched a moment before");
+        }
+        assert_eq!(recent(&name(8), 2), Some(Done::HeldOut));
+        fetches.note(&name(8), 2, Done::Fetched);
+        let again = start(7, 2, then + Duration::from_millis(1));
+        let done = (recent(&name(8), 2), fetches.recent(&name(8), &again));
+        assert_eq!(done, (Some(Done::Fetched), Some(Done::Recent)), "it executes itself again");
+        (0..3 * RECENT_MAX as u32).for_each(|uid| _ = recent(&name(uid), uid));
+        assert!(fetches.recent.lock().anyway().len() <= RECENT_MAX, "more at once than fit");
+    });
 }
 
 /// The arguments of a program on a slow disk cannot be read for seconds after its exec was told.
@@ -261,20 +267,22 @@ fn what_was_done_for_a_start_is_told_however_long_its_exec_takes() {
 /// A build calls the shell in another role for each file, and to put a guess together takes long.
 #[test]
 fn what_the_roles_of_a_program_have_in_common_is_asked_for_once_a_second() {
-    let fetches = Fetches::new(Arc::default());
-    let asked = std::cell::Cell::new(0);
-    let fetch = |guess: Option<Profile>, uid, pid| {
-        let ask = || {
-            asked.set(asked.get() + 1);
-            guess
+    unless_late(IN_TIME, || {
+        let fetches = Fetches::new(Arc::default());
+        let asked = std::cell::Cell::new(0);
+        let fetch = |guess: Option<Profile>, uid, pid| {
+            let ask = || {
+                asked.set(asked.get() + 1);
+                guess
+            };
+            fetches.fetch_guess("/bin/program", ask, &start(uid, pid, Instant::now()))
         };
-        fetches.fetch_guess("/bin/program", ask, &start(uid, pid, Instant::now()))
-    };
-    assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
-    assert_eq!(asked.get(), 1);
-    let warm = || Some(Profile::default());
-    assert_eq!([fetch(warm(), 8, 3), fetch(warm(), 8, 4)], [Done::Warm; 2]);
-    assert_eq!(asked.get(), 2);
+        assert_eq!([fetch(None, 7, 1), fetch(None, 7, 2)], [Done::Unknown; 2]);
+        assert_eq!(asked.get(), 1);
+        let warm = || Some(Profile::default());
+        assert_eq!([fetch(warm(), 8, 3), fetch(warm(), 8, 4)], [Done::Warm; 2]);
+        assert_eq!(asked.get(), 2);
+    });
 }
 
 /// A program that has no profile yet.
@@ -300,23 +308,33 @@ fn a_guess_is_told_from_a_profile_that_was_fetched() {
 /// A program is executed while files of it are looked at.
 #[test]
 fn what_is_under_way_for_a_process_is_waited_for() {
-    let fetches = Fetches::new(Arc::default());
-    let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
-    let (now, given_way) = (Instant::now(), std::sync::atomic::AtomicU32::new(0));
-    let recent = |pid| {
-        let gives_way = &|| _ = given_way.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        fetches.recent(&name, &Start { gives_way, ..start(7, pid, now) })
-    };
-    assert_eq!(recent(1), None);
-    let done = std::thread::scope(|scope| {
-        let launched = scope.spawn(|| recent(1));
-        assert_eq!(recent(2), Some(Done::Recent), "no process waits for what is another's");
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!launched.is_finished());
-        fetches.note(&name, 1, Done::HeldOut);
-        launched.join().unwrap()
+    unless_late(LOOK_HANGS_AFTER / 2, || {
+        let fetches = Fetches::new(Arc::default());
+        let name = name_of(7, &ProgramKey { program: "/bin/program".into(), role: "program".into() });
+        let (now, given_way) = (Instant::now(), std::sync::atomic::AtomicU32::new(0));
+        let recent = |pid| {
+            let gives_way = &|| _ = given_way.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            fetches.recent(&name, &Start { gives_way, ..start(7, pid, now) })
+        };
+        assert_eq!(recent(1), None);
+        let done = std::thread::scope(|scope| {
+            let launched = scope.spawn(|| recent(1));
+            assert_eq!(recent(2), Some(Done::Recent), "no process waits for what is another's");
+            let until = Instant::now() + PATIENCE;
+            while given_way.load(std::sync::atomic::Ordering::Relaxed) == 0 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!launched.is_finished());
+            fetches.note(&name, 1, Done::HeldOut);
+            launched.join().unwrap()
+        });
+        assert_eq!(
+            (done, given_way.into_inner()),
+            (Some(Done::HeldOut), 1),
+            "others are looked at meanwhile"
+        );
     });
-    assert_eq!((done, given_way.into_inner()), (Some(Done::HeldOut), 1), "others are looked at meanwhile");
 }
 
 #[test]
@@ -378,83 +396,89 @@ fn keep_busy(fetches: &Fetches, device: u64, uid: u32) -> std::sync::mpsc::SyncS
 /// Nobody reads then: a moment later the next start of the program is to be fetched for.
 #[test]
 fn what_no_reader_has_room_for_is_left_alone_and_a_dozen_prefetches_of_one_user_have_room() {
-    let Some(directory) = on_a_disk() else { return };
-    let path = directory.path().canonicalize().unwrap().join("file");
-    let profile = profile_of(&path);
-    let fetches = Fetches::new(Arc::default());
-    let known = || Arc::new(Known::new(&profile, own_rights()));
-    let (device, uid) = (known().device, known().rights.uid);
-    let gate = keep_busy(&fetches, device, uid);
-    let wait = || fetches.readers_of(device).lend(uid, Priority::Start, Box::new(|_at_work| {}));
-    // As many as one prefetch lends that reads from a disk, and looks up names.
-    assert!((0..12 * 24).all(|_| wait()));
-    while wait() {}
-    evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
-    let done = fetches.fetch(&known(), &start(7, 1, Instant::now()), Turn::Prefetch);
-    assert_eq!((done, fetches.counters.crowded.get()), (Done::LeftAlone, 1));
-    assert!(fetches.account_of(1, &known().key).is_none(), "nothing of it was fetched");
-    assert_eq!(fetches.look_at(Instant::now()), (true, vec![uid]), "its files are to be closed");
-    drop(gate);
+    unless_late(IN_TIME, || {
+        let Some(directory) = on_a_disk() else { return };
+        let path = directory.path().canonicalize().unwrap().join("file");
+        let profile = profile_of(&path);
+        let fetches = Fetches::new(Arc::default());
+        let known = || Arc::new(Known::new(&profile, own_rights()));
+        let (device, uid) = (known().device, known().rights.uid);
+        let gate = keep_busy(&fetches, device, uid);
+        let wait = || fetches.readers_of(device).lend(uid, Priority::Start, Box::new(|_at_work| {}));
+        // As many as one prefetch lends that reads from a disk, and looks up names.
+        assert!((0..12 * 24).all(|_| wait()));
+        while wait() {}
+        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+        let done = fetches.fetch(&known(), &start(7, 1, Instant::now()), Turn::Prefetch);
+        assert_eq!((done, fetches.counters.crowded.get()), (Done::LeftAlone, 1));
+        assert!(fetches.account_of(1, &known().key).is_none(), "nothing of it was fetched");
+        assert_eq!(fetches.look_at(Instant::now()), (true, vec![uid]), "its files are to be closed");
+        drop(gate);
+    });
 }
 
 /// A thread that is told to stop is at its last read still.
 #[test]
 fn what_is_cancelled_hangs_only_where_it_does_not_end_for_long() {
-    let Some(directory) = on_a_disk() else { return };
-    let path = directory.path().canonicalize().unwrap().join("file");
-    let profile = profile_of(&path);
-    for hangs in [false, true] {
-        evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
-        let known = Arc::new(Known::new(&profile, own_rights()));
-        let fetches = Fetches::new(Arc::default());
-        let gate = keep_busy(&fetches, known.device, known.rights.uid);
-        let now = Instant::now();
-        assert_eq!(fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch), Done::Fetched);
-        fetches.cancel(1, now);
-        // Not so late that what waits is taken away.
-        assert!(!fetches.look_at(now).0, "its work is not done");
-        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
-        if hangs {
-            assert!(fetches.look_at(Instant::now() + HANGS_AFTER).0);
-            assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (true, 1));
-            continue;
+    unless_late(IN_TIME, || {
+        let Some(directory) = on_a_disk() else { return };
+        let path = directory.path().canonicalize().unwrap().join("file");
+        let profile = profile_of(&path);
+        for hangs in [false, true] {
+            evict(open_to_read(&path).unwrap().as_fd(), PATIENCE).unwrap();
+            let known = Arc::new(Known::new(&profile, own_rights()));
+            let fetches = Fetches::new(Arc::default());
+            let gate = keep_busy(&fetches, known.device, known.rights.uid);
+            let now = Instant::now();
+            assert_eq!(fetches.fetch(&known, &start(7, 1, now), Turn::Prefetch), Done::Fetched);
+            fetches.cancel(1, now);
+            // Not so late that what waits is taken away.
+            assert!(!fetches.look_at(now).0, "its work is not done");
+            assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
+            if hangs {
+                assert!(fetches.look_at(Instant::now() + HANGS_AFTER).0);
+                assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (true, 1));
+                continue;
+            }
+            drop(gate);
+            let until = Instant::now() + PATIENCE;
+            while !fetches.look_at(now).0 {
+                assert!(Instant::now() < until, "it never ends");
+            }
+            assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
         }
-        drop(gate);
-        let until = Instant::now() + PATIENCE;
-        while !fetches.look_at(now).0 {
-            assert!(Instant::now() < until, "it never ends");
-        }
-        assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
-    }
+    });
 }
 
 /// The thread that looks has the whole machine to see to.
 #[test]
 fn work_that_comes_too_late_is_dropped_by_somebody_who_may_wait() {
-    struct Notes(std::sync::mpsc::Sender<std::thread::ThreadId>);
-    impl Drop for Notes {
-        fn drop(&mut self) {
-            self.0.send(std::thread::current().id()).unwrap();
+    unless_late(IN_TIME, || {
+        struct Notes(std::sync::mpsc::Sender<std::thread::ThreadId>);
+        impl Drop for Notes {
+            fn drop(&mut self) {
+                self.0.send(std::thread::current().id()).unwrap();
+            }
         }
-    }
-    let fetches = Fetches::new(Arc::default());
-    let known = Known::new(&Profile::default(), Rights::of_everybody());
-    let gate = keep_busy(&fetches, known.device, 7);
-    let (noted, dropped) = std::sync::mpsc::channel();
-    let notes = Notes(noted);
-    let work = move |_at_work| drop(notes);
-    assert!(fetches.readers_of(known.device).lend(7, Priority::Start, Box::new(work)));
-    let users = fetches.look_at(Instant::now() + PATIENCE).1;
-    assert!(dropped.try_recv().is_err(), "it is not dropped here");
-    assert_eq!(users, [7]);
-    let who = std::thread::scope(|scope| {
-        let closes = scope.spawn(|| fetches.close(7));
-        let id = closes.thread().id();
-        closes.join().unwrap();
-        id
+        let fetches = Fetches::new(Arc::default());
+        let known = Known::new(&Profile::default(), Rights::of_everybody());
+        let gate = keep_busy(&fetches, known.device, 7);
+        let (noted, dropped) = std::sync::mpsc::channel();
+        let notes = Notes(noted);
+        let work = move |_at_work| drop(notes);
+        assert!(fetches.readers_of(known.device).lend(7, Priority::Start, Box::new(work)));
+        let users = fetches.look_at(Instant::now() + PATIENCE).1;
+        assert!(dropped.try_recv().is_err(), "it is not dropped here");
+        assert_eq!(users, [7]);
+        let who = std::thread::scope(|scope| {
+            let closes = scope.spawn(|| fetches.close(7));
+            let id = closes.thread().id();
+            closes.join().unwrap();
+            id
+        });
+        assert_eq!(dropped.try_recv(), Ok(who));
+        drop(gate);
     });
-    assert_eq!(dropped.try_recv(), Ok(who));
-    drop(gate);
 }
 
 /// After a boot disks may have other numbers, and users write what they like into their profiles.

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,11 +18,14 @@ use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
-use prepage_testing::{Need, has, skip};
+use prepage_testing::{Need, has, skip, unless_late};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes here, on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The service hangs up on whoever has not asked and heard all half a second after it took the call, whichever of the two was held up: what fails
+/// after a little less is asked again.
+pub const HANGS_UP: Duration = Duration::from_millis(400);
 pub const PAGES: u64 = 256;
 
 /// A directory on a disk, that everybody may read and that is nobody's home.
@@ -173,10 +178,13 @@ pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Sends a file out of memory.
+/// Sends a file out of memory. What somebody still reads comes back, and is sent out once more.
 pub fn chill(path: &Path) {
-    evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap();
-    assert_eq!(pages_in_memory(path), 0);
+    let is_out = || {
+        evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap();
+        pages_in_memory(path) == 0
+    };
+    assert!(is_so_in_time(is_out), "{} pages stay in memory", pages_in_memory(path));
 }
 
 pub fn pages_in_memory(path: &Path) -> u64 {
@@ -186,8 +194,13 @@ pub fn pages_in_memory(path: &Path) -> u64 {
 
 /// The file is opened to be executed, and then there is nothing to run it with: this process goes on.
 pub fn execute_in_vain(script: &Path) {
-    let error = Command::new(script).exec();
-    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    let mut kind = None;
+    // A child that another test has just made may still have it open to write.
+    is_so_in_time(|| {
+        kind = Some(Command::new(script).exec().kind());
+        kind != Some(ErrorKind::ExecutableFileBusy)
+    });
+    assert_eq!(kind, Some(ErrorKind::NotFound));
 }
 
 /// Unmounted on every way out.
@@ -213,9 +226,27 @@ pub fn observers(service: &Prepaged) -> Vec<String> {
     children.flat_map(|pids| pids.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
+/// Waits until no start is observed any more, and the last one is counted.
+pub fn wait_for_observations(service: &Prepaged) {
+    let counts = || ["observed", "not_kept"].map(|name| service.count(name));
+    let mut last = (counts(), Instant::now());
+    service.wait_until("nothing is observed any more", || {
+        let now = counts();
+        if now != last.0 || !observers(service).is_empty() {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() >= Duration::from_secs(2)
+    });
+}
+
 /// Waits until `is` is so. Returns whether it came to be.
-pub fn is_so_in_time(mut is: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
+pub fn is_so_in_time(is: impl FnMut() -> bool) -> bool {
+    is_so_within(PATIENCE, is)
+}
+
+/// The same for so long.
+pub fn is_so_within(most: Duration, mut is: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + most;
     while !is() {
         if Instant::now() > until {
             return false;
@@ -256,8 +287,9 @@ impl Prepaged {
         Self { child, socket }
     }
 
+    /// What it says to root.
     pub fn status(&self) -> serde_json::Value {
-        ask(&self.socket).unwrap()
+        unless_late(HANGS_UP, || ask(&self.socket).unwrap())
     }
 
     /// What it says to user `uid`; `None`, and a skip, where nothing can ask as that user.
@@ -270,13 +302,37 @@ impl Prepaged {
                 return None;
             }
         }
-        let asks = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
-            s.sendall(b'status\\n')\nwhile part := s.recv(65536): sys.stdout.buffer.write(part)";
+        // Asked again where it was hung up on late, as [`Self::status`] does.
+        let asks = "import json, socket, sys, time\n\
+            for again in reversed(range(5)):\n  \
+              called = time.monotonic()\n  \
+              try:\n    \
+                s = socket.socket(socket.AF_UNIX)\n    \
+                s.connect(sys.argv[1])\n    \
+                s.sendall(b'status\\n')\n    \
+                said = b''.join(iter(lambda: s.recv(65536), b''))\n    \
+                json.loads(said)\n    \
+                break\n  \
+              except (BrokenPipeError, ConnectionResetError, ValueError):\n    \
+                if not again or time.monotonic() - called < 0.4: raise\n\
+            sys.stdout.buffer.write(said)";
         let mut command = Command::new("python3");
         command.args(["-c", asks]).arg(&self.socket).uid(uid).stderr(Stdio::inherit());
         let asked = command.output().unwrap();
         assert!(asked.status.success(), "every user may ask: {}", asked.status);
         Some(serde_json::from_slice(&asked.stdout).unwrap())
+    }
+
+    /// What it says to who scrapes it.
+    pub fn metrics(&self) -> String {
+        unless_late(HANGS_UP, || {
+            let mut stream = UnixStream::connect(&self.socket).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+            text
+        })
     }
 
     pub fn count(&self, name: &str) -> u64 {
@@ -321,6 +377,18 @@ impl Running {
     pub fn start(program: &Path) -> Self {
         Self(Command::new(program).arg("60").spawn().unwrap())
     }
+}
+
+/// Starts `program` again and again until `is` is so, which its starts bring about: it lives for `life`, and each time longer, so that also a slow machine
+/// comes to look at one of them.
+pub fn starts_until(service: &Prepaged, what: &str, program: &Path, life: Duration, is: impl Fn() -> bool) {
+    let mut life = life;
+    service.wait_until(what, || {
+        let _running = Running::start(program);
+        std::thread::sleep(life);
+        life = (life + life / 4).min(Duration::from_millis(500));
+        is()
+    });
 }
 
 impl Drop for Running {

@@ -1,30 +1,34 @@
 use std::sync::atomic::AtomicBool;
 
+use prepage_testing::unless_late;
+
 use super::*;
 
 #[test]
 fn the_low_watermark_rises_where_reads_wait_and_falls_where_none_does() {
-    let count = FrameCount::new(64 * 256);
-    assert_eq!(count.watermarks(), (LEAST_LOW, 2 * LEAST_LOW));
-    let after = falls_after(count.limit());
-    for expected in [64, 128, 256, 256] {
-        wait_once(&count);
-        count.fit_low(after);
-        assert_eq!(count.watermarks().0, expected);
-    }
-    // Rounds take few.
-    (0..10 * 64).for_each(|_| count.fit_low(after / 64));
-    assert!((256 * 2 / 3..256 * 3 / 4).contains(&count.watermarks().0), "{:?}", count.watermarks());
-    (0..1000).for_each(|_| count.fit_low(after));
-    assert_eq!(count.watermarks().0, LEAST_LOW);
-    // The limit may be lowered, and be tiny.
-    for (limit, low) in [(1024, 8), (256, 4), (64, 4), (16, 1), (1, 0)] {
-        count.set_limit(limit);
-        (0..100).for_each(|_| count.fit_low(after));
-        assert_eq!(count.watermarks(), (low, 2 * low));
-    }
-    // And large: then rounds are few.
-    assert_eq!(FrameCount::new(1 << 20).watermarks(), (LEAST_LOW, LEAST_LOW + SPARE));
+    unless_late(SILENCE / 2, || {
+        let count = FrameCount::new(64 * 256);
+        assert_eq!(count.watermarks(), (LEAST_LOW, 2 * LEAST_LOW));
+        let after = falls_after(count.limit());
+        for expected in [64, 128, 256, 256] {
+            wait_once(&count);
+            count.fit_low(after);
+            assert_eq!(count.watermarks().0, expected);
+        }
+        // Rounds take few.
+        (0..10 * 64).for_each(|_| count.fit_low(after / 64));
+        assert!((256 * 2 / 3..256 * 3 / 4).contains(&count.watermarks().0), "{:?}", count.watermarks());
+        (0..1000).for_each(|_| count.fit_low(after));
+        assert_eq!(count.watermarks().0, LEAST_LOW);
+        // The limit may be lowered, and be tiny.
+        for (limit, low) in [(1024, 8), (256, 4), (64, 4), (16, 1), (1, 0)] {
+            count.set_limit(limit);
+            (0..100).for_each(|_| count.fit_low(after));
+            assert_eq!(count.watermarks(), (low, 2 * low));
+        }
+        // And large: then rounds are few.
+        assert_eq!(FrameCount::new(1 << 20).watermarks(), (LEAST_LOW, LEAST_LOW + SPARE));
+    });
 }
 
 /// Somebody finds no frame, and waits until some are taken away.
@@ -66,46 +70,50 @@ fn memory_is_looked_at_once_when_half_of_what_may_be_taken_is_however_little_tha
 
 #[test]
 fn what_a_few_waits_raised_is_down_again_before_half_of_all_frames_was_taken() {
-    for limit in [1 << 13, 30_000, 1 << 17] {
-        let count = FrameCount::new(limit);
-        (0..4).for_each(|_| {
-            wait_once(&count);
-            count.fit_low(1);
-        });
-        assert!(count.watermarks().0 >= 4 * LEAST_LOW, "{:?}", count.watermarks());
-        let mut taken = 0;
-        while taken < limit / 2 {
-            // As the reclaimer does: as many as lead from one watermark to the other.
-            let (low, high) = count.watermarks();
-            count.fit_low(high - low);
-            taken += high - low;
+    unless_late(SILENCE / 2, || {
+        for limit in [1 << 13, 30_000, 1 << 17] {
+            let count = FrameCount::new(limit);
+            (0..4).for_each(|_| {
+                wait_once(&count);
+                count.fit_low(1);
+            });
+            assert!(count.watermarks().0 >= 4 * LEAST_LOW, "{:?}", count.watermarks());
+            let mut taken = 0;
+            while taken < limit / 2 {
+                // As the reclaimer does: as many as lead from one watermark to the other.
+                let (low, high) = count.watermarks();
+                count.fit_low(high - low);
+                taken += high - low;
+            }
+            assert!(count.watermarks().0 <= 2 * LEAST_LOW, "of {limit}: {:?}", count.watermarks());
         }
-        assert!(count.watermarks().0 <= 2 * LEAST_LOW, "of {limit}: {:?}", count.watermarks());
-    }
+    });
 }
 
 #[test]
 fn the_reclaimer_rests_only_while_nobody_waits_and_frames_are_free() {
-    const LONG: Duration = Duration::from_secs(600);
-    let count = FrameCount::new(64 * 256);
-    // Two ways to end it: it never begins, or who waits ends it.
-    let began = Instant::now();
-    assert_eq!(count.reserve(count.limit() - LEAST_LOW / 2 + 1), Reserve::Got);
-    count.rest(LONG);
-    count.release(LEAST_LOW);
-    std::thread::scope(|scope| {
-        let rests = scope.spawn(|| count.rest(LONG));
-        while count.resting.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        let waits = scope.spawn(|| count.reserve_or_wait(LEAST_LOW * 2, LEAST_LOW * 2, PATIENCE));
-        rests.join().unwrap();
+    unless_late(SILENCE / 2, || {
+        const LONG: Duration = Duration::from_secs(600);
+        let count = FrameCount::new(64 * 256);
+        // Two ways to end it: it never begins, or who waits ends it.
+        let began = Instant::now();
+        assert_eq!(count.reserve(count.limit() - LEAST_LOW / 2 + 1), Reserve::Got);
         count.rest(LONG);
-        count.release(LEAST_LOW * 2);
-        assert_eq!(waits.join().unwrap(), (Ok(LEAST_LOW * 2), true));
+        count.release(LEAST_LOW);
+        std::thread::scope(|scope| {
+            let rests = scope.spawn(|| count.rest(LONG));
+            while count.resting.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let waits = scope.spawn(|| count.reserve_or_wait(LEAST_LOW * 2, LEAST_LOW * 2, PATIENCE));
+            rests.join().unwrap();
+            count.rest(LONG);
+            count.release(LEAST_LOW * 2);
+            assert_eq!(waits.join().unwrap(), (Ok(LEAST_LOW * 2), true));
+        });
+        assert!(began.elapsed() < LONG);
+        count.rest(Duration::from_millis(1));
     });
-    assert!(began.elapsed() < LONG);
-    count.rest(Duration::from_millis(1));
 }
 
 #[test]
@@ -147,42 +155,46 @@ fn who_finds_no_frame_waits_for_those_that_are_filled_and_not_yet_published() {
 /// Its ask was counted before theirs was taken back.
 #[test]
 fn frames_are_left_to_those_who_wait_and_not_to_those_who_did() {
-    let count = FrameCount::new(2);
-    assert_eq!(count.reserve(1), Reserve::Got);
-    count.asked.store(1, Ordering::SeqCst);
-    count.waiting.store(1, Ordering::SeqCst);
-    let began = Instant::now();
-    assert_eq!(count.wait_counted(1, 1, 1, PATIENCE), Ok(1));
-    assert!(began.elapsed() < SILENCE, "it waits while a frame is free");
+    unless_late(SILENCE / 2, || {
+        let count = FrameCount::new(2);
+        assert_eq!(count.reserve(1), Reserve::Got);
+        count.asked.store(1, Ordering::SeqCst);
+        count.waiting.store(1, Ordering::SeqCst);
+        let began = Instant::now();
+        assert_eq!(count.wait_counted(1, 1, 1, PATIENCE), Ok(1));
+        assert!(began.elapsed() < SILENCE, "it waits while a frame is free");
+    });
 }
 
 #[test]
 fn who_needs_many_frames_waits_for_all_and_is_not_passed_by() {
-    let count = FrameCount::new(4096);
-    assert_eq!(count.reserve(4096), Reserve::Got);
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
-        while !count.is_waited_for() {
-            std::thread::yield_now();
-        }
-        // The reclaimer takes as many away, however low the watermarks are.
-        assert!(count.wanted() >= 200);
-        count.release(150);
-        assert_eq!(count.reserve_spare(1), Reserve::Wait);
-        assert!(count.wanted() >= 50);
-        count.release(50);
-        assert_eq!(waits.join().unwrap(), (Ok(200), true));
+    unless_late(SILENCE * 3 / 2, || {
+        let count = FrameCount::new(4096);
+        assert_eq!(count.reserve(4096), Reserve::Got);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            // The reclaimer takes as many away, however low the watermarks are.
+            assert!(count.wanted() >= 200);
+            count.release(150);
+            assert_eq!(count.reserve_spare(1), Reserve::Wait);
+            assert!(count.wanted() >= 50);
+            count.release(50);
+            assert_eq!(waits.join().unwrap(), (Ok(200), true));
+        });
+        // Where they never come, one is enough.
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
+            while !count.is_waited_for() {
+                std::thread::yield_now();
+            }
+            count.release(10);
+            assert_eq!(waits.join().unwrap(), (Ok(10), true));
+        });
+        assert_eq!((count.asked(), count.waiting.load(Ordering::SeqCst)), (0, 0));
     });
-    // Where they never come, one is enough.
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| count.reserve_or_wait(200, 256, PATIENCE));
-        while !count.is_waited_for() {
-            std::thread::yield_now();
-        }
-        count.release(10);
-        assert_eq!(waits.join().unwrap(), (Ok(10), true));
-    });
-    assert_eq!((count.asked(), count.waiting.load(Ordering::SeqCst)), (0, 0));
 }
 
 #[test]
@@ -224,25 +236,27 @@ fn what_could_not_go_when_the_limit_fell_is_tried_again_with_each_look() {
 
 #[test]
 fn who_needs_a_frame_waits_for_a_part_of_what_is_to_go() {
-    let count = FrameCount::new(10_000);
-    assert_eq!(count.reserve(10_000), Reserve::Got);
-    count.set_limit(100);
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| count.reserve_or_wait(2, 16, PATIENCE));
-        while !waits.is_finished() && count.reserved() > 9_000 {
-            std::thread::sleep(Duration::from_millis(10));
-            count.release(2);
-        }
-        assert_eq!(waits.join().unwrap(), (Ok(2), true));
-        assert!(count.reserved() > 9_000, "{}", count.reserved());
+    unless_late(SILENCE / 2, || {
+        let count = FrameCount::new(10_000);
+        assert_eq!(count.reserve(10_000), Reserve::Got);
+        count.set_limit(100);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| count.reserve_or_wait(2, 16, PATIENCE));
+            while !waits.is_finished() && count.reserved() > 9_000 {
+                std::thread::sleep(Duration::from_millis(10));
+                count.release(2);
+            }
+            assert_eq!(waits.join().unwrap(), (Ok(2), true));
+            assert!(count.reserved() > 9_000, "{}", count.reserved());
+        });
+        // Nor is the rest waited for where nothing goes.
+        let began = Instant::now();
+        assert_eq!(count.reserve_or_wait(1, 1, PATIENCE), (Ok(1), true));
+        assert!(began.elapsed() < PATIENCE / 3, "{:?}", began.elapsed());
+        // Growing helps who waits, however much is to go.
+        assert!(count.grow(1));
+        assert_eq!(count.reserve(1), Reserve::Got);
     });
-    // Nor is the rest waited for where nothing goes.
-    let began = Instant::now();
-    assert_eq!(count.reserve_or_wait(1, 1, PATIENCE), (Ok(1), true));
-    assert!(began.elapsed() < PATIENCE / 3, "{:?}", began.elapsed());
-    // Growing helps who waits, however much is to go.
-    assert!(count.grow(1));
-    assert_eq!(count.reserve(1), Reserve::Got);
 }
 
 /// As where it waits for an allocator whose lock is held by a thread that waits for a frame.

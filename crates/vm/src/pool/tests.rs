@@ -130,7 +130,11 @@ fn the_least_is_kept_beside_memory_that_cannot_go_to_a_full_swap_file() {
     let memory = vm.memory(512 * PAGE_SIZE).unwrap();
     let map = vm.map(&memory, &MapOptions::writable()).unwrap();
     (0..256).for_each(|page| map.write_at(page * PAGE_SIZE, &[1]).unwrap());
-    assert_eq!(pool.reclaim(128), 128);
+    // What takes long to be written is given up, and tried again.
+    until(&pool, "it takes no more", |_| {
+        pool.reclaim(memory.dirty_pages().saturating_sub(128));
+        memory.dirty_pages() <= 128
+    });
     assert_eq!((memory.dirty_pages(), pool.figures().swap_pages), (128, 128));
     tell.look(-(1 << 30), false);
     assert_eq!(pool.figures().limit_pages, 128 + 64);
@@ -260,7 +264,7 @@ impl Source for Patient {
     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SourceError> {
         let began = Instant::now();
         let is_near = || self.1.frames.limit() < self.1.frames.reserved() + 1024;
-        while is_near() && began.elapsed() < Duration::from_secs(2) {
+        while is_near() && began.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.0.read(offset_bytes, into)

@@ -11,7 +11,10 @@ use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_testing::{Doctor, Need, has, unless_refused};
 pub use prepage_testing::{child, child_command, is_child};
-use prepage_vm::{Map, MapError, MapOptions, Mode, Object, Source, SourceError, Statistics, Vm, VmOptions};
+use prepage_vm::{
+    AccessError, Map, MapError, MapOptions, Mode, Object, Reason, Source, SourceError, Statistics, Vm,
+    VmOptions,
+};
 
 /// A word that tells where it stands.
 pub fn word(offset_bytes: u64) -> u64 {
@@ -74,6 +77,18 @@ pub fn random() -> impl FnMut(u64) -> u64 {
 pub fn keeps_to(limit: u64, vm: &Vm) -> bool {
     let now = vm.statistics();
     held(&now) <= limit + now.pool.beyond_pages_total
+}
+
+/// Whether there is no frame for `work`. Where the machine keeps the reclaimer from its processor for a second, the limit gives way, and that is counted.
+#[track_caller]
+pub fn has_no_frame<T>(vm: &Vm, work: impl FnOnce() -> Result<T, AccessError>) -> bool {
+    let beyond = || vm.statistics().pool.beyond_pages_total;
+    let before = beyond();
+    match work() {
+        Ok(_) => beyond() > before,
+        Err(AccessError::Unavailable { reason: Reason::NoFrames, .. }) => true,
+        Err(other) => panic!("{other}"),
+    }
 }
 
 /// Waits for what comes soon: a handler counts after it has let the thread go on, a reclaimer once it rests.
