@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
+use prepage_sys::maps::Mapped;
 use prepage_sys::sync::Anyway;
-use prepage_trace::{Mapped, now_ns};
 
 use crate::elsewhere::Elsewhere;
 

@@ -2,8 +2,10 @@
 //!
 //! They are few, and the others cost nothing: a perf event for all faults adds 0.7 to 1.2 µs to each, where one that is armed takes 1.3.
 
+use prepage_sys::clock::now_ns;
+use prepage_sys::maps::Mapped;
 use prepage_sys::perf::PerfError;
-use prepage_trace::{EventKind, FaultEvents, Mapped, Probe, Stream, Target, now_ns};
+use prepage_trace::{EventKind, FaultEvents, Probe, Stream, Target};
 
 use crate::faults::Places;
 use crate::sightings::Sightings;

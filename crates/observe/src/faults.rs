@@ -5,9 +5,10 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use prepage_core::{Missing, ObjectId, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
 use prepage_sys::device_number;
 use prepage_sys::perf::PerfError;
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
 use rustc_hash::FxHashMap;
 
 use crate::armed::{ArmedRanges, REMEMBERED_NS};
@@ -307,8 +308,8 @@ pub fn as_stat_shows((device, inode): Inode) -> Inode {
 mod tests {
     use std::process::Command;
 
+    use prepage_sys::maps::mappings;
     use prepage_testing::{Doctor, Need, unless_refused};
-    use prepage_trace::space::mappings;
 
     use super::*;
 

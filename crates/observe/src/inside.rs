@@ -11,7 +11,7 @@ use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
     Arming, Carrying, Event, Last, Log, Lookup, Reading, Receiver, Record, find_library, variables,
 };
-use prepage_trace::now_ns;
+use prepage_sys::clock::now_ns;
 
 use crate::arming::Entry;
 use crate::elsewhere::Elsewhere;

@@ -11,8 +11,8 @@ use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_sys::cachestat;
 use prepage_sys::mapping::{FileMapping, may_know_residency};
+use prepage_sys::maps::mappings;
 use prepage_sys::processes::processes;
-use prepage_trace::space::mappings;
 use rustix::fs::Advice;
 
 use prepage_profiles::identity::open_if_same;

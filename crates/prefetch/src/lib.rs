@@ -25,7 +25,6 @@
 //! | [`learn`]                         | one observed run                                                  |
 //! | [`memory`], [`calibrate`]         | how much there is for guesses; what a device can do               |
 //! | `resident`                        | which pages of files are in memory, as far as a user may know     |
-//! | [`clock`]                         | the clocks of files and profiles                                  |
 //! | [`cold`]                          | dropping the machine's caches, and whether it could be done       |
 //! | [`measure`], [`statistics`]       | figures                                                           |
 //! | `account`                       | what a prefetch says of itself                                    |
@@ -50,7 +49,6 @@ mod ahead;
 mod beside;
 pub mod calibrate;
 pub mod choose;
-pub mod clock;
 pub mod cold;
 pub mod config;
 mod dense;

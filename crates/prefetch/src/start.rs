@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use prepage_profiles::ProgramKey;
-use prepage_trace::now_ns;
+use prepage_sys::clock::now_ns;
 
 /// A start. `prepage run` makes one of the process that is about to become the program; a service makes them of the execs
 /// it sees.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use prepage_core::idle::{Calm, Reading, worth::Worth};
 use prepage_core::launches::{Expected, Launched};
-use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::unix_s;
 use prepage_sys::local_time::utc_offset_s;
 use prepage_sys::sync::Anyway;
 use serde::Serialize;

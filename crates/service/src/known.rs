@@ -11,9 +11,9 @@ use prepage_core::profile::{ColdStart, Fingerprint, Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::now_ns;
 use prepage_sys::rights::Rights;
 use prepage_sys::sync::Anyway;
-use prepage_trace::now_ns;
 
 /// What one takes whatever is in it: itself, and its places in the maps that it is found by.
 const OWN_BYTES: u64 = 1024;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::unix_s;
 use prepage_sys::sync::Anyway;
 
 use crate::account::Account;

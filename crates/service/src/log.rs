@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prepage_core::idle::worth::Worth;
 use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
-use prepage_prefetch::clock::unix_s;
+use prepage_sys::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pages::{HasUsers, Keep, Kept, Users};

@@ -15,6 +15,7 @@ use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
+use prepage_sys::clock::now_ns;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
 use prepage_sys::process_stat::{NAME_BYTES_MAX, ProcessStat};
@@ -22,7 +23,6 @@ use prepage_sys::processes::processes;
 use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 use prepage_sys::user_namespace::maker_of;
-use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::askers::Askers;

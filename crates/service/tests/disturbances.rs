@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
 use prepage_service::socket::ask;
+use prepage_sys::clock::unix_s;
 use prepage_sys::process_status::ProcessStatus;
 use prepage_testing::{Need, child_command, has, this_test};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};

@@ -17,6 +17,7 @@ use prepage_core::launches::Launches;
 use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_sys::clock::unix_s;
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
 use prepage_testing::{Doctor, Hung, Need, has, unless_caches_dropped, unless_refused};
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::cachestat::evict;
+use prepage_sys::clock::unix_s;
 use prepage_testing::{Hung, Need, has, is_child, passes_as_child, this_test};
 use rustix::process::Signal;
 

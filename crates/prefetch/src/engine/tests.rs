@@ -321,7 +321,7 @@ fn a_prefetch_ends_where_memory_gets_short_and_when_it_is_cancelled() {
     let mut progress = Progress::new(program.id(), &until);
     progress.follow(u64::MAX);
     progress.disk_faults = pages;
-    assert_eq!(progress.cold_start(7, prepage_trace::now_ns(), Some(&engine.amounts())), None);
+    assert_eq!(progress.cold_start(7, prepage_sys::clock::now_ns(), Some(&engine.amounts())), None);
     program.wait().unwrap();
     let engine = Engine::new(profile, &DeviceFigures::default());
     engine.cancel();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use prepage_core::launches::{Launched, Launches};
 use prepage_core::profile::{ColdStart, Lookup, Profile, ProfiledFile, Touches, file as profile_file};
@@ -16,6 +16,7 @@ use prepage_profiles::identity::{content_of, identity_of, open_to_read};
 use prepage_profiles::{ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_sys::clock::unix_s;
 use prepage_testing::{Need, has, skip};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -167,10 +168,6 @@ pub fn write_profile(directory: &Path, profile: &Profile) {
     let path = directory.join(key.file_name());
     fs::write(&path, profile_file::encode(profile)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-}
-
-pub fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 /// Sends a file out of memory.
