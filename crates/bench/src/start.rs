@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_prefetch::cold::Chill;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::{Layer, Stores};
+use prepage_residency::cold::Chill;
 use prepage_sys::clock::now_ns;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::reap::{Reap, Reaped, reap};

@@ -25,11 +25,8 @@
 //! | [`learn`]                         | one observed run                                                  |
 //! | [`memory`], [`calibrate`]         | how much there is for guesses; what a device can do               |
 //! | `resident`                        | which pages of files are in memory, as far as a user may know     |
-//! | [`cold`]                          | dropping the machine's caches, and whether it could be done       |
-//! | [`measure`], [`statistics`]       | figures                                                           |
 //! | `account`                       | what a prefetch says of itself                                    |
 //! | [`config`]                        | what administrator and user want, from two small files            |
-//! | [`doctor`]                        | what this machine allows                                          |
 //!
 //! ```
 //! use prepage_core::profile::Profile;
@@ -49,21 +46,17 @@ mod ahead;
 mod beside;
 pub mod calibrate;
 pub mod choose;
-pub mod cold;
 pub mod config;
 mod dense;
-pub mod doctor;
 pub mod engine;
 mod first_pages;
 mod first_start;
 mod guess;
 pub mod launch;
 pub mod learn;
-pub mod measure;
 pub mod memory;
 pub mod persist;
 pub mod progress;
 mod resident;
 pub mod start;
-pub mod statistics;
 mod warm;

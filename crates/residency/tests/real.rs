@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_prefetch::cold::resident_share;
 use prepage_profiles::identity;
+use prepage_residency::cold::resident_share;
 use prepage_residency::{Residency, Spot, Stopped, Users, Walk, evict, warm};
 use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 

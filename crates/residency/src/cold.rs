@@ -9,13 +9,12 @@ use std::path::Path;
 use prepage_core::PageRange;
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_profiles::identity::open_if_same;
 use prepage_sys::cachestat;
 use prepage_sys::mapping::{FileMapping, may_know_residency};
 use prepage_sys::maps::mappings;
 use prepage_sys::processes::processes;
 use rustix::fs::Advice;
-
-use prepage_profiles::identity::open_if_same;
 
 /// How the cache is made cold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
