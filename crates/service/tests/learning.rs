@@ -5,7 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -60,14 +60,6 @@ impl Drop for Shell {
     }
 }
 
-/// A copy of sh(1).
-fn shell(place: &Place, name: &str) -> PathBuf {
-    let path = place.path(name);
-    let copied = Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&path).status().unwrap();
-    assert!(copied.success());
-    path
-}
-
 /// Has the service learn a program of its own.
 fn learns_another(place: &Place, service: &Prepaged) {
     let (other, before) = (place.program("other"), service.count("learned"));
@@ -98,7 +90,7 @@ fn one_observation_waits_for_a_file_system_that_does_not_answer_and_others_do_wi
     let unanswered = || waiting(&connections, &point) - 1;
     for (at, uid) in (0..3u32).zip(65_000..) {
         let (before, observed) = (unanswered(), service.count("observed"));
-        let mut shell = Shell::start(&shell(&place, &format!("shell{at}")), uid);
+        let mut shell = Shell::start(&place.shell(&format!("shell{at}")), uid);
         let observing = usize::from(at > 0) + 1;
         service.wait_until("it is observed", || observers(&service).len() >= observing);
         // Itself: of two that look something up in it the kernel has one wait for the other, and nobody can kill that one.
@@ -130,7 +122,7 @@ fn who_waits_for_a_file_system_keeps_nobody_from_looking_at_pages() {
     fs::create_dir(&point).unwrap();
     fs::write(point.join("read"), "a line\n").unwrap();
     let service = Prepaged::start(&place, &[]);
-    let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
+    let mut shell = Shell::start(&place.shell("shell"), A_USER);
     service.wait_until("it is observed", || !observers(&service).is_empty());
     // By a name that says nothing of where the file lies.
     shell.read_all(&[Path::new("/proc/self/cwd/point/read")]);
@@ -158,7 +150,7 @@ fn what_a_user_puts_in_the_place_of_files_that_a_start_has_used_is_not_opened() 
     let owned = Command::new("chown").args(["-R", &A_USER.to_string()]).arg(&home).status().unwrap();
     assert!(owned.success());
     let service = Prepaged::start(&place, &[]);
-    let mut shell = Shell::start(&shell(&place, "shell"), A_USER);
+    let mut shell = Shell::start(&place.shell("shell"), A_USER);
     service.wait_until("it is observed", || !observers(&service).is_empty());
     shell.tell(&format!("{} 0.5", mapped.display()));
     shell.read_all(&[&read, &linked]);
