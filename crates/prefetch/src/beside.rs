@@ -486,7 +486,7 @@ mod tests {
     use prepage_core::PageRange;
     use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
-    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_profiles::identity::profiled;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
@@ -508,15 +508,7 @@ mod tests {
 
     /// Of the first page of the file at `path`.
     fn profile_of(path: &Path) -> Profile {
-        let opened = open_to_read(path).unwrap();
-        let file = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&opened).unwrap(),
-            fingerprint: content_of(&opened).unwrap(),
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-            ..ProfiledFile::default()
-        };
-        Profile { files: vec![file], ..Profile::default() }
+        Profile { files: vec![profiled(path, [0]).unwrap()], ..Profile::default() }
     }
 
     fn is_open(path: &Path) -> bool {

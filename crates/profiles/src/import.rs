@@ -207,19 +207,14 @@ mod tests {
 
     use super::*;
     use crate::StartContextPaths;
-    use crate::identity::{content_of, open_to_read};
+    use crate::identity::profiled;
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
-        let file = open_to_read(path).unwrap();
-        let size_bytes = identity_of(&file).unwrap().size_bytes;
-        ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: FileIdentity { device: 99, inode: 98, size_bytes, mtime_ns: 97, ctime_ns: 96 },
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 5,
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(pages)), 0)],
-        }
+        let here = profiled(path, 0..pages).unwrap();
+        let size_bytes = here.identity.size_bytes;
+        let identity = FileIdentity { device: 99, inode: 98, size_bytes, mtime_ns: 97, ctime_ns: 96 };
+        ProfiledFile { identity, learned_unix_s: 5, ..here }
     }
 
     fn place() -> (tempfile::TempDir, Profile) {

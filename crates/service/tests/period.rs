@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use prepage_core::profile::{FileIdentity, Fingerprint, History, Profile, ProfiledFile, Touches};
+use prepage_core::profile::{Extent, FileIdentity, Fingerprint, History, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
-use prepage_profiles::identity::{content_of, identity_of};
+use prepage_profiles::identity::profiled;
 use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::Subject;
@@ -366,12 +366,10 @@ fn comes_in_after_the_time_is_up(subject: Subject) {
     fs::write(&needed, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
     let file = File::open(&needed).unwrap();
     file.sync_all().unwrap();
-    let (identity, fingerprint) = (identity_of(&file).unwrap(), content_of(&file).unwrap());
+    let known = profiled(&needed, [USED]).unwrap();
     let profiled = |path: &Path, rank| {
-        let mut touches = Touches::default();
-        touches.touch(PageIndex(USED), rank);
-        let (path, fingerprint) = (path.to_str().unwrap().into(), fingerprint.clone());
-        ProfiledFile { path, identity, fingerprint, learned_unix_s: 1, extents: touches.extents() }
+        let extents = vec![Extent { rank, ..known.extents[0] }];
+        ProfiledFile { path: path.to_str().unwrap().into(), extents, ..known.clone() }
     };
     // As many readers as ask at once wait for these.
     let slow_ones = (0..3).map(|number| profiled(&slow.join(number.to_string()), number));
@@ -461,15 +459,7 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     }
     fs::write(&unused, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
     let file = File::open(&unused).unwrap();
-    let mut touches = Touches::default();
-    touches.touch(PageIndex(USED), 0);
-    let profiled = ProfiledFile {
-        path: unused.to_str().unwrap().into(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 1,
-        extents: touches.extents(),
-    };
+    let profiled = profiled(&unused, [USED]).unwrap();
     let (subject, stores) = (Subject::Boot, stores(Subject::Boot, directory));
     let key = subject.key();
     let (program, role) = (key.program.clone(), key.role.clone());

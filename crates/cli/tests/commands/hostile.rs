@@ -14,7 +14,7 @@ use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, P
 use prepage_core::{
     Fault, FaultClass, Object, ObjectId, PAGE_SIZE, PageIndex, PageRange, Thread, ThreadIndex, Trace,
 };
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::{identity_of, open_to_read, profiled};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Hung, Need, has};
 use prepage_trace::parquet::write_trace;
@@ -73,10 +73,7 @@ fn run_by(command: &mut Command) -> String {
 
 /// The file at `path`, which exists, with pages `start` to `end`.
 fn of_file(path: &Path, start: u64, end: u64) -> ProfiledFile {
-    let file = open_to_read(path).unwrap();
-    let identity = identity_of(&file).unwrap();
-    let fingerprint = content_of(&file).unwrap();
-    ProfiledFile { fingerprint, identity, ..lying(path, start, end, 0) }
+    ProfiledFile { extents: lying(path, start, end, 0).extents, ..profiled(path, []).unwrap() }
 }
 
 /// A file that may not be what it is said to be.

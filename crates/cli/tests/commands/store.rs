@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, json, make_old, text, wait_for};
 use prepage_core::profile::file::encode;
-use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile, ProfiledFile};
+use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile};
 use prepage_core::{PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::profiled;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
 use prepage_testing::{Need, has};
 
@@ -229,18 +229,10 @@ fn a_name_with_an_end_of_line_stays_in_one_line() {
 /// A profile of the command with one page of its program.
 fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
     let key = ProgramKey::of(&command.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
-    let file = open_to_read(Path::new(&key.program)).unwrap();
-    let file = ProfiledFile {
-        path: key.program.clone(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-    };
     let profile = Profile {
         program: key.program.clone(),
         role: key.role.clone(),
-        files: vec![file],
+        files: vec![profiled(Path::new(&key.program), [0]).unwrap()],
         ..Profile::default()
     };
     (key, profile)

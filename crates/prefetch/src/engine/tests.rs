@@ -2,10 +2,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use prepage_core::profile::{Counts, Lookup, ProfiledFile, Touches};
+use prepage_core::profile::{Counts, Lookup, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::Until;
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::profiled;
 use prepage_sys::extents::place_of;
 use prepage_testing::{
     Need, assert_passed, child_command, child_output, has, is_child, passes_as_child, this_test,
@@ -29,24 +29,7 @@ fn file_of_pages(dir: &Path) -> std::path::PathBuf {
 }
 
 fn profile(path: &Path, pages: &[u64]) -> Profile {
-    let mut touches = Touches::default();
-    for (rank, &page) in pages.iter().enumerate() {
-        touches.touch(PageIndex(page), rank as u32);
-    }
-    let file = open_to_read(path).unwrap();
-    let identity = identity_of(&file).unwrap();
-    let fingerprint = content_of(&file).unwrap();
-    let path = path.to_str().unwrap().into();
-    Profile {
-        files: vec![ProfiledFile {
-            path,
-            identity,
-            fingerprint,
-            learned_unix_s: 0,
-            extents: touches.extents(),
-        }],
-        ..Default::default()
-    }
+    Profile { files: vec![profiled(path, pages.iter().copied()).unwrap()], ..Default::default() }
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prepage_core::launches::{Launched, Launches};
-use prepage_core::profile::{ColdStart, Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::profile::{ColdStart, Lookup, Profile, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::{identity_at, profiled};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
@@ -127,7 +127,7 @@ impl Place {
 
     /// Writes what fetching gained in cold starts of root's of each of `programs`: how long held-out ones took, and after them fetched ones.
     pub fn gained(&self, programs: &[&Path], held_out_us: &[u32], prefetched_us: &[u32]) {
-        let device = identity_of(&open_to_read(programs[0]).unwrap()).unwrap().device;
+        let device = identity_at(programs[0]).unwrap().device;
         let start =
             |held_out| move |&took_us: &u32| ColdStart { device, held_out, took_us, ..ColdStart::default() };
         let starts = held_out_us.iter().map(start(true)).chain(prefetched_us.iter().map(start(false)));
@@ -148,22 +148,10 @@ impl Place {
     /// The same into `directory`.
     pub fn profile_in(&self, directory: &Path, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
-        let file = |path: &&Path| {
-            let file = open_to_read(path).unwrap();
-            let mut touches = Touches::default();
-            [8, 9, 200].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
-            ProfiledFile {
-                path: path.to_str().unwrap().into(),
-                identity: identity_of(&file).unwrap(),
-                fingerprint: content_of(&file).unwrap(),
-                learned_unix_s: 1,
-                extents: touches.extents(),
-            }
-        };
         let mut profile = Profile {
             program: key.program.clone(),
             role: key.role,
-            files: files.iter().map(file).collect(),
+            files: files.iter().map(|path| profiled(path, [8, 9, 200]).unwrap()).collect(),
             lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
             ..Profile::default()
         };
