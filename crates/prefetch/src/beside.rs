@@ -493,8 +493,8 @@ mod tests {
 
     /// The start of `path` by process `of`.
     fn context(of: &std::process::Child, path: &str) -> StartContext {
-        let (executable, argv) = (Path::new(path).canonicalize().unwrap(), [path.into()]);
-        StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
+        let executable = Path::new(path).canonicalize().unwrap();
+        StartContext::new(of.id(), executable, ProgramKey::of(&[path.into()]).unwrap())
     }
 
     fn beside<'a>(

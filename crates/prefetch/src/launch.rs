@@ -451,7 +451,7 @@ impl Found {
         let called = std::path::absolute(program)?;
         let executable = called.canonicalize()?;
         let call = Call::of_found(&called, &executable, command)?;
-        let mut context = StartContext::new(pid, executable, call.key(), command);
+        let mut context = StartContext::new(pid, executable, call.key());
         context.begin();
         Ok(Self { context, call, called, random: random() })
     }
@@ -461,7 +461,7 @@ impl Found {
         let program = program::find_at_hand(&command[0])?;
         let (called, executable) = program.paths().ok()?;
         let call = Call::of_found_at_hand(&called, &executable, command)?;
-        let context = StartContext::new(std::process::id(), executable, call.key_at_hand()?, command);
+        let context = StartContext::new(std::process::id(), executable, call.key_at_hand()?);
         Some((Self { context, call, called, random: random() }, program.path))
     }
 

@@ -4,7 +4,7 @@
 //!                choose                fetch                observe                persist
 //!  StartContext ─► Choice: what is ─► Engine: readers, ─► Observation: what ─► counters of the profile,
 //!  pid, user,      worth its reads,   names. Nothing is   the start used        in the user's or the
-//!  argv, role      observed or not    known: maps in      (prepage-observe)     machine's layer
+//!  role            observed or not    known: maps in      (prepage-observe)     machine's layer
 //!                                     files, density
 //! ```
 //! `prepage run` takes these steps beside a program it becomes ([`launch`]); `prepage learn` observes a run with nothing

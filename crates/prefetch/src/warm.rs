@@ -140,7 +140,7 @@ mod tests {
                 files: vec![file],
                 ..Profile::default()
             };
-            let context = StartContext::new(std::process::id(), executable.clone(), key, &command);
+            let context = StartContext::new(std::process::id(), executable.clone(), key);
             let found = Found { context, call, called: executable, random: 1 };
             Some(Self { directory, found, profile })
         }

@@ -445,8 +445,8 @@ mod tests {
         let process = |uid: u32, starter: u32, call: &[&str]| {
             let role = prepage_core::profile::role::role(call, &place);
             let key = ProgramKey { program: program.to_str().unwrap().into(), role };
-            let (argv, executable) = (Vec::new(), Some(program.clone()));
-            let context = StartContext { pid: 1, uid, argv, executable, key, began_ns: 0 };
+            let executable = Some(program.clone());
+            let context = StartContext { pid: 1, uid, executable, key, began_ns: 0 };
             let rights = Rights { uid, ..Rights::of_everybody() };
             let (places, search, home, parents) = (vec![script.clone()], Vec::new(), None, vec![1]);
             let (moment, program, root) = (Moment::after_exec(), program.clone(), None);

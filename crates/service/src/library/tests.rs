@@ -49,14 +49,7 @@ fn start_of(uid: u32, place: &Path, device: u64) -> Process {
     write(&home.join(".local/state/prepage"), &profile_of(&key("x"), device));
     chown(&home, Some(uid), Some(uid)).unwrap();
     let rights = Rights { uid, gid: uid, groups: [].into() };
-    let context = StartContext {
-        pid: std::process::id(),
-        uid,
-        argv: Vec::new(),
-        executable: None,
-        key: key("x"),
-        began_ns: 0,
-    };
+    let context = StartContext { pid: std::process::id(), uid, executable: None, key: key("x"), began_ns: 0 };
     Process {
         context,
         rights,
