@@ -1,7 +1,6 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor. Copies of the service do both (`observing`).
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +23,7 @@ use crate::moment::Moment;
 use crate::process::Process;
 use crate::refused::Refused;
 use crate::start_names::StartNames;
+use crate::writing::checksum;
 
 mod observing;
 
@@ -371,12 +371,6 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.learner.observed().all.remove(&self.number);
     }
-}
-
-fn checksum(call: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    call.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, BlockDevice, Blocks, Ends, needed, willneed_pages};
-use crate::due::{UNITS, is_due};
+use crate::due::{CHANGED_WITH_UNITS, is_due};
 use crate::early::{self, Early};
 use crate::homes::{home, of_user};
 use crate::missed::MissedReads;
@@ -383,7 +383,7 @@ fn have_next_learned(subject: Subject, stores: &Stores) -> Result<(), ServiceErr
 fn looked_at(subject: Subject, stores: &Stores) -> Vec<PathBuf> {
     let Ok(profile) = stores.path_of(&subject.key(), subject.layer()) else { return Vec::new() };
     let [blocks, report] = [blocks::NAME, REPORT].map(|name| profile.with_file_name(name));
-    [profile, blocks, report].into_iter().chain(UNITS.map(PathBuf::from)).collect()
+    [profile, blocks, report].into_iter().chain(CHANGED_WITH_UNITS.map(PathBuf::from)).collect()
 }
 
 /// Whether so much of what is known is no longer what it was that the next one is to be learned: one page in a hundred. Some small file changes with each boot.
