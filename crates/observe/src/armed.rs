@@ -39,9 +39,7 @@ pub struct ArmedRanges {
 /// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
 #[derive(Debug)]
 pub struct MappedBefore {
-    /// When they were seen.
     pub time_ns: u64,
-    /// The mapping.
     pub mapped: Mapped,
     /// The pages, of the file.
     pub pages: PageRange,

@@ -37,11 +37,8 @@ pub struct DiskFaults {
 /// What a process has mapped.
 #[derive(Debug)]
 pub struct MappedAt {
-    /// When it was mapped.
     pub time_ns: u64,
-    /// By which process.
     pub pid: u32,
-    /// What.
     pub mapped: Mapped,
 }
 

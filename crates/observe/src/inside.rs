@@ -42,7 +42,6 @@ pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
 #[derive(Debug)]
 pub struct Inside {
     log: Log,
-    /// The agent's file.
     library: PathBuf,
     variables: Vec<(&'static str, OsString)>,
     /// Programs that no agent went into.
@@ -97,7 +96,6 @@ impl Inside {
         Ok((inside, receiver))
     }
 
-    /// The agent.
     pub fn library(&self) -> &Path {
         &self.library
     }

@@ -142,7 +142,6 @@ impl DenseReads {
         }
     }
 
-    /// Bytes that were asked for.
     pub(crate) fn bytes(&self) -> u64 {
         self.queue.bytes.load(Ordering::Relaxed)
     }

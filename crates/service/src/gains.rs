@@ -103,11 +103,8 @@ pub struct GainsStatus {
 /// What fetching gains in the starts of one program by one user.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProgramGain {
-    /// The user.
     pub uid: u32,
-    /// The program.
     pub program: String,
-    /// How it is called.
     pub role: String,
     /// Cold starts that were fetched, of the last ones: of those that the service followed, and those that the profile remembers.
     pub prefetched_starts: usize,

@@ -166,15 +166,10 @@ pub struct IdleStatus {
 /// A program that is expected.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExpectedStatus {
-    /// By whom.
     pub uid: u32,
-    /// The program.
     pub program: String,
-    /// How it will be called.
     pub role: String,
-    /// How probably.
     pub probability: f64,
-    /// Whether it was brought in.
     pub is_brought: bool,
 }
 
@@ -198,7 +193,6 @@ impl Idle {
         }
     }
 
-    /// How many threads hang.
     pub fn hanging(&self) -> usize {
         self.rounds.lock().anyway().all_hanging()
     }

@@ -147,7 +147,6 @@ impl Log {
         (self.users.all().count(), self.users.all().map(|(_, user)| user.launches.programs()).sum())
     }
 
-    /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         self.users.forget(uid);
     }

@@ -105,12 +105,10 @@ impl Names {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many threads hang.
     pub fn hanging(&self) -> usize {
         self.rounds.lock().anyway().all_hanging()
     }
 
-    /// Has all looked up again.
     pub fn want(&self) {
         self.is_wanted.store(true, Ordering::Relaxed);
     }

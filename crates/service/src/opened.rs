@@ -62,11 +62,8 @@ pub enum Whose {
 pub struct Open {
     /// When it was noted, first.
     pub time_ns: u64,
-    /// Where it lies.
     pub path: PathBuf,
-    /// Which file it is.
     pub file: FileHandle,
-    /// Whether it is a directory.
     pub is_directory: bool,
 }
 
@@ -159,12 +156,10 @@ impl Opened {
         &self.opens
     }
 
-    /// Opens that did not count.
     pub fn others(&self) -> usize {
         self.others
     }
 
-    /// Whether some opens were missed.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }

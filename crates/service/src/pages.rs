@@ -111,7 +111,6 @@ impl<T: Keep> Users<T> {
         change(&mut user.kept);
     }
 
-    /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         if self.users.remove(&uid).is_some() || self.others.remove(&uid) {
             self.forgotten.push(uid);
@@ -154,7 +153,6 @@ impl<T: Keep> Users<T> {
 pub trait HasUsers {
     /// What is kept of each.
     type Kept: Keep;
-    /// The users.
     fn users(&mut self) -> &mut Users<Self::Kept>;
 }
 
@@ -182,7 +180,6 @@ pub fn remove_all(directory: &Path) {
 /// A user's file to be written; without bytes, one to be removed.
 #[derive(Debug)]
 pub struct Page {
-    /// The user.
     pub uid: u32,
     /// What is to be in it.
     pub bytes: Option<Vec<u8>>,
@@ -191,7 +188,6 @@ pub struct Page {
 /// A user's file as it was found.
 #[derive(Debug)]
 pub struct Kept {
-    /// The user.
     pub uid: u32,
     /// When it was written, seconds since 1970.
     pub written_unix_s: u64,
