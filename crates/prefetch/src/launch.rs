@@ -650,7 +650,7 @@ mod tests {
         let found = Found::of("/bin/true".as_ref(), std::process::id(), &["true".into()]).unwrap();
         let key = found.context.key.clone();
         let stores = Stores::at(dir.path().into());
-        let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+        let profile = key.empty_profile();
         stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
         let file = File::open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
         let options = &LaunchOptions::default();

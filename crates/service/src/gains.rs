@@ -125,7 +125,8 @@ impl Gains {
     pub fn read(directory: PathBuf, counters: Arc<Counters>) -> Self {
         let decode = |file: &Kept| {
             let programs = bundle::read(&file.bytes).ok()?.into_iter();
-            let programs = programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect();
+            let programs =
+                programs.map(|one| (ProgramKey::of_profile(&one), one)).take(PROGRAMS_MAX).collect();
             Some((programs, file.written_unix_s))
         };
         let state = State { users: Users::read(directory, decode), followed: Vec::new() };
@@ -288,10 +289,6 @@ fn needs_more(known: &Known, before: &[ColdStart], start: ColdStart) -> bool {
     let mut judged = Profile { starts, files: known.planned.files.clone(), ..Profile::default() };
     judged.record(start);
     judged.history.due > 0
-}
-
-fn key_of(profile: &Profile) -> ProgramKey {
-    ProgramKey { program: profile.program.clone(), role: profile.role.clone() }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Known {
     pub fn new(profile: &Profile, rights: Rights) -> Self {
         let choice = Choice::new(profile, &LaunchOptions::default(), false);
         let past = Profile { history: profile.history, starts: profile.starts.clone(), ..Profile::default() };
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(profile);
         let Choice { device, figures, planned, .. } = choice;
         // What is fetched needs neither.
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..Arc::unwrap_or_clone(planned) };

@@ -318,8 +318,7 @@ fn of_a_file_that_was_found_changed_the_next_one_learns_and_until_then_it_stays(
         ..ProfiledFile::default()
     };
     let history = History { observations: 2, ..History::default() };
-    let (program, role) = (key.program.clone(), key.role.clone());
-    let profile = Profile { program, role, history, files: vec![file], ..Profile::default() };
+    let profile = Profile { history, files: vec![file], ..key.empty_profile() };
     let until = Instant::now() + PATIENCE;
     // Where somebody waits for memory a prefetch steps back: tried again.
     let after = loop {
@@ -379,8 +378,7 @@ fn comes_in_after_the_time_is_up(subject: Subject) {
     let program = if subject == Subject::Boot { within } else { vec![PREPAGED.into()] };
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
     let key = subject.key();
-    let profile =
-        Profile { program: key.program.clone(), role: key.role.clone(), files, ..Profile::default() };
+    let profile = Profile { files, ..key.empty_profile() };
     stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
     let is_in_memory = || cached_pages(file.as_fd(), PageIndex(USED).alone()).is_ok_and(|pages| pages > 0);
     let until = Instant::now() + PATIENCE;
@@ -462,8 +460,7 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     let profiled = profiled(&unused, [USED]).unwrap();
     let (subject, stores) = (Subject::Boot, stores(Subject::Boot, directory));
     let key = subject.key();
-    let (program, role) = (key.program.clone(), key.role.clone());
-    let profile = Profile { program, role, files: vec![profiled], ..Profile::default() };
+    let profile = Profile { files: vec![profiled], ..key.empty_profile() };
     stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
     let counts = || {
         let files = learned(subject, &stores).unwrap().files;

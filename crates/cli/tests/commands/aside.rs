@@ -124,12 +124,7 @@ fn a_file_system_can_be_unmounted_by_the_program_that_used_it() {
     let key = ProgramKey::of(&command.map(Into::into)).unwrap();
     let path = to.join("data").to_str().unwrap().into();
     let known = ProfiledFile { path, ..profiled(&data, 0..64).unwrap() };
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files: vec![known],
-        ..Profile::default()
-    };
+    let profile = Profile { files: vec![known], ..key.empty_profile() };
     Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     let mount = format!("mount --bind {} {} && exec \"$@\"", from.display(), to.display());
     let options = ["run", "--no-learn", "--no-hold-out", "--"];

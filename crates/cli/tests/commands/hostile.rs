@@ -33,13 +33,7 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
     let key = key();
     let names =
         lookups.iter().map(|path| Lookup { path: (*path).into(), list: true, counts: Counts::default() });
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files,
-        lookups: names.collect(),
-        ..Profile::default()
-    };
+    let profile = Profile { files, lookups: names.collect(), ..key.empty_profile() };
     for file in profile.files.iter().filter(|file| Path::new(&file.path).starts_with(sandbox.path())) {
         if let Ok(file) = open_to_read(Path::new(&file.path))
             && identity_of(&file).is_ok()

@@ -32,7 +32,7 @@ fn profile_of(key: &ProgramKey, device: u64) -> Profile {
 /// Writes a profile into a store's `directory`.
 fn write(directory: &Path, profile: &Profile) {
     std::fs::create_dir_all(directory).unwrap();
-    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    let key = ProgramKey::of_profile(profile);
     std::fs::write(directory.join(key.file_name()), profile_file::encode(profile)).unwrap();
 }
 

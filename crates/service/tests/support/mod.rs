@@ -193,7 +193,7 @@ pub fn quiet(command: &mut Command) {
 pub fn write_profile(directory: &Path, profile: &Profile) {
     fs::create_dir_all(directory).unwrap();
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
-    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    let key = ProgramKey::of_profile(profile);
     let path = directory.join(key.file_name());
     fs::write(&path, profile_file::encode(profile)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
