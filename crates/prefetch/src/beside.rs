@@ -487,6 +487,7 @@ mod tests {
     use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
     use prepage_profiles::identity::profiled;
+    use prepage_testing::wait_until;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
@@ -652,11 +653,7 @@ mod tests {
         drop(program.stdin.take());
         until.wait();
         fetch.let_go_after(&until);
-        let since = Instant::now();
-        while is_open(&path) {
-            assert!(since.elapsed() < WINDOW, "its last thread does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| !is_open(&path), "its last thread does not end");
         assert_eq!(fetch.outcome().skipped, []);
         program.wait().unwrap();
     }
