@@ -43,9 +43,6 @@ pub struct MappedBefore {
     pub mapped: Mapped,
     /// The pages, of the file.
     pub pages: PageRange,
-    /// Whether the agent has armed the mapping before the program used it. What was touched since had a fault of its own, and only what
-    /// a fault of ld.so has mapped along had none.
-    pub is_of_agent: bool,
 }
 
 #[derive(Debug)]
@@ -127,6 +124,8 @@ impl ArmedRanges {
     }
 
     pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)], is_of_agent: bool) {
+        // An agent arms a mapping before the program uses it: what was touched since had a fault of its own, and only what a fault of ld.so has
+        // mapped along had none.
         if self.keeps_pages_only && is_of_agent {
             return;
         }
@@ -138,7 +137,7 @@ impl ArmedRanges {
             if self.keeps_pages_only {
                 self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
             } else {
-                self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages, is_of_agent });
+                self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
             }
         }
     }

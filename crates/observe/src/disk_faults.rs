@@ -90,19 +90,15 @@ impl DiskFaults {
                     self.mapped.push(MappedAt { time_ns, pid, mapped: *mapped });
                     continue;
                 }
-                EventKind::Fork { parent_pid, .. } if parent_pid != event.pid => {
-                    self.has_changed = true;
+                other => {
+                    self.has_changed |= match other {
+                        EventKind::Fork { parent_pid, .. } => parent_pid != event.pid,
+                        EventKind::Exit => event.pid == event.tid,
+                        _ => false,
+                    };
+                    self.has_lost |= matches!(other, EventKind::Lost { .. });
                     continue;
                 }
-                EventKind::Exit if event.pid == event.tid => {
-                    self.has_changed = true;
-                    continue;
-                }
-                EventKind::Lost { .. } => {
-                    self.has_lost = true;
-                    continue;
-                }
-                _ => continue,
             };
             let Some((place, page, _)) = self.places.page_at(event.pid, address, sightings) else { continue };
             *last_touch_ns = event.time_ns.max(*last_touch_ns);

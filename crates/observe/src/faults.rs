@@ -68,11 +68,13 @@ impl Faults {
     pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
         let stream = listen(vec![pid])?;
         let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
-        let places = Places::of(&[pid]);
-        let executed = entry == Entry::Executed;
-        Ok(Self {
+        Ok(Self::new(stream, &[pid], entry == Entry::Executed, arming))
+    }
+
+    fn new(stream: Stream, pids: &[u32], executed: bool, arming: Arming) -> Self {
+        Self {
             stream,
-            places,
+            places: Places::of(pids),
             executed,
             unarmed: FxHashMap::default(),
             settle_ns: 0,
@@ -80,7 +82,7 @@ impl Faults {
             is_whole: !executed,
             is_partial: false,
             arming,
-        })
+        }
     }
 
     /// Goes on where `tables`, which show what was used until now, have looked.
@@ -105,20 +107,9 @@ impl Faults {
         };
         // From here on the kernel notes what is touched.
         tables.look_at_all(sightings, last_touch_ns);
-        let places = Places::of(&pids);
         let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
         let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
-        Ok(Self {
-            stream,
-            places,
-            executed: true,
-            unarmed: FxHashMap::default(),
-            settle_ns: 0,
-            has_windows,
-            is_whole: false,
-            is_partial,
-            arming,
-        })
+        Ok(Self { has_windows, is_partial, ..Self::new(stream, &pids, true, arming) })
     }
 
     /// Whether the program was seen to be executed.
