@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::counters::Counters;
 use crate::known::Known;
-use crate::pages::{HasUsers, Keep, Kept, Users, write_changed};
+use crate::pages::{Keep, Kept, Users, write_changed};
 use crate::process::Process;
 
 /// Programs of a user that are kept; the one that was started cold the longest ago makes room.
@@ -66,10 +66,8 @@ impl Keep for Programs {
     }
 }
 
-impl HasUsers for State {
-    type Kept = Programs;
-
-    fn users(&mut self) -> &mut Users<Programs> {
+impl AsMut<Users<Programs>> for State {
+    fn as_mut(&mut self) -> &mut Users<Programs> {
         &mut self.users
     }
 }

@@ -25,7 +25,7 @@ use crate::counters::{Counters, roughly_for};
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
 use crate::log::{Log, asleep};
-use crate::pages::{HasUsers, write_changed};
+use crate::pages::write_changed;
 use crate::process::Process;
 use crate::reading::{Sampler, guesses_bytes_max};
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
@@ -210,7 +210,7 @@ impl Idle {
 
     /// Whether the log of somebody is still to be removed.
     pub fn is_forgetting(&self) -> bool {
-        self.log.lock().anyway().users().is_forgetting()
+        self.log.lock().anyway().as_mut().is_forgetting()
     }
 
     /// Notes a start.

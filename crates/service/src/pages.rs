@@ -149,25 +149,23 @@ impl<T: Keep> Users<T> {
     }
 }
 
-/// What holds [`Users`], beside something else.
-pub trait HasUsers {
-    /// What is kept of each.
-    type Kept: Keep;
-    fn users(&mut self) -> &mut Users<Self::Kept>;
-}
-
 /// Writes what has changed of the users in `state`, as [`Users::pages`] says. `writing` is held meanwhile, without `state`: whoever writes
 /// last, at the end, waits for whoever is at it. What could not be written is counted.
-pub fn write_changed(writing: &Mutex<()>, state: &Mutex<impl HasUsers>, all: bool, not_written: &Counter) {
+pub fn write_changed<T: Keep>(
+    writing: &Mutex<()>,
+    state: &Mutex<impl AsMut<Users<T>>>,
+    all: bool,
+    not_written: &Counter,
+) {
     let _writing = writing.lock().anyway();
     let (pages, directory) = {
         let mut state = state.lock().anyway();
-        (state.users().pages(all), state.users().directory().to_owned())
+        (state.as_mut().pages(all), state.as_mut().directory().to_owned())
     };
     for page in pages {
         if page.write(&directory).is_err() {
             not_written.count();
-            state.lock().anyway().users().not_written(&page);
+            state.lock().anyway().as_mut().not_written(&page);
         }
     }
 }
