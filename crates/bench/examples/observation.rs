@@ -13,14 +13,14 @@ use std::os::fd::AsFd;
 use std::path;
 use std::time::{Duration, Instant};
 
+use prepage_bench::statistics::median;
 use prepage_bench::yardstick::observe_exactly;
 use prepage_core::profile::observation::Observation;
 use prepage_observe::{ObserveOptions, Observer, Until};
-use prepage_prefetch::cold::drop_caches;
-use prepage_prefetch::statistics::median;
+use prepage_residency::cold::drop_caches;
+use prepage_sys::maps::mappings;
 use prepage_sys::processes::processes;
 use prepage_sys::spawn::spawn_waiting;
-use prepage_trace::space::mappings;
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Pause between making the cache cold and the start: the kernel has freed memory to sort and to hand back to the host.

@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use prepage_core::random::SplitMix;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_prefetch::statistics::{median_ratio, quantile};
 use prepage_simulate::model::FILE_PAGES;
 
 use crate::direct::DirectFile;
+use crate::statistics::{median_ratio, quantile};
 
 /// A page that the drive has read ahead comes from its memory: in far less than this part of what a page at random takes.
 const READ_AHEAD_RATIO: f64 = 0.9;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 use prepage_core::{Fault, FaultClass, Object, ObjectId, PageIndex, Tally, TraceFacts};
-use prepage_prefetch::statistics::quantile;
 use prepage_sys::spawn::HowEnded;
 use prepage_trace::{RecordOptions, Recorded, Recorder, Scope};
 
 use crate::error::{BenchError, failed};
+use crate::statistics::quantile;
 use crate::subject::{Cache, Subject};
 use prepage_simulate::pattern::Pattern;
 

@@ -156,9 +156,7 @@ impl CallCounter {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::{Extent, ProfiledFile};
-    use prepage_core::{PageIndex, PageRange};
-    use prepage_profiles::identity::{content_of, identity_of};
+    use prepage_profiles::identity::profiled;
     use prepage_testing::{Need, has};
 
     use super::*;
@@ -174,16 +172,8 @@ mod tests {
         // Holes on the disk: nothing is waited for.
         file.as_file().set_len(2 * READS * PAGE_SIZE).unwrap();
         let made = |reads: u64| {
-            let page =
-                |at: u64| Extent::new(PageRange::new(PageIndex(2 * at), PageIndex(2 * at + 1)), at as u32);
-            let file = ProfiledFile {
-                path: file.path().to_str().unwrap().into(),
-                identity: identity_of(file.as_file()).unwrap(),
-                fingerprint: content_of(file.as_file()).unwrap(),
-                extents: (0..reads).map(page).collect(),
-                ..ProfiledFile::default()
-            };
-            let profile = Profile { files: vec![file], ..Profile::default() };
+            let files = vec![profiled(file.path(), (0..reads).map(|at| 2 * at)).unwrap()];
+            let profile = Profile { files, ..Profile::default() };
             let tuning = Tuning { mode: Mode::Sync, readers_and_holes: Some((1, 0)) };
             let made = HeadStart::begin(&profile, tuning, true).unwrap().end().unwrap();
             assert_eq!(made.pages, reads);

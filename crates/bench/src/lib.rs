@@ -40,6 +40,8 @@
 //! | [`early_fault`] | pages mapped before the program's first instruction                |
 //! | [`start`]      | one start, measured                                                 |
 //! | [`block_reads`] | every read that a block device is given                            |
+//! | [`measure`]    | what `prepage measure` tells: starts with and without prefetch      |
+//! | [`statistics`] | medians, and ratios with their intervals                            |
 //! | [`modes`], [`tuning_sweep`] | starts in many ways in turns; with many readers and holes |
 //! | [`yardstick`]  | a program learned the slow, exact way                               |
 //! | [`bitmap_study`] | what the study of 2008 printed                                    |
@@ -67,6 +69,7 @@ pub mod figure;
 mod head_start;
 pub mod linux;
 mod mapped;
+pub mod measure;
 mod mode;
 pub mod modes;
 pub mod page;
@@ -76,6 +79,7 @@ pub mod published;
 pub mod rates;
 pub mod reasons;
 pub mod start;
+pub mod statistics;
 pub mod subject;
 pub mod tracking;
 pub mod tuning_sweep;

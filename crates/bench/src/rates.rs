@@ -7,7 +7,7 @@ pub mod zeros;
 
 use std::time::Instant;
 
-use prepage_prefetch::statistics::median;
+use crate::statistics::median;
 
 /// A rate measured several times.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_prefetch::cold::Chill;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::{Layer, Stores};
+use prepage_residency::cold::Chill;
+use prepage_sys::clock::now_ns;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::reap::{Reap, Reaped, reap};
-use prepage_trace::now_ns;
 
 use crate::block_reads::{BlockReads, Seen};
 use crate::early_fault::{EarlyFault, MappedAhead, advise_random};

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
+use prepage_sys::maps::Mapped;
 use prepage_sys::sync::Anyway;
-use prepage_trace::{Mapped, now_ns};
 
 use crate::elsewhere::Elsewhere;
 
@@ -38,15 +39,10 @@ pub struct ArmedRanges {
 /// aligned 16 pages around it, and since Linux 6.18 the whole folios of these.
 #[derive(Debug)]
 pub struct MappedBefore {
-    /// When they were seen.
     pub time_ns: u64,
-    /// The mapping.
     pub mapped: Mapped,
     /// The pages, of the file.
     pub pages: PageRange,
-    /// Whether the agent has armed the mapping before the program used it. What was touched since had a fault of its own, and only what
-    /// a fault of ld.so has mapped along had none.
-    pub is_of_agent: bool,
 }
 
 #[derive(Debug)]
@@ -128,6 +124,8 @@ impl ArmedRanges {
     }
 
     pub(crate) fn mapped_before(&mut self, mapped: &Mapped, present: &[(u64, u64)], is_of_agent: bool) {
+        // An agent arms a mapping before the program uses it: what was touched since had a fault of its own, and only what a fault of ld.so has
+        // mapped along had none.
         if self.keeps_pages_only && is_of_agent {
             return;
         }
@@ -139,7 +137,7 @@ impl ArmedRanges {
             if self.keeps_pages_only {
                 self.unarmed.insert((Arc::clone(&mapped.path), pages.start().0, pages.end().0));
             } else {
-                self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages, is_of_agent });
+                self.mapped_before.push(MappedBefore { time_ns, mapped: mapped.clone(), pages });
             }
         }
     }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use prepage_sys::agent::{Ending, FirstTouches, Receiver, Sent};
 use prepage_sys::arm::{Visit, VisitError, shares_memory};
 use prepage_sys::auxv;
+use prepage_sys::clock::now_ns;
+use prepage_sys::maps::{Mapped, mappings};
 use prepage_sys::pagemap::PageMap;
-use prepage_trace::space::mappings;
-use prepage_trace::{Mapped, now_ns};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use prepage_sys::agent::{Event, Record, TouchedRun};
-use prepage_trace::now_ns;
+use prepage_sys::clock::now_ns;
 
 use crate::elsewhere::numbers;
 use crate::sightings::Sightings;

@@ -5,9 +5,10 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use prepage_core::{Missing, ObjectId, PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
 use prepage_sys::device_number;
 use prepage_sys::perf::PerfError;
-use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target, now_ns};
+use prepage_trace::{AddressSpaces, Event, EventKind, FaultEvents, Probe, Resolved, Stream, Target};
 use rustc_hash::FxHashMap;
 
 use crate::armed::{ArmedRanges, REMEMBERED_NS};
@@ -67,11 +68,13 @@ impl Faults {
     pub fn attach(pid: u32, entry: Entry, armer: impl FnOnce() -> Armer) -> Result<Self, PerfError> {
         let stream = listen(vec![pid])?;
         let arming = Arming::begin(Arming::listen(vec![pid])?, pid, entry, armer())?;
-        let places = Places::of(&[pid]);
-        let executed = entry == Entry::Executed;
-        Ok(Self {
+        Ok(Self::new(stream, &[pid], entry == Entry::Executed, arming))
+    }
+
+    fn new(stream: Stream, pids: &[u32], executed: bool, arming: Arming) -> Self {
+        Self {
             stream,
-            places,
+            places: Places::of(pids),
             executed,
             unarmed: FxHashMap::default(),
             settle_ns: 0,
@@ -79,7 +82,7 @@ impl Faults {
             is_whole: !executed,
             is_partial: false,
             arming,
-        })
+        }
     }
 
     /// Goes on where `tables`, which show what was used until now, have looked.
@@ -104,20 +107,9 @@ impl Faults {
         };
         // From here on the kernel notes what is touched.
         tables.look_at_all(sightings, last_touch_ns);
-        let places = Places::of(&pids);
         let arming = Arming::begin(mapped, pids[0], Entry::Armed, tables.take_armer())?;
         let (has_windows, is_partial) = (tables.has_windows(), rounds.is_empty() || tables.has_missed());
-        Ok(Self {
-            stream,
-            places,
-            executed: true,
-            unarmed: FxHashMap::default(),
-            settle_ns: 0,
-            has_windows,
-            is_whole: false,
-            is_partial,
-            arming,
-        })
+        Ok(Self { has_windows, is_partial, ..Self::new(stream, &pids, true, arming) })
     }
 
     /// Whether the program was seen to be executed.
@@ -307,8 +299,8 @@ pub fn as_stat_shows((device, inode): Inode) -> Inode {
 mod tests {
     use std::process::Command;
 
+    use prepage_sys::maps::mappings;
     use prepage_testing::{Doctor, Need, unless_refused};
-    use prepage_trace::space::mappings;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{
     Arming, Carrying, Event, Last, Log, Lookup, Reading, Receiver, Record, find_library, variables,
 };
-use prepage_trace::now_ns;
+use prepage_sys::clock::now_ns;
 
 use crate::arming::Entry;
 use crate::elsewhere::Elsewhere;
@@ -42,7 +42,6 @@ pub fn entry(options: &ObserveOptions, with_agent: bool) -> Entry {
 #[derive(Debug)]
 pub struct Inside {
     log: Log,
-    /// The agent's file.
     library: PathBuf,
     variables: Vec<(&'static str, OsString)>,
     /// Programs that no agent went into.
@@ -97,7 +96,6 @@ impl Inside {
         Ok((inside, receiver))
     }
 
-    /// The agent.
     pub fn library(&self) -> &Path {
         &self.library
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::elf::Elf;
-use prepage_trace::build_id::open_regular;
+use prepage_sys::regular_file;
 
 use crate::sightings::Inode;
 
@@ -97,7 +97,7 @@ fn first(loads: &mut HashMap<PathBuf, u64>, time_ns: u64, path: &Path) {
 }
 
 fn elf(path: &Path) -> Option<(Elf, File)> {
-    let (file, _) = open_regular(path).ok()?;
+    let (file, _) = regular_file::open(path).ok()?;
     Some((Elf::parse(&file).ok()?, file))
 }
 

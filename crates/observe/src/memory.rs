@@ -3,8 +3,8 @@
 //! What agents tell and what is noted of a start counts against the control groups that the program is in, too, and a program that meets their
 //! limit is killed. A start of which less can be noted is one that less is learned of.
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::memory_left::{Cgroups, available_kib};
-use prepage_trace::now_ns;
 
 /// The share of the available memory that the log may take, that pages may and that names may: 1 in this for each.
 const SHARE: u64 = 16;

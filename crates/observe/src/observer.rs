@@ -10,12 +10,12 @@ use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_core::quantity::counted;
 use prepage_sys::agent::{Last, may_arm};
 use prepage_sys::arm::let_go_of_given_up;
+use prepage_sys::clock::now_ns;
 use prepage_sys::memory_left::Cgroups;
 use prepage_sys::perf::{PerfError, online_cpus};
 use prepage_sys::rights::Rights;
 use prepage_sys::root::Root;
 use prepage_sys::scheduling;
-use prepage_trace::now_ns;
 
 use crate::armer::Armer;
 use crate::arming::Entry;

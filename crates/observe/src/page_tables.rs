@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::observation::Coverage;
 use prepage_sys::agent::{Ending, Record, Sent};
+use prepage_sys::clock::now_ns;
+use prepage_sys::maps::Mapped;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::{proc_file, processor_time};
-use prepage_trace::{Mapped, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

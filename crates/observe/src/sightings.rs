@@ -16,10 +16,10 @@ use prepage_core::profile::observation::{
 };
 use prepage_core::quantity::counted;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::clock::unix_s;
 use prepage_sys::file_system::{BTRFS, OVERLAYFS, kind_of, without_device};
 use prepage_sys::root;
 use rustc_hash::FxHashMap;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::asks::{Ask, Asks};
 use crate::began::{Began, is_of_this_run_only};
@@ -412,7 +412,7 @@ impl Sightings {
         }
         unseen.sort();
         Observation {
-            unix_s: clock_gettime(ClockId::Realtime).tv_sec as u64,
+            unix_s: unix_s(),
             files,
             order: Order::Rough,
             names: names.into_iter().map(|(_, name)| name).collect(),

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::process_stat::{ProcessStat, RUNS, SLEEPS, STOPPED, WAITS};
-use prepage_trace::now_ns;
 
 use crate::calls::{Peek, Wants, wants};
 use crate::page_tables::tree::{Tree, threads};

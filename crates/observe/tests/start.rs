@@ -136,6 +136,14 @@ fn observe(command: &[&str], options: &ObserveOptions) -> (Observation, i32) {
     (observation, end_of(child))
 }
 
+/// The same of a command that ends well.
+#[track_caller]
+fn observed(command: &[&str], options: &ObserveOptions) -> Observation {
+    let (observation, code) = observe(command, options);
+    assert_eq!(code, 0, "{command:?} {options:?}: {:?}", observation.unseen);
+    observation
+}
+
 /// As [`observe`] with an observer who comes only when the program has ended.
 fn observe_late(command: &[&str], options: &ObserveOptions) -> Observation {
     let (observer, until, child, _one_at_a_time) = start(command, options);
@@ -187,7 +195,11 @@ fn runs(observation: &Observation, path: &Path) -> Vec<(u64, u64, bool)> {
 }
 
 fn has_page(used: &[UsedPages], page: u64) -> bool {
-    used.iter().any(|used| used.range.contains(PageIndex(page)))
+    rank_of(used, page).is_some()
+}
+
+fn rank_of(used: &[UsedPages], page: u64) -> Option<u32> {
+    used.iter().find(|used| used.range.contains(PageIndex(page))).map(|used| used.rank)
 }
 
 fn pages_of(used: &[UsedPages]) -> u64 {
@@ -204,8 +216,7 @@ fn pages_touched_are_told_from_their_neighbours_in_memory() {
     for options in ways("/usr/bin/python3") {
         let mut command = vec!["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap()];
         command.extend(touched);
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
+        let observation = observed(&command, &options);
         let mut used: Vec<_> = file(&observation, &data).pages.clone();
         assert!(used.iter().all(|used| used.is_sure && !used.by_read), "{options:?}: {used:?}");
         // One after the other: a look may come between two touches.
@@ -237,8 +248,7 @@ fn what_is_mapped_later_is_armed_as_perf_tells_it() {
         let program = format!("import time\ntime.sleep(0.3)\n{MAP_AND_TOUCH}{again}");
         let command =
             ["/usr/bin/python3", "-c", &program, data.to_str().unwrap(), "40", "3", "4", "17", "63"];
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{:?}", observation.unseen);
+        let observation = observed(&command, &options);
         if let Some(refused) = observation.unseen.iter().find(|why| why.starts_with("the order of pages")) {
             return skip(Need::Doctor(Doctor::Faults), refused);
         }
@@ -255,8 +265,7 @@ fn with_many_cpus_perf_is_not_asked_where_an_agent_is() {
     let impatient = ObserveOptions { is_patient: false, ..with_agent };
     let sees_order = |options: &ObserveOptions, cpus| {
         let options = ObserveOptions { cpus: Some(cpus), ..options.clone() };
-        let (observation, code) = observe(&["/bin/sleep", "0.3"], &options);
-        assert_eq!(code, 0);
+        let observation = observed(&["/bin/sleep", "0.3"], &options);
         !observation.unseen.iter().any(|why| why.contains("would pay for it with each CPU"))
     };
     assert_eq!([32, 33].map(|cpus| sees_order(&impatient, cpus)), [true, false]);
@@ -400,8 +409,7 @@ fn mapped_and_used(pages: usize) -> [Vec<(u64, u64, bool)>; 2] {
     let impatient = ObserveOptions { is_patient: false, ..with_agent };
     let command = ["/usr/bin/python3", "-c", MAP_AND_USE, data.to_str().unwrap()];
     [impatient, without_perf].map(|options| {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{:?}", observation.unseen);
+        let observation = observed(&command, &options);
         runs(&observation, &data)
     })
 }
@@ -435,8 +443,7 @@ fn a_child_that_executes_nothing_is_seen_page_by_page() {
     let (_dir, data) = data(64);
     for options in ways("/usr/bin/python3") {
         let command = ["/usr/bin/python3", "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "fork", "3", "40"];
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
+        let observation = observed(&command, &options);
         assert_eq!(runs(&observation, &data), [(3, 4, true), (40, 41, true)], "{options:?}");
     }
 }
@@ -501,9 +508,7 @@ fn what_is_loaded_later_is_told_as_surely() {
     for options in [perf, page_tables] {
         let mut surely = 0;
         for _ in 0..5 {
-            let (observation, code) =
-                observe(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
-            assert_eq!(code, 0, "{options:?}");
+            let observation = observed(&[program.to_str().unwrap(), library.to_str().unwrap()], &options);
             let used = &file(&observation, &library).pages;
             assert!(table_is_told(used), "{options:?}: {used:?}");
             // Those three, and what ld.so looks at. The observer, who looks at any moment, may find the library before the agent does, and then
@@ -569,8 +574,7 @@ fn what_ld_so_maps_along_of_a_library_that_the_observer_finds_first_is_not_taken
     let impatient = ObserveOptions { is_patient: false, ..perf.clone() };
     let mut beyond = Vec::new();
     for options in [perf, impatient, page_tables].iter().flat_map(|options| [options; STARTS]) {
-        let (observation, code) = observe(&command, options);
-        assert_eq!(code, 0, "{options:?}");
+        let observation = observed(&command, options);
         for library in &libraries {
             let used = &file(&observation, library).pages;
             assert!(table_is_told(used), "{options:?}: {used:?}");
@@ -645,8 +649,7 @@ fn a_program_that_forks_while_it_loads_libraries_is_seen_and_its_children_run() 
     assert_eq!(unobserved(&command), 0);
     for options in [perf, impatient, page_tables] {
         let began = std::time::Instant::now();
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        let observation = observed(&command, &options);
         assert!(began.elapsed() < Duration::from_secs(10), "{options:?}: {:?}", began.elapsed());
         for library in &libraries {
             let used = &file(&observation, library).pages;
@@ -707,8 +710,7 @@ fn what_ld_so_maps_along_of_a_library_is_not_taken_for_touched() {
             let options = ObserveOptions { program: Some(program.clone()), ..options.clone() };
             let command = [program.to_str().unwrap(), library.to_str().unwrap()];
             let is_exact = || {
-                let (observation, code) = observe(&command, &options);
-                assert_eq!(code, 0, "{:?}", observation.unseen);
+                let observation = observed(&command, &options);
                 let used = &file(&observation, &library).pages;
                 used.iter().all(|used| used.is_sure) && (3..12).contains(&pages_of(used))
             };
@@ -734,8 +736,7 @@ fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
     let command = ["/bin/sh", "-c", script, program.to_str().unwrap(), data.to_str().unwrap()];
     let [_, perf, _, page_tables] = ways("/bin/sh");
     for options in [perf, page_tables] {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}");
+        let observation = observed(&command, &options);
         assert_eq!(runs(&observation, &data), [(40, 41, true)], "{options:?}: {:?}", observation.unseen);
     }
 }
@@ -769,8 +770,7 @@ fn a_program_that_a_signal_stops_as_it_is_visited_is_armed_later() {
         [python, "-c", EXECUTE_AND_STOP, python, "-c", MAP_AND_TOUCH, data.to_str().unwrap(), "3", "40"];
     let [_, perf, _, page_tables] = ways(python);
     for options in [perf, page_tables] {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?}: {:?}", observation.unseen);
+        let observation = observed(&command, &options);
         let used: Vec<_> = file(&observation, &data).pages.iter().map(|used| used.range.start().0).collect();
         assert_eq!(used, [3, 40], "{options:?}");
     }
@@ -781,8 +781,7 @@ fn a_program_that_a_signal_stops_as_it_is_visited_is_armed_later() {
 fn pages_that_ld_so_has_used_before_the_agent_came_are_told() {
     let [perf, _, page_tables, _] = ways("/bin/true");
     let [of_perf, of_page_tables] = [perf, page_tables].map(|options| {
-        let (observation, code) = observe(&["/bin/true"], &options);
-        assert_eq!(code, 0);
+        let observation = observed(&["/bin/true"], &options);
         let is_loader = |file: &&ObservedFile| file.path.contains("/ld-linux") || file.path.contains("/ld-2");
         pages_of(&observation.files.iter().find(is_loader).unwrap().pages)
     });
@@ -798,8 +797,7 @@ fn a_program_that_ends_at_once_is_seen_page_by_page() {
     let [perf, ..] = ways("/bin/true");
     let mut exactly = 0;
     for _ in 0..10 {
-        let (observation, code) = observe(&["/bin/true"], &perf);
-        assert_eq!(code, 0);
+        let observation = observed(&["/bin/true"], &perf);
         let libc = observation.files.iter().find(|file| file.path.contains("libc.so")).unwrap();
         let pages = |is_sure| -> u64 {
             let pages = libc.pages.iter().filter(|used| used.is_sure == is_sure && !used.by_read);
@@ -831,8 +829,7 @@ fn where_page_tables_end_with_the_program_they_are_looked_at_before() {
     let command = ["/usr/bin/python3", "-c", TOUCH_AND_END, data.to_str().unwrap()];
     let mut late = 0;
     for options in std::iter::repeat_n([for_good, for_once], 10).flatten() {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0);
+        let observation = observed(&command, &options);
         // On a busy machine the observer may come too late, and says so.
         if observation.coverage == Coverage::Partial {
             late += 1;
@@ -859,8 +856,7 @@ fn page_tables_are_looked_at_after_the_destructors() {
     let options = ObserveOptions { without_perf: true, ..with_agent };
     let mut seen = 0;
     for _ in 0..10 {
-        let (observation, code) = observe(&[program.to_str().unwrap()], &options);
-        assert_eq!(code, 0);
+        let observation = observed(&[program.to_str().unwrap()], &options);
         let used = &file(&observation, &library).pages;
         seen += u32::from((40..46).any(|page| has_page(used, page)));
     }
@@ -996,8 +992,7 @@ fn what_a_process_in_a_namespace_of_process_ids_tells_is_known_to_be_of_it() {
     let [.., options, _] = ways("/usr/bin/unshare");
     let script = "sleep 0.1; /bin/true";
     let is_whole = || {
-        let (observation, code) = observe(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
-        assert_eq!(code, 0);
+        let observation = observed(&["/usr/bin/unshare", "-pf", "/bin/sh", "-c", script], &options);
         observation.coverage != Coverage::Partial
     };
     // On a busy machine the observer may come too late.
@@ -1186,12 +1181,8 @@ fn a_program_that_waits_for_nothing_is_seen_from_its_beginning() {
     let [with_agent, ..] = ways("/usr/bin/python3");
     let options = ObserveOptions { is_patient: false, ..with_agent };
     let command = ["/usr/bin/python3", "-c", TOUCH_EARLY_AND_LATE, data.to_str().unwrap()];
-    let (observation, code) = observe(&command, &options);
-    assert_eq!(code, 0);
-    let rank = |page| {
-        let used = &file(&observation, &data).pages;
-        used.iter().find(|used| used.range.contains(PageIndex(page))).map(|used| used.rank)
-    };
+    let observation = observed(&command, &options);
+    let rank = |page| rank_of(&file(&observation, &data).pages, page);
     assert!(rank(40).is_some() && rank(40) < rank(3) && rank(3) < rank(20), "{observation:#?}");
     assert_ne!(observation.coverage, Coverage::Partial, "{observation:#?}");
     assert!(!observation.files.iter().any(|file| Path::new(&file.path) == agent()), "{observation:#?}");
@@ -1429,8 +1420,7 @@ fn names_and_reads_are_seen_from_inside() {
 fn libraries_are_told_in_the_order_in_which_they_are_loaded() {
     let [options, ..] = ways("/bin/ls");
     let program = Path::new("/bin/ls");
-    let (observation, code) = observe(&[program.to_str().unwrap(), "/"], &options);
-    assert_eq!(code, 0);
+    let observation = observed(&[program.to_str().unwrap(), "/"], &options);
     let ranks = |file: &ObservedFile| file.pages.iter().find(|used| used.range.start().0 == 0).unwrap().rank;
     let cache = file(&observation, Path::new("/etc/ld.so.cache"));
     assert_eq!(cache.pages.last().unwrap().range.end().0, cache.identity.size_bytes.div_ceil(4096));
@@ -1493,8 +1483,7 @@ fn what_is_used_before_the_agent_sends_word_is_told_in_its_order() {
     let [perf, _, page_tables, _] = ways(program);
     for options in [ObserveOptions { is_patient: false, ..perf }, page_tables] {
         let is_in_order = |_| {
-            let (observation, code) = observe(&[program], &options);
-            assert_eq!(code, 0, "{options:?}");
+            let observation = observed(&[program], &options);
             let used = &file(&observation, &library).pages;
             // The table lies behind headers and code.
             let rank_in = |pages: std::ops::Range<u64>| {
@@ -1564,8 +1553,7 @@ fn files_in_another_mount_namespace_are_not_taken_for_those_of_the_same_name_her
     );
     let command = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", &script, &touch];
     for options in ways("/usr/bin/unshare") {
-        let (observation, code) = observe(&command, &options);
-        assert_eq!(code, 0, "{options:?} {:?}", observation.unseen);
+        let observation = observed(&command, &options);
         let here = |path: &str| Path::new(path).starts_with(&host);
         assert!(!observation.files.iter().any(|file| here(&file.path)), "{options:?} {observation:#?}");
         assert!(!observation.names.iter().any(|name| here(&name.path)), "{options:?} {observation:#?}");
@@ -1640,8 +1628,7 @@ int main(int count, char **arguments)
     let program = compile(dir.path(), "program", SANDBOXED, &[]);
     let [with_agent, ..] = ways(program.to_str().unwrap());
     for (argument, expected) in [("none", Coverage::Exact), ("sandbox", Coverage::Partial)] {
-        let (observation, code) = observe(&[program.to_str().unwrap(), argument], &with_agent);
-        assert_eq!(code, 0, "{argument}");
+        let observation = observed(&[program.to_str().unwrap(), argument], &with_agent);
         let found = (observation.names_coverage, observation.reads_coverage);
         assert_eq!(found, (expected, expected), "{argument}: {:?}", observation.unseen);
     }
@@ -1687,12 +1674,8 @@ fn in_a_sandbox_pages_come_in_their_order() {
     let (_dir, data) = data(64);
     let [with_agent, ..] = ways("/usr/bin/python3");
     let command = ["/usr/bin/python3", "-c", TOUCH_IN_TURN, data.to_str().unwrap()];
-    let (observation, code) = observe(&command, &with_agent);
-    assert_eq!(code, 0);
-    let rank = |page| {
-        let mut pages = file(&observation, &data).pages.iter();
-        pages.find(|used| used.range.contains(PageIndex(page))).map(|used| used.rank)
-    };
+    let observation = observed(&command, &with_agent);
+    let rank = |page| rank_of(&file(&observation, &data).pages, page);
     // As long as the agent was waited for, which cannot arm anything here, nothing was looked at.
     assert!(rank(40) < rank(3), "{:?}", file(&observation, &data));
 }
@@ -1733,8 +1716,7 @@ fn touches_of_memory_are_no_touches_of_files() {
     let (_dir, data) = data(16);
     let [options, ..] = ways("/usr/bin/python3");
     let command = ["/usr/bin/python3", "-c", TOUCH_MEMORY, data.to_str().unwrap()];
-    let (observation, code) = observe(&command, &options);
-    assert_eq!(code, 0);
+    let observation = observed(&command, &options);
     let path = data.canonicalize().unwrap();
     let is_seen = observation.files.iter().any(|file| Path::new(&file.path) == path);
     assert!(!is_seen, "the start was over by then");

@@ -57,7 +57,6 @@ impl Listener {
         Self { shared, is_kept: false, others_wait: OTHERS_WAIT }
     }
 
-    /// Whether anybody still listens.
     pub fn is_heard(&self) -> bool {
         self.shared.state.lock().anyway().stream.is_some()
     }

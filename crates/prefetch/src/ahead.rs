@@ -103,7 +103,9 @@ mod tests {
     use prepage_profiles::at_hand::at_hand;
     use prepage_sys::process_status::ProcessStatus;
     use prepage_sys::signals::ENDING;
-    use prepage_testing::{Need, assert_passed, child_command, child_output, is_child, skip, this_test};
+    use prepage_testing::{
+        Need, assert_passed, child_command, child_output, is_child, skip, this_test, wait_until,
+    };
 
     use super::*;
 
@@ -141,11 +143,7 @@ mod tests {
         let key = ProgramKey { program: "/no/such/program".into(), role: "program".into() };
         assert_eq!(error_from_memory(&figures), Some(Errno::AGAIN));
         look_up(Some(&stores), Some(&key), None);
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        while !is_absent(&figures) {
-            assert!(std::time::Instant::now() < until, "they are never asked for");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| is_absent(&figures), "they are never asked for");
     }
 
     #[test]
@@ -169,10 +167,6 @@ mod tests {
         look_up(None, None, Some("./program".as_ref()));
         assert!(candidates(name).all(|path| is_unknown(&path)), "it is not looked for there");
         look_up(None, None, Some(name));
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        while !candidates(name).all(|path| is_absent(&path)) {
-            assert!(std::time::Instant::now() < until, "they are never asked");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| candidates(name).all(|path| is_absent(&path)), "they are never asked");
     }
 }

@@ -486,15 +486,16 @@ mod tests {
     use prepage_core::PageRange;
     use prepage_core::profile::{Extent, ProfiledFile};
     use prepage_profiles::ProgramKey;
-    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_profiles::identity::profiled;
+    use prepage_testing::wait_until;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
     /// The start of `path` by process `of`.
     fn context(of: &std::process::Child, path: &str) -> StartContext {
-        let (executable, argv) = (Path::new(path).canonicalize().unwrap(), [path.into()]);
-        StartContext::new(of.id(), executable, ProgramKey::of(&argv).unwrap(), &argv)
+        let executable = Path::new(path).canonicalize().unwrap();
+        StartContext::new(of.id(), executable, ProgramKey::of(&[path.into()]).unwrap())
     }
 
     fn beside<'a>(
@@ -508,15 +509,7 @@ mod tests {
 
     /// Of the first page of the file at `path`.
     fn profile_of(path: &Path) -> Profile {
-        let opened = open_to_read(path).unwrap();
-        let file = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&opened).unwrap(),
-            fingerprint: content_of(&opened).unwrap(),
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-            ..ProfiledFile::default()
-        };
-        Profile { files: vec![file], ..Profile::default() }
+        Profile { files: vec![profiled(path, [0]).unwrap()], ..Profile::default() }
     }
 
     fn is_open(path: &Path) -> bool {
@@ -660,11 +653,7 @@ mod tests {
         drop(program.stdin.take());
         until.wait();
         fetch.let_go_after(&until);
-        let since = Instant::now();
-        while is_open(&path) {
-            assert!(since.elapsed() < WINDOW, "its last thread does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| !is_open(&path), "its last thread does not end");
         assert_eq!(fetch.outcome().skipped, []);
         program.wait().unwrap();
     }

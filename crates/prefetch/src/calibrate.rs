@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use prepage_core::{DeviceFigures, PAGE_SIZE};
-
-use crate::clock;
 use prepage_core::random::SplitMix;
+use prepage_core::{DeviceFigures, PAGE_SIZE};
+use prepage_sys::clock;
 use sample::{Buffer, Sample};
 
 /// Reads at once that are tried, beside one alone.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use prepage_core::quantity::parse_size;
 use prepage_profiles::at_hand::{at_hand, is_absent};
 use prepage_profiles::room;
-use prepage_trace::build_id::open_regular;
+use prepage_sys::regular_file;
 
 /// The machine's file.
 const OF_MACHINE: &str = "/etc/prepage.conf";
@@ -317,7 +317,7 @@ fn add_patterns(list: &mut Vec<String>, value: &str, bytes_left: &mut usize) -> 
 
 /// What is in the file, as far as it is [read](Config::parse) and a little more; `None` where there is none.
 fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match open_regular(path) {
+    let file = match regular_file::open(path) {
         Ok((file, _)) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);

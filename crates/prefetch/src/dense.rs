@@ -142,7 +142,6 @@ impl DenseReads {
         }
     }
 
-    /// Bytes that were asked for.
     pub(crate) fn bytes(&self) -> u64 {
         self.queue.bytes.load(Ordering::Relaxed)
     }
@@ -271,7 +270,7 @@ mod tests {
     use prepage_core::DeviceFigures;
     use prepage_observe::sightings::Sightings;
     use prepage_sys::cachestat::evict;
-    use prepage_testing::{Need, has};
+    use prepage_testing::{Need, has, wait_until};
 
     use super::*;
     use crate::calibrate::Calibration;
@@ -331,11 +330,7 @@ mod tests {
         std::fs::write(&program, [1]).unwrap();
         let figures = measured(dir.path(), 100_000);
         let reads = DenseReads::begin(&program, || Some(figures)).unwrap();
-        let since = Instant::now();
-        while !reads.is_over() {
-            assert!(since.elapsed() < Duration::from_secs(10));
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| reads.is_over(), "it never ends");
         assert_eq!(reads.bytes(), 0);
     }
 }

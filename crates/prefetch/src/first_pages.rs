@@ -10,7 +10,7 @@ use std::path::Path;
 use prepage_core::PageIndex;
 use prepage_profiles::elf::Elf;
 use prepage_profiles::script::interpreters;
-use prepage_trace::build_id::open_regular;
+use prepage_sys::regular_file;
 use rustix::fs::Advice;
 
 use crate::resident::is_resident;
@@ -41,7 +41,7 @@ pub(crate) fn ask_for(program: &Path) {
 }
 
 fn ask_for_at(program: &Path, depth: u32) {
-    let Ok((file, _)) = open_regular(program) else { return };
+    let Ok((file, _)) = regular_file::open(program) else { return };
     let is_there = is_resident(&file, PageIndex(0));
     let ask = |file: &File, calls: u64| {
         for at in 0..calls {
@@ -61,7 +61,7 @@ fn ask_for_at(program: &Path, depth: u32) {
     let loader = Elf::parse(&file).and_then(|elf| elf.interpreter(&file));
     let Ok(Some(loader)) = loader else { return };
     for (path, calls) in [(&*loader, LOADER_CALLS), (LOADER_CACHE, 1)] {
-        if let Ok((file, _)) = open_regular(Path::new(path)) {
+        if let Ok((file, _)) = regular_file::open(Path::new(path)) {
             ask(&file, calls);
         }
     }

@@ -140,11 +140,10 @@ impl Guess {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use prepage_core::profile::{Extent, FileIdentity, ProfiledFile};
     use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
     use prepage_profiles::Layer;
+    use prepage_testing::wait_until;
 
     use super::*;
 
@@ -155,11 +154,7 @@ mod tests {
         let key = |role: &str| ProgramKey { program: "/no/such/tool".into(), role: role.into() };
         let made = || {
             let guessing = Guessing::begin(&stores, &key("tool"), 1, &Listener::to(None));
-            let since = Instant::now();
-            while guessing.is_under_way() {
-                assert!(since.elapsed() < Duration::from_secs(60));
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(|| !guessing.is_under_way(), "it is never made");
             let roles = guessing.take().map(|(profile, _)| profile.pages());
             assert!(guessing.take().is_none() && !guessing.is_under_way(), "once");
             (roles, guessing.0.over.load(Ordering::Relaxed))

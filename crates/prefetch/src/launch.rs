@@ -451,7 +451,7 @@ impl Found {
         let called = std::path::absolute(program)?;
         let executable = called.canonicalize()?;
         let call = Call::of_found(&called, &executable, command)?;
-        let mut context = StartContext::new(pid, executable, call.key(), command);
+        let mut context = StartContext::new(pid, executable, call.key());
         context.begin();
         Ok(Self { context, call, called, random: random() })
     }
@@ -461,7 +461,7 @@ impl Found {
         let program = program::find_at_hand(&command[0])?;
         let (called, executable) = program.paths().ok()?;
         let call = Call::of_found_at_hand(&called, &executable, command)?;
-        let context = StartContext::new(std::process::id(), executable, call.key_at_hand()?, command);
+        let context = StartContext::new(std::process::id(), executable, call.key_at_hand()?);
         Some((Self { context, call, called, random: random() }, program.path))
     }
 
@@ -650,7 +650,7 @@ mod tests {
         let found = Found::of("/bin/true".as_ref(), std::process::id(), &["true".into()]).unwrap();
         let key = found.context.key.clone();
         let stores = Stores::at(dir.path().into());
-        let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+        let profile = key.empty_profile();
         stores.update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
         let file = File::open(stores.path_of(&key, Layer::User).unwrap()).unwrap();
         let options = &LaunchOptions::default();

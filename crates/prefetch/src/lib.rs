@@ -4,7 +4,7 @@
 //!                choose                fetch                observe                persist
 //!  StartContext ─► Choice: what is ─► Engine: readers, ─► Observation: what ─► counters of the profile,
 //!  pid, user,      worth its reads,   names. Nothing is   the start used        in the user's or the
-//!  argv, role      observed or not    known: maps in      (prepage-observe)     machine's layer
+//!  role            observed or not    known: maps in      (prepage-observe)     machine's layer
 //!                                     files, density
 //! ```
 //! `prepage run` takes these steps beside a program it becomes ([`launch`]); `prepage learn` observes a run with nothing
@@ -25,12 +25,8 @@
 //! | [`learn`]                         | one observed run                                                  |
 //! | [`memory`], [`calibrate`]         | how much there is for guesses; what a device can do               |
 //! | `resident`                        | which pages of files are in memory, as far as a user may know     |
-//! | [`clock`]                         | the clocks of files and profiles                                  |
-//! | [`cold`]                          | dropping the machine's caches, and whether it could be done       |
-//! | [`measure`], [`statistics`]       | figures                                                           |
 //! | `account`                       | what a prefetch says of itself                                    |
 //! | [`config`]                        | what administrator and user want, from two small files            |
-//! | [`doctor`]                        | what this machine allows                                          |
 //!
 //! ```
 //! use prepage_core::profile::Profile;
@@ -50,22 +46,17 @@ mod ahead;
 mod beside;
 pub mod calibrate;
 pub mod choose;
-pub mod clock;
-pub mod cold;
 pub mod config;
 mod dense;
-pub mod doctor;
 pub mod engine;
 mod first_pages;
 mod first_start;
 mod guess;
 pub mod launch;
 pub mod learn;
-pub mod measure;
 pub mod memory;
 pub mod persist;
 pub mod progress;
 mod resident;
 pub mod start;
-pub mod statistics;
 mod warm;

@@ -145,11 +145,7 @@ fn with(
     };
     let mut profile = match before {
         Some(profile) => profile,
-        None => observation.is_some_and(is_begin).then(|| Profile {
-            program: key.program.clone(),
-            role: key.role.clone(),
-            ..Profile::default()
-        })?,
+        None => observation.is_some_and(is_begin).then(|| key.empty_profile())?,
     };
     if !shown.changed.is_empty() {
         // They are learned anew: what they held will hardly be there again.

@@ -8,10 +8,9 @@ use std::time::Duration;
 use prepage_core::PAGE_SIZE;
 use prepage_core::profile::ColdStart;
 use prepage_observe::{Silence, Until};
+use prepage_sys::clock::{now_ns, unix_s};
 use prepage_sys::process_stat::ProcessStat;
-use prepage_trace::now_ns;
 
-use crate::clock::unix_s;
 use crate::engine::Amounts;
 
 /// A start is over this long after it last waited for the disk, unless it waits still ([`Silence`]).

@@ -134,13 +134,11 @@ mod tests {
                 ..ProfiledFile::default()
             };
             let profile = Profile {
-                program: key.program.clone(),
-                role: key.role.clone(),
                 history: History { observations: 8, ..History::default() },
                 files: vec![file],
-                ..Profile::default()
+                ..key.empty_profile()
             };
-            let context = StartContext::new(std::process::id(), executable.clone(), key, &command);
+            let context = StartContext::new(std::process::id(), executable.clone(), key);
             let found = Found { context, call, called: executable, random: 1 };
             Some(Self { directory, found, profile })
         }

@@ -11,9 +11,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use prepage_core::PAGE_SIZE;
 use prepage_core::profile::file::checksum;
-use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile};
+use prepage_core::profile::{FileIdentity, Fingerprint, ProfiledFile, Touches};
+use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_sys::root;
 use prepage_trace::build_id;
 use rustix::fs::{AtFlags, FileType, OFlags, Statx, StatxFlags};
@@ -99,6 +99,23 @@ pub fn open_if_same(profiled: &ProfiledFile) -> Result<File, Skipped> {
     }
 }
 
+/// What a profile has of the file at `path`, as that is now, of which starts use `pages`, in this order.
+///
+/// # Errors
+/// Why it cannot be opened or read.
+pub fn profiled(path: &Path, pages: impl IntoIterator<Item = u64>) -> Result<ProfiledFile, Skipped> {
+    let file = open_to_read(path)?;
+    let mut touches = Touches::default();
+    (0..).zip(pages).for_each(|(rank, page)| touches.touch(PageIndex(page), rank));
+    Ok(ProfiledFile {
+        path: path.to_string_lossy().into_owned(),
+        identity: identity_of(&file)?,
+        fingerprint: content_of(&file).map_err(|_| Skipped::Failed)?,
+        learned_unix_s: 0,
+        extents: touches.extents(),
+    })
+}
+
 /// What an open file holds: everywhere in prepage, this says whether two files are the same.
 ///
 /// # Errors
@@ -153,18 +170,10 @@ mod tests {
 
     use super::*;
 
-    fn profiled(path: &Path) -> ProfiledFile {
-        let file = open_to_read(path).unwrap();
-        let identity = identity_of(&file).unwrap();
-        let fingerprint = content_of(&file).unwrap();
-        let path = path.to_str().unwrap().into();
-        ProfiledFile { path, identity, fingerprint, learned_unix_s: 0, extents: vec![] }
-    }
-
     #[test]
     fn an_elf_file_is_known_by_its_build_id_even_as_a_copy() {
         let elf = fs::canonicalize("/bin/sh").unwrap();
-        let mut known = profiled(&elf);
+        let mut known = profiled(&elf, []).unwrap();
         assert!(matches!(&known.fingerprint, Fingerprint::BuildId(id) if id.len() >= 8));
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("copy");
@@ -179,7 +188,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         fs::write(&path, "content").unwrap();
-        let mut known = profiled(&path);
+        let mut known = profiled(&path, []).unwrap();
         known.identity.device += 1;
         known.fingerprint = Fingerprint::BuildId(b"would have to be read".to_vec());
         assert!(open_if_same(&known).is_ok());
@@ -190,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         fs::write(&path, "one content").unwrap();
-        let known = profiled(&path);
+        let known = profiled(&path, []).unwrap();
         assert!(open_if_same(&known).is_ok());
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         fs::remove_file(&path).unwrap();

@@ -114,7 +114,7 @@ pub fn import(
     if imported.profile.files.is_empty() {
         return Ok(imported);
     }
-    let key = ProgramKey { program: imported.profile.program.clone(), role: imported.profile.role.clone() };
+    let key = ProgramKey::of_profile(&imported.profile);
     let directory = stores.directory(layer)?;
     let added = |before: Option<Profile>| {
         let Some(before) = before else { return Some(imported.profile.clone()) };
@@ -207,19 +207,14 @@ mod tests {
 
     use super::*;
     use crate::StartContextPaths;
-    use crate::identity::{content_of, open_to_read};
+    use crate::identity::profiled;
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
-        let file = open_to_read(path).unwrap();
-        let size_bytes = identity_of(&file).unwrap().size_bytes;
-        ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: FileIdentity { device: 99, inode: 98, size_bytes, mtime_ns: 97, ctime_ns: 96 },
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 5,
-            extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(pages)), 0)],
-        }
+        let here = profiled(path, 0..pages).unwrap();
+        let size_bytes = here.identity.size_bytes;
+        let identity = FileIdentity { device: 99, inode: 98, size_bytes, mtime_ns: 97, ctime_ns: 96 };
+        ProfiledFile { identity, learned_unix_s: 5, ..here }
     }
 
     fn place() -> (tempfile::TempDir, Profile) {
@@ -277,7 +272,7 @@ mod tests {
         assert!(taken(true));
         assert!(stores.list(Layer::User).unwrap().is_empty());
         assert!(taken(false));
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(&profile);
         let first = stores.find(&key).unwrap().unwrap().profile;
         assert!(!taken(false) && !taken(true));
         assert_eq!(stores.find(&key).unwrap().unwrap().profile, first);
@@ -302,7 +297,7 @@ mod tests {
     fn what_a_profile_was_worth_here_stays_although_others_know_more() {
         let (dir, profile) = place();
         let stores = Stores::at(dir.path().join("store"));
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(&profile);
         let own = Profile {
             files: vec![ProfiledFile { extents: vec![], ..profile.files[0].clone() }],
             starts: vec![ColdStart { unix_s: 3, took_us: 5, ..ColdStart::default() }],
@@ -324,7 +319,7 @@ mod tests {
     fn what_was_learned_here_stays_whatever_others_know() {
         let (dir, profile) = place();
         let stores = Stores::at(dir.path().join("store"));
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(&profile);
         let known = || stores.find(&key).unwrap().unwrap().profile;
         let same = |start: u64, end: u64, counts| {
             let range = PageRange::new(PageIndex(start), PageIndex(end));

@@ -27,6 +27,16 @@ impl ProgramKey {
         Ok(Call::in_the_end_of(command)?.key())
     }
 
+    /// What `profile` is of.
+    pub fn of_profile(profile: &Profile) -> Self {
+        Self { program: profile.program.clone(), role: profile.role.clone() }
+    }
+
+    /// A profile of this program in this role that knows nothing yet.
+    pub fn empty_profile(&self) -> Profile {
+        Profile { program: self.program.clone(), role: self.role.clone(), ..Profile::default() }
+    }
+
     /// Whether `profile` is of this program in this role: names of files could collide.
     pub fn is_of(&self, profile: &Profile) -> bool {
         (&profile.program, &profile.role) == (&self.program, &self.role)

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::profile::Profile;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::carried::{MapError, Search};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::embed::{EmbedError, embed, read_embedded, strip, write_beside};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::profiled;
 use prepage_profiles::section::SectionError;
 use prepage_profiles::sidecar::Sidecars;
 use prepage_profiles::{StartContextPaths, Stores};
@@ -38,18 +38,7 @@ fn copy(directory: &Path, path: &str) -> Option<PathBuf> {
 
 /// A profile that knows these pages of the file at `path`.
 fn profile(path: &Path, pages: &[u64]) -> Profile {
-    let file = open_to_read(path).unwrap();
-    let identity = identity_of(&file).unwrap();
-    let extents =
-        pages.iter().map(|&page| Extent::new(PageRange::new(PageIndex(page), PageIndex(page + 1)), 0));
-    let known = ProfiledFile {
-        path: path.to_str().unwrap().into(),
-        identity,
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 0,
-        extents: extents.collect(),
-    };
-    Profile { files: vec![known], ..Profile::default() }
+    Profile { files: vec![profiled(path, pages.iter().copied()).unwrap()], ..Profile::default() }
 }
 
 /// What `command` gives. While other tests of this process start programs, these hold for a moment what this one has open.

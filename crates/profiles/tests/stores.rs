@@ -23,7 +23,7 @@ fn key(role: &str) -> ProgramKey {
 }
 
 fn profile(key: &ProgramKey) -> Profile {
-    Profile { program: key.program.clone(), role: key.role.clone(), sources: vec![1], ..Profile::default() }
+    Profile { sources: vec![1], ..key.empty_profile() }
 }
 
 /// A user's, a machine's and a vendor's layer.

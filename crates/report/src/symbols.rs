@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use object::read::ReadCache;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 use prepage_core::{BuildId, CodePlace, Object, ObjectId};
-use prepage_trace::build_id::open_regular;
+use prepage_sys::regular_file;
 use rustc_hash::FxHashMap;
 
 /// Where distributions put the symbols that they take out of programs.
@@ -136,7 +136,7 @@ fn one_an_address(mut functions: Vec<Function>) -> Vec<Function> {
 impl Functions {
     fn of(object: &Object) -> Result<Self, Unusable> {
         let mut functions = Self { segments: Vec::new(), functions: Vec::new() };
-        let opened = open_regular(object.path.as_ref());
+        let opened = regular_file::open(object.path.as_ref());
         let (file, metadata) = opened.map_err(|_| Unusable::Unreadable)?;
         let found = functions.read(file, object.build_id, true)?;
         // The device is not compared: stacked file systems show another one here than in the kernel's events.
@@ -146,7 +146,7 @@ impl Functions {
             return Err(Unusable::Replaced);
         }
         let separate = found.and_then(|id| separate_symbols(&id));
-        if let Some((file, _)) = separate.and_then(|path| open_regular(&path).ok()) {
+        if let Some((file, _)) = separate.and_then(|path| regular_file::open(&path).ok()) {
             // A damaged one is no reason to do without the file's own symbols.
             let _ = functions.read(file, found, false);
         }

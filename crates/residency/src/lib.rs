@@ -14,6 +14,7 @@
 //! | [`residency`] | which pages of a file are in memory                      |
 //! | [`mod@warm`]  | bringing pages in                                        |
 //! | [`mod@evict`] | sending pages out                                        |
+//! | [`cold`]      | the cache made cold for a program, and whether it is     |
 //! | [`users`]     | the processes that keep a file's pages in memory         |
 //!
 //! ```
@@ -26,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod cold;
 pub mod evict;
 pub mod range;
 pub mod residency;

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use prepage_sys::device_number;
+use prepage_sys::maps::parse_maps_line;
 use prepage_sys::proc_file;
 use prepage_sys::processes::processes;
-use prepage_trace::space::parse_maps_line;
 
 use crate::target::Opened;
 

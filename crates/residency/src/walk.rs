@@ -133,9 +133,9 @@ fn split_range(path: &Path) -> Option<(&Path, Result<ByteRange, RangeError>)> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use prepage_core::profile::{Extent, Fingerprint, ProfiledFile};
+    use prepage_core::profile::{Fingerprint, ProfiledFile};
     use prepage_core::{PageIndex, PageRange};
-    use prepage_profiles::identity;
+    use prepage_profiles::identity::profiled;
     use rustix::fs::Mode;
 
     use super::*;
@@ -171,16 +171,7 @@ mod tests {
         };
         assert_eq!(pages(&["", ":0-8k"]), [10]);
         assert_eq!(pages(&[":0-8k", ":4k-12k", ":16k-20k", ":0-8k"]), [4]);
-        let extents = [(2, 4), (6, 7), (9, 99)]
-            .map(|(start, end)| Extent::new(PageRange::new(PageIndex(start), PageIndex(end)), 0));
-        let file = identity::open_to_read(&path).unwrap();
-        let learned = ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity::identity_of(&file).unwrap(),
-            fingerprint: identity::content_of(&file).unwrap(),
-            learned_unix_s: 0,
-            extents: extents.to_vec(),
-        };
+        let learned = profiled(&path, [2, 3, 6].into_iter().chain(9..99)).unwrap();
         let changed =
             ProfiledFile { fingerprint: Fingerprint::Ends { crc: 1, size_bytes: 2 }, ..learned.clone() };
         let profile = Profile { files: vec![learned.clone(), changed, learned], ..Profile::default() };

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
+use prepage_core::profile::Profile;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_prefetch::cold::resident_share;
-use prepage_profiles::identity;
+use prepage_profiles::identity::profiled;
+use prepage_residency::cold::resident_share;
 use prepage_residency::{Residency, Spot, Stopped, Users, Walk, evict, warm};
 use prepage_testing::{Doctor, Need, assert_passed, child_command, child_output, has, skip};
 
@@ -278,15 +278,7 @@ fn an_empty_file_and_a_range_behind_the_end_are_no_pages() {
 
 /// A profile that has the first `pages` of one file.
 fn profile_of(path: &Path, pages: u64) -> Profile {
-    let file = identity::open_to_read(path).unwrap();
-    let learned = ProfiledFile {
-        path: path.to_str().unwrap().into(),
-        identity: identity::identity_of(&file).unwrap(),
-        fingerprint: identity::content_of(&file).unwrap(),
-        learned_unix_s: 0,
-        extents: vec![Extent::new(range(0, pages), 0)],
-    };
-    Profile { files: vec![learned], ..Profile::default() }
+    Profile { files: vec![profiled(path, 0..pages).unwrap()], ..Profile::default() }
 }
 
 /// Where a copy of this program finds the layers that it is to look at.

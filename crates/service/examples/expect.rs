@@ -1,10 +1,10 @@
 //! Writes a launch log in which the last four days began with a command: `expect FILE -- CMD…`. For bench/predicted.
 
 use std::ffi::OsString;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use prepage_core::launches::{Launched, Launches};
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::unix_s;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const USAGE: &str = "expect FILE -- CMD...";
@@ -13,10 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let command: Vec<OsString> = args.skip(1).collect();
     let key = ProgramKey::of(&command)?;
     let what = Launched { program: key.program, role: key.role };
-    let now_unix_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let mut launches = Launches::default();
     for days in (1..5).rev() {
-        let then = now_unix_s - days * 86_400;
+        let then = unix_s() - days * 86_400;
         launches.launched(&what, false, then);
         launches.tick(then + 3000);
     }

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use prepage_profiles::trust::{open_directory, read_in};
 use prepage_sys::new_file::write_at;
 
-/// The name of the file.
 const NAME: &str = "accounts";
 /// Larger ones are taken for empty.
 const BYTES_MAX: u64 = 16 << 20;

@@ -301,7 +301,6 @@ impl Brought {
         Ok(())
     }
 
-    /// Bytes brought in.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -414,7 +413,6 @@ impl Current {
         reader
     }
 
-    /// Stops whoever reads.
     pub fn stop(&self) {
         let reader = self.0.lock().anyway().upgrade();
         reader.inspect(|reader| reader.stop());

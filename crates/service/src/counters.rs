@@ -19,7 +19,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Each only grows.
         #[derive(Debug, Default)]
-        pub struct Counters { $($(#[doc = $doc])+ pub $name: Counter,)+ told: Told }
+        pub struct Counters { $($(#[doc = $doc])+ pub $name: Counter,)+ reported: Reported }
 
         impl Counters {
             /// All of them: name, what it counts, value.
@@ -103,7 +103,7 @@ impl Counters {
     /// All of them as user `uid` may know them. What is fetched for a start has the size of a profile that everybody may read: who saw each byte as it is
     /// fetched would know what others start, and when. So others than root see numbers of the last minute, and bytes [roughly](roughly_for).
     pub fn all_for(&self, uid: u32) -> Counts {
-        if uid == ROOT { self.all() } else { self.told.at(Instant::now(), || self.all()) }
+        if uid == ROOT { self.all() } else { self.reported.at(Instant::now(), || self.all()) }
     }
 }
 
@@ -114,9 +114,9 @@ pub fn roughly_for(uid: u32, bytes: u64) -> u64 {
 
 /// What others than root are told, and since when.
 #[derive(Debug, Default)]
-struct Told(Mutex<Option<(Instant, Counts)>>);
+struct Reported(Mutex<Option<(Instant, Counts)>>);
 
-impl Told {
+impl Reported {
     fn at(&self, now: Instant, all: impl FnOnce() -> Counts) -> Counts {
         let mut told = self.0.lock().anyway();
         let is_old = |since: Instant| now.saturating_duration_since(since) >= TOLD_EVERY;
@@ -161,7 +161,7 @@ mod tests {
     fn others_than_root_do_not_see_what_is_fetched_for_a_start_when_it_is() {
         let counters = Counters::default();
         let told = |name: &str, after_s: u64, began: Instant| {
-            let all = counters.told.at(began + Duration::from_secs(after_s), || counters.all());
+            let all = counters.reported.at(began + Duration::from_secs(after_s), || counters.all());
             all.into_iter().find(|(other, ..)| *other == name).unwrap().2
         };
         let began = Instant::now();

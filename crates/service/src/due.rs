@@ -20,7 +20,7 @@ const FIRST_BOOTS: u8 = 2;
 /// Of the others one in so many.
 const ONE_BOOT_IN: u64 = 8;
 /// Directories that change when units come or go, and when one of those is enabled that an administrator mostly enables.
-pub(crate) const UNITS: [&str; 3] =
+pub(crate) const CHANGED_WITH_UNITS: [&str; 3] =
     ["/etc/systemd/system", "/etc/systemd/system/multi-user.target.wants", "/usr/lib/systemd/system"];
 
 /// Whether what `subject` uses is to be learned, of which so much is `known`.
@@ -37,7 +37,7 @@ pub(crate) fn is_due(subject: Subject, stores: &Stores, known: Option<&Profile>)
         Subject::Boot => {
             let directory = stores.directory(subject.layer());
             let is_new_here = !directory.is_ok_and(|directory| directory.join(REPORT).exists());
-            is_new_here || is_boot_due(known, learned, UNITS.map(Path::new), random())
+            is_new_here || is_boot_due(known, learned, CHANGED_WITH_UNITS.map(Path::new), random())
         }
         Subject::Session(_) => is_session_due(learned),
     }

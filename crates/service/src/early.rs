@@ -189,11 +189,10 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
-    use std::time::Instant;
 
     use prepage_core::PageIndex;
     use prepage_sys::cachestat::{cached_pages, evict};
-    use prepage_testing::{Need, has};
+    use prepage_testing::{Need, has, wait_until};
     use rustix::mount::{MountFlags, mount, mount_move};
 
     use super::*;
@@ -247,15 +246,11 @@ mod tests {
         std::fs::write(&path, [1; 8192]).unwrap();
         let file = File::open(&path).unwrap();
         let is_in_memory = || cached_pages(file.as_fd(), PageIndex(0).alone()).unwrap() > 0;
-        let until = Instant::now() + Duration::from_secs(60);
         evict(file.as_fd(), Duration::from_secs(60)).unwrap();
         assert!(!is_in_memory());
         let below = Path::new("/").join(path.strip_prefix(here).unwrap());
         bring_in(vec!["/no/such/file".into(), below]);
-        while !is_in_memory() {
-            assert!(Instant::now() < until, "it does not come in");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(is_in_memory, "it does not come in");
     }
 
     #[test]

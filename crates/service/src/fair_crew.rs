@@ -258,7 +258,7 @@ impl Drop for AtWork {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use prepage_testing::unless_late;
+    use prepage_testing::{unless_late, wait_until};
 
     use super::*;
 
@@ -333,11 +333,7 @@ mod tests {
             }
             drop(gates);
             assert!((4..20).all(|_| next(&begun) < 20));
-            let until = Instant::now() + PATIENCE;
-            while !crew.state.lock().anyway().users.is_empty() {
-                assert!(Instant::now() < until, "{crew:?}");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(|| crew.state.lock().anyway().users.is_empty(), "somebody is left behind");
         });
     }
 
@@ -354,11 +350,7 @@ mod tests {
             }
             assert!((0..100).all(|what| next(&begun) == what));
             drop(gate);
-            let until = Instant::now() + PATIENCE;
-            while !crew.state.lock().anyway().users.is_empty() {
-                assert!(Instant::now() < until, "{crew:?}");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(|| crew.state.lock().anyway().users.is_empty(), "somebody is left behind");
             assert_eq!(crew.state.lock().anyway().waiting, 0);
         });
     }

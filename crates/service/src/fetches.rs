@@ -104,9 +104,7 @@ pub struct Fetches {
 /// A start for which something is to be fetched.
 #[derive(Clone, Copy)]
 pub struct Start<'a> {
-    /// By whom.
     pub uid: u32,
-    /// By which process.
     pub pid: u32,
     /// When it came to be known: to [cancel](Fetches::cancel) it stops what is fetched for earlier ones of the process, too.
     pub seen_at: Instant,

@@ -84,7 +84,6 @@ impl Files {
         self.lock().loaders = loaders;
     }
 
-    /// Whether `file` loads programs.
     pub fn is_loader(&self, file: &FileHandle) -> bool {
         let state = self.lock();
         state.loaders.contains(file) || state.other_loaders.contains(file)

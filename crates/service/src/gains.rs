@@ -14,10 +14,10 @@ use prepage_core::profile::gain::{Gain, Turn};
 use prepage_core::profile::start::newest;
 use prepage_core::profile::{ColdStart, Profile};
 use prepage_observe::Until;
-use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::engine::Amounts;
 use prepage_prefetch::progress::Progress;
 use prepage_profiles::{ProgramKey, bundle};
+use prepage_sys::clock::unix_s;
 use prepage_sys::processor_time::of_this_thread;
 use prepage_sys::random::random;
 use prepage_sys::sync::Anyway;
@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::counters::Counters;
 use crate::known::Known;
-use crate::pages::{HasUsers, Keep, Kept, Users, write_changed};
+use crate::pages::{Keep, Kept, Users, write_changed};
 use crate::process::Process;
 
 /// Programs of a user that are kept; the one that was started cold the longest ago makes room.
@@ -66,10 +66,8 @@ impl Keep for Programs {
     }
 }
 
-impl HasUsers for State {
-    type Kept = Programs;
-
-    fn users(&mut self) -> &mut Users<Programs> {
+impl AsMut<Users<Programs>> for State {
+    fn as_mut(&mut self) -> &mut Users<Programs> {
         &mut self.users
     }
 }
@@ -103,11 +101,8 @@ pub struct GainsStatus {
 /// What fetching gains in the starts of one program by one user.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProgramGain {
-    /// The user.
     pub uid: u32,
-    /// The program.
     pub program: String,
-    /// How it is called.
     pub role: String,
     /// Cold starts that were fetched, of the last ones: of those that the service followed, and those that the profile remembers.
     pub prefetched_starts: usize,
@@ -128,7 +123,8 @@ impl Gains {
     pub fn read(directory: PathBuf, counters: Arc<Counters>) -> Self {
         let decode = |file: &Kept| {
             let programs = bundle::read(&file.bytes).ok()?.into_iter();
-            let programs = programs.map(|one| (key_of(&one), one)).take(PROGRAMS_MAX).collect();
+            let programs =
+                programs.map(|one| (ProgramKey::of_profile(&one), one)).take(PROGRAMS_MAX).collect();
             Some((programs, file.written_unix_s))
         };
         let state = State { users: Users::read(directory, decode), followed: Vec::new() };
@@ -291,10 +287,6 @@ fn needs_more(known: &Known, before: &[ColdStart], start: ColdStart) -> bool {
     let mut judged = Profile { starts, files: known.planned.files.clone(), ..Profile::default() };
     judged.record(start);
     judged.history.due > 0
-}
-
-fn key_of(profile: &Profile) -> ProgramKey {
-    ProgramKey { program: profile.program.clone(), role: profile.role.clone() }
 }
 
 #[cfg(test)]

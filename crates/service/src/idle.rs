@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use prepage_core::idle::{Calm, Reading, worth::Worth};
 use prepage_core::launches::{Expected, Launched};
-use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::unix_s;
 use prepage_sys::local_time::utc_offset_s;
 use prepage_sys::sync::Anyway;
 use serde::Serialize;
@@ -25,7 +25,7 @@ use crate::counters::{Counters, roughly_for};
 use crate::crew::{Crew, Priority};
 use crate::library::Library;
 use crate::log::{Log, asleep};
-use crate::pages::{HasUsers, write_changed};
+use crate::pages::write_changed;
 use crate::process::Process;
 use crate::reading::{Sampler, guesses_bytes_max};
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
@@ -166,15 +166,10 @@ pub struct IdleStatus {
 /// A program that is expected.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExpectedStatus {
-    /// By whom.
     pub uid: u32,
-    /// The program.
     pub program: String,
-    /// How it will be called.
     pub role: String,
-    /// How probably.
     pub probability: f64,
-    /// Whether it was brought in.
     pub is_brought: bool,
 }
 
@@ -198,7 +193,6 @@ impl Idle {
         }
     }
 
-    /// How many threads hang.
     pub fn hanging(&self) -> usize {
         self.rounds.lock().anyway().all_hanging()
     }
@@ -216,7 +210,7 @@ impl Idle {
 
     /// Whether the log of somebody is still to be removed.
     pub fn is_forgetting(&self) -> bool {
-        self.log.lock().anyway().users().is_forgetting()
+        self.log.lock().anyway().as_mut().is_forgetting()
     }
 
     /// Notes a start.

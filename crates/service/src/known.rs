@@ -11,9 +11,9 @@ use prepage_core::profile::{ColdStart, Fingerprint, Profile, ProfiledFile};
 use prepage_prefetch::choose::Choice;
 use prepage_prefetch::launch::LaunchOptions;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::now_ns;
 use prepage_sys::rights::Rights;
 use prepage_sys::sync::Anyway;
-use prepage_trace::now_ns;
 
 /// What one takes whatever is in it: itself, and its places in the maps that it is found by.
 const OWN_BYTES: u64 = 1024;
@@ -74,7 +74,7 @@ impl Known {
     pub fn new(profile: &Profile, rights: Rights) -> Self {
         let choice = Choice::new(profile, &LaunchOptions::default(), false);
         let past = Profile { history: profile.history, starts: profile.starts.clone(), ..Profile::default() };
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(profile);
         let Choice { device, figures, planned, .. } = choice;
         // What is fetched needs neither.
         let planned = Profile { starts: Vec::new(), sources: Vec::new(), ..Arc::unwrap_or_clone(planned) };

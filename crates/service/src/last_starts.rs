@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use prepage_prefetch::clock::unix_s;
 use prepage_profiles::ProgramKey;
+use prepage_sys::clock::unix_s;
 use prepage_sys::sync::Anyway;
 
 use crate::account::Account;
@@ -24,15 +24,12 @@ pub struct LastStarts(Mutex<VecDeque<LastStart>>);
 pub struct LastStart {
     /// When, seconds since 1970.
     pub unix_s: u64,
-    /// Whose.
     pub uid: u32,
-    /// By which process.
     pub pid: u32,
     /// When its exec was told: the process may execute the same program again.
     executed_at: Instant,
     /// The program, and how it was called.
     pub key: ProgramKey,
-    /// What was done.
     pub done: Done,
     /// What was fetched, where something was.
     pub account: Option<Arc<Account>>,
@@ -93,7 +90,6 @@ impl LastStarts {
         self.0.lock().anyway().retain(|one| one.pid != pid || !one.is_early);
     }
 
-    /// Forgets those of user `uid`.
     pub fn forget(&self, uid: u32) {
         self.0.lock().anyway().retain(|start| start.uid != uid);
     }

@@ -1,7 +1,6 @@
 //! Observe and persist: what programs use that nobody has learned yet, within a share of the processor. Copies of the service do both (`observing`).
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +23,7 @@ use crate::moment::Moment;
 use crate::process::Process;
 use crate::refused::Refused;
 use crate::start_names::StartNames;
+use crate::writing::checksum;
 
 mod observing;
 
@@ -373,12 +373,6 @@ impl Drop for Permit {
     }
 }
 
-fn checksum(call: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    call.hash(&mut hasher);
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -445,8 +439,8 @@ mod tests {
         let process = |uid: u32, starter: u32, call: &[&str]| {
             let role = prepage_core::profile::role::role(call, &place);
             let key = ProgramKey { program: program.to_str().unwrap().into(), role };
-            let (argv, executable) = (Vec::new(), Some(program.clone()));
-            let context = StartContext { pid: 1, uid, argv, executable, key, began_ns: 0 };
+            let executable = Some(program.clone());
+            let context = StartContext { pid: 1, uid, executable, key, began_ns: 0 };
             let rights = Rights { uid, ..Rights::of_everybody() };
             let (places, search, home, parents) = (vec![script.clone()], Vec::new(), None, vec![1]);
             let (moment, program, root) = (Moment::after_exec(), program.clone(), None);

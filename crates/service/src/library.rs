@@ -277,7 +277,6 @@ impl Library {
         own.is_some_and(|own| own.config.wants(name, program) && own.config.wants_groups_of(pid))
     }
 
-    /// Whether starts are learned from.
     pub fn learns(&self) -> bool {
         let machine = self.lock().machine.clone();
         machine.config.enabled && machine.config.learn
@@ -629,7 +628,6 @@ pub struct Found {
 /// What the machine's administrator and a user want to be remembered of the user's starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// Whether they are learned from.
     pub learns: bool,
     /// Whether starts may be held out, and left alone where fetching gains nothing.
     pub holds_out: bool,

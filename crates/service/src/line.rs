@@ -56,9 +56,7 @@ pub(crate) enum Ended {
     Refused,
     /// It was to be written.
     Written {
-        /// Into which layer.
         layer: Layer,
-        /// Whether it is there now.
         is_kept: bool,
         /// Whether nothing was missed that another observation may see.
         is_whole: bool,

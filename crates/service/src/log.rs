@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use prepage_core::idle::worth::Worth;
 use prepage_core::launches::{Expected, Launched, Launches, VISIT_S};
-use prepage_prefetch::clock::unix_s;
+use prepage_sys::clock::unix_s;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::pages::{HasUsers, Keep, Kept, Users};
+use crate::pages::{Keep, Kept, Users};
 use crate::process::Login;
 
 /// Logins of a user that are told apart.
@@ -45,10 +45,8 @@ impl Keep for User {
     }
 }
 
-impl HasUsers for Log {
-    type Kept = User;
-
-    fn users(&mut self) -> &mut Users<User> {
+impl AsMut<Users<User>> for Log {
+    fn as_mut(&mut self) -> &mut Users<User> {
         &mut self.users
     }
 }
@@ -147,7 +145,6 @@ impl Log {
         (self.users.all().count(), self.users.all().map(|(_, user)| user.launches.programs()).sum())
     }
 
-    /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         self.users.forget(uid);
     }

@@ -38,18 +38,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
-    use super::*;
+    use prepage_testing::wait_until;
 
-    /// Longer than anything takes here, on the slowest machine.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use super::*;
 
     #[test]
     fn what_a_process_has_computed_before_its_exec_says_nothing_of_its_program() {
         // On a busy machine a program may take longer to be loaded than it mostly does.
-        let until = Instant::now() + PATIENCE;
-        while has_been_loading() != [true, false] {
-            assert!(Instant::now() < until, "none is ever being loaded");
-        }
+        wait_until(|| has_been_loading() == [true, false], "none is ever being loaded");
     }
 
     /// Whether a program that has just begun is said to be loading: by the moment before its exec, and where all that its process has computed counts.

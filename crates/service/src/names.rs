@@ -6,7 +6,6 @@
 //! anew without it ([`crate::round`]).
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +26,7 @@ use crate::known::Known;
 use crate::library::Library;
 use crate::reading::Sampler;
 use crate::round::{HANGING_MAX, Next, Round, Rounds};
+use crate::writing::checksum;
 
 /// What all names and inodes may take in the kernel.
 const BYTES_MAX: u64 = 16 << 20;
@@ -105,12 +105,10 @@ impl Names {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many threads hang.
     pub fn hanging(&self) -> usize {
         self.rounds.lock().anyway().all_hanging()
     }
 
-    /// Has all looked up again.
     pub fn want(&self) {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
@@ -184,9 +182,7 @@ struct Taken(HashSet<(u32, u64)>);
 impl Taken {
     /// Whether `path` is to be looked up by the rights of user `uid`: it was not yet. `None` where no more fits into memory.
     fn take(&mut self, uid: u32, path: &str) -> Option<bool> {
-        let mut hasher = DefaultHasher::new();
-        path.hash(&mut hasher);
-        let is_new = self.0.insert((uid, hasher.finish()));
+        let is_new = self.0.insert((uid, checksum(path)));
         (NAME_BYTES * self.0.len() as u64 <= BYTES_MAX).then_some(is_new)
     }
 

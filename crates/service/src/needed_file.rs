@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use prepage_core::profile::{ProfiledFile, Touches};
-use prepage_core::{PAGE_SIZE, PageIndex};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::ProfiledFile;
+use prepage_profiles::identity::{open_to_read, profiled};
 
 /// Writes `pages` pages to a file at `path`, and that to the disk; they stay in memory. Returns the file, to be read, and how a profile has it of
 /// which a start needs the pages `needed`, in this order.
@@ -13,14 +13,5 @@ pub(crate) fn needed_file(path: &Path, pages: u64, needed: &[u64]) -> (File, Pro
     std::fs::write(path, vec![1; (pages * PAGE_SIZE) as usize]).unwrap();
     let file = open_to_read(path).unwrap();
     file.sync_all().unwrap();
-    let mut touches = Touches::default();
-    (0..).zip(needed).for_each(|(at, page)| touches.touch(PageIndex(*page), at));
-    let profiled = ProfiledFile {
-        path: path.to_str().unwrap().into(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 1,
-        extents: touches.extents(),
-    };
-    (file, profiled)
+    (file, profiled(path, needed.iter().copied()).unwrap())
 }

@@ -16,12 +16,12 @@ use prepage_observe::asks::Asks;
 use prepage_observe::sightings::{PAGES_MAX, Sightings};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_at, identity_of, open_directory, open_to_read};
+use prepage_sys::clock::now_ns;
 use prepage_sys::exec_watch::{ExecWatch, Seen};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::page_flags::PageFlags;
 use prepage_sys::process_stat::ProcessStat;
 use prepage_sys::rights::Rights;
-use prepage_trace::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
@@ -62,11 +62,8 @@ pub enum Whose {
 pub struct Open {
     /// When it was noted, first.
     pub time_ns: u64,
-    /// Where it lies.
     pub path: PathBuf,
-    /// Which file it is.
     pub file: FileHandle,
-    /// Whether it is a directory.
     pub is_directory: bool,
 }
 
@@ -159,12 +156,10 @@ impl Opened {
         &self.opens
     }
 
-    /// Opens that did not count.
     pub fn others(&self) -> usize {
         self.others
     }
 
-    /// Whether some opens were missed.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }

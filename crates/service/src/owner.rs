@@ -83,8 +83,8 @@ fn is_of_another(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::time::{Duration, Instant};
 
+    use prepage_testing::wait_until;
     use rustix::process::{Pid, Signal, kill_process};
 
     use super::*;
@@ -110,11 +110,7 @@ mod tests {
         assert!(is_in_use(&path));
         child.kill().unwrap();
         // Its end is not noted yet: it is a zombie.
-        let until = Instant::now() + Duration::from_secs(60);
-        while is_in_use(&path) {
-            assert!(Instant::now() < until, "it never ends");
-            std::thread::yield_now();
-        }
+        wait_until(|| !is_in_use(&path), "it never ends");
         child.wait().unwrap();
         assert!(!is_in_use(&path));
     }

@@ -111,7 +111,6 @@ impl<T: Keep> Users<T> {
         change(&mut user.kept);
     }
 
-    /// Forgets user `uid`.
     pub fn forget(&mut self, uid: u32) {
         if self.users.remove(&uid).is_some() || self.others.remove(&uid) {
             self.forgotten.push(uid);
@@ -150,26 +149,23 @@ impl<T: Keep> Users<T> {
     }
 }
 
-/// What holds [`Users`], beside something else.
-pub trait HasUsers {
-    /// What is kept of each.
-    type Kept: Keep;
-    /// The users.
-    fn users(&mut self) -> &mut Users<Self::Kept>;
-}
-
 /// Writes what has changed of the users in `state`, as [`Users::pages`] says. `writing` is held meanwhile, without `state`: whoever writes
 /// last, at the end, waits for whoever is at it. What could not be written is counted.
-pub fn write_changed(writing: &Mutex<()>, state: &Mutex<impl HasUsers>, all: bool, not_written: &Counter) {
+pub fn write_changed<T: Keep>(
+    writing: &Mutex<()>,
+    state: &Mutex<impl AsMut<Users<T>>>,
+    all: bool,
+    not_written: &Counter,
+) {
     let _writing = writing.lock().anyway();
     let (pages, directory) = {
         let mut state = state.lock().anyway();
-        (state.users().pages(all), state.users().directory().to_owned())
+        (state.as_mut().pages(all), state.as_mut().directory().to_owned())
     };
     for page in pages {
         if page.write(&directory).is_err() {
             not_written.count();
-            state.lock().anyway().users().not_written(&page);
+            state.lock().anyway().as_mut().not_written(&page);
         }
     }
 }
@@ -182,7 +178,6 @@ pub fn remove_all(directory: &Path) {
 /// A user's file to be written; without bytes, one to be removed.
 #[derive(Debug)]
 pub struct Page {
-    /// The user.
     pub uid: u32,
     /// What is to be in it.
     pub bytes: Option<Vec<u8>>,
@@ -191,7 +186,6 @@ pub struct Page {
 /// A user's file as it was found.
 #[derive(Debug)]
 pub struct Kept {
-    /// The user.
     pub uid: u32,
     /// When it was written, seconds since 1970.
     pub written_unix_s: u64,

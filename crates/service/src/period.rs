@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::profile::{Profile, ProfiledFile};
 use prepage_observe::sightings::Sightings;
-use prepage_prefetch::clock::unix_s;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::memory::{Budget, available_kib};
 use prepage_prefetch::persist::{Shown, persist};
 use prepage_profiles::trust::read_in;
 use prepage_profiles::{StoreError, Stores};
 use prepage_sys::alarm::Alarm;
+use prepage_sys::clock::unix_s;
 use prepage_sys::fault_around::FaultAroundOff;
 use prepage_sys::new_file::write_at;
 use prepage_sys::open_files::allow_many;
@@ -28,7 +28,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, BlockDevice, Blocks, Ends, needed, willneed_pages};
-use crate::due::{UNITS, is_due};
+use crate::due::{CHANGED_WITH_UNITS, is_due};
 use crate::early::{self, Early};
 use crate::homes::{home, of_user};
 use crate::missed::MissedReads;
@@ -383,7 +383,7 @@ fn have_next_learned(subject: Subject, stores: &Stores) -> Result<(), ServiceErr
 fn looked_at(subject: Subject, stores: &Stores) -> Vec<PathBuf> {
     let Ok(profile) = stores.path_of(&subject.key(), subject.layer()) else { return Vec::new() };
     let [blocks, report] = [blocks::NAME, REPORT].map(|name| profile.with_file_name(name));
-    [profile, blocks, report].into_iter().chain(UNITS.map(PathBuf::from)).collect()
+    [profile, blocks, report].into_iter().chain(CHANGED_WITH_UNITS.map(PathBuf::from)).collect()
 }
 
 /// Whether so much of what is known is no longer what it was that the next one is to be learned: one page in a hundred. Some small file changes with each boot.

@@ -15,6 +15,7 @@ use prepage_prefetch::start::StartContext;
 use prepage_profiles::ProgramKey;
 use prepage_profiles::key::readable;
 use prepage_profiles::program::is_stand_in;
+use prepage_sys::clock::now_ns;
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::proc_file;
 use prepage_sys::process_stat::{NAME_BYTES_MAX, ProcessStat};
@@ -22,7 +23,6 @@ use prepage_sys::processes::processes;
 use prepage_sys::rights::Rights;
 use prepage_sys::root::{self, Root};
 use prepage_sys::user_namespace::maker_of;
-use prepage_trace::now_ns;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::askers::Askers;
@@ -159,7 +159,7 @@ impl Process {
         }
         let key = ProgramKey { program: found.key(file)?, role };
         let executable = Some(found.program.clone());
-        let context = StartContext { pid, uid: rights.uid, argv, executable, key, began_ns: now_ns() };
+        let context = StartContext { pid, uid: rights.uid, executable, key, began_ns: now_ns() };
         Ok(Self {
             context,
             rights,
@@ -545,7 +545,8 @@ mod tests {
         let child = Waiting::new(&mut command);
         let process = Process::of(child.0.id(), None).unwrap();
         assert!(process.context.key.role.len() <= 400);
-        let read: usize = process.context.argv.iter().map(|one| one.len() + 1).sum();
-        assert!(read <= ARGUMENTS_BYTES_MAX, "{read}");
+        let read = strings(&format!("/proc/{}/cmdline", child.0.id()), ARGUMENTS_BYTES_MAX).unwrap();
+        let bytes: usize = read.iter().map(|one| one.len() + 1).sum();
+        assert!(read.len() > 1 && bytes <= ARGUMENTS_BYTES_MAX, "{bytes}");
     }
 }

@@ -132,7 +132,6 @@ impl Replay {
         is_at_work
     }
 
-    /// Ends it early.
     pub fn cancel(&mut self) {
         let Some(engine) = self.engine.take() else { return };
         engine.cancel();

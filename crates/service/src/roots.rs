@@ -75,7 +75,6 @@ impl Roots {
         left_out.insert(id, now + LEFT_OUT);
     }
 
-    /// Whether it is left out.
     pub fn is_left_out(&self, id: Id) -> bool {
         self.0.lock().anyway().left_out.get(&id).is_some_and(|until| *until > Instant::now())
     }

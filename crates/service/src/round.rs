@@ -133,7 +133,6 @@ impl Rounds {
         Next::Begin { round, hangs }
     }
 
-    /// How many hang.
     pub fn all_hanging(&self) -> usize {
         self.hanging(|_| true)
     }

@@ -40,7 +40,6 @@ impl Searches {
         users.insert(rights.uid, Search { rights, directories, noted: Instant::now() });
     }
 
-    /// Forgets user `uid`.
     pub fn forget(&self, uid: u32) {
         self.users.lock().anyway().remove(&uid);
     }

@@ -21,9 +21,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// What there is to say.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// Its process.
     pub pid: u32,
     /// How long it runs.
     pub uptime_s: f64,
@@ -35,7 +33,6 @@ pub struct Status {
     pub learning_left_s: f64,
     /// Whether starts of known programs are not observed for now, because what is left is for new ones.
     pub learning_waits: bool,
-    /// Resident memory.
     pub resident_bytes: u64,
     /// Profiles of the machine in memory.
     pub machine_profiles: usize,
@@ -51,7 +48,6 @@ pub struct Status {
     pub launching_threads: usize,
     /// Threads that read.
     pub reading_threads: usize,
-    /// Threads that hang.
     pub hanging_threads: usize,
     /// Counts since it began, by name ([`crate::counters::Counters`]); but for root, up to a minute ago, and of bytes in steps of 64 MiB.
     pub counts: std::collections::BTreeMap<String, u64>,
@@ -65,7 +61,6 @@ pub struct Status {
     pub names_unseen: Option<String>,
     /// What it has given up.
     pub confined: Confined,
-    /// File systems.
     pub file_systems: Vec<FileSystem>,
     /// The last starts of whoever asks; of all users for root.
     pub last_starts: Vec<Start>,
@@ -84,18 +79,13 @@ pub struct FileSystem {
     pub reason: Option<String>,
 }
 
-/// A start.
 #[derive(Clone, Debug, Serialize)]
 pub struct Start {
     /// When, seconds since 1970.
     pub unix_s: u64,
-    /// Whose.
     pub uid: u32,
-    /// By which process.
     pub pid: u32,
-    /// The program.
     pub program: String,
-    /// How it was called.
     pub role: String,
     /// What was done for it.
     pub done: &'static str,

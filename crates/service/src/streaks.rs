@@ -29,7 +29,6 @@ const STREAKS_MAX: usize = 1024;
 pub struct Caller {
     /// The user that the kernel shows the process's directory as.
     pub uid: u32,
-    /// The session (setsid(2)).
     pub session: u32,
 }
 

@@ -33,7 +33,7 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use prepage_testing::wait_until;
 
     use super::*;
 
@@ -45,10 +45,7 @@ mod tests {
         assert!(Turn::at_boot(directory, true).is_none() && Turn::at_boot(directory, false).is_none());
         drop(early);
         // A process that another test is just starting still has the lock open.
-        let until = Instant::now() + Duration::from_secs(60);
-        while Turn::at_boot(directory, true).is_none() {
-            assert!(Instant::now() < until, "the next boot has no turn");
-        }
+        wait_until(|| Turn::at_boot(directory, true).is_some(), "the next boot has no turn");
     }
 
     #[test]

@@ -77,9 +77,7 @@ pub enum State {
 pub struct Watched {
     /// The mount by which it was found.
     id: u64,
-    /// Where it is mounted.
     pub point: PathBuf,
-    /// Its type.
     pub kind: String,
     /// Whether its execs are seen.
     pub state: State,

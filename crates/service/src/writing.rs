@@ -9,7 +9,7 @@ use prepage_profiles::{Layer, StoreError, Stores};
 use crate::askers::{Askers, Unanswered};
 use crate::homes::{home, home_told_by, of_user, stores_at};
 use crate::process::Process;
-use crate::shelf::{OF_USER, Shelf, Version, version};
+use crate::shelf::{OF_USER, Shelf, version};
 
 /// The stores as the library had them. All of it never changes.
 #[derive(Debug)]
@@ -58,10 +58,10 @@ impl Writing {
     }
 }
 
-/// What tells one version from another, in all processes of one service.
-pub(crate) fn checksum(version: &Version) -> u64 {
+/// What tells one value from another, versions of a store among them, in all processes of one service.
+pub(crate) fn checksum(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    version.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -76,8 +76,7 @@ impl Image {
     /// Makes and mounts it, with the profile of a boot that needs `files`.
     fn mount(&self, files: Vec<ProfiledFile>) {
         let key = Subject::Boot.key();
-        let (program, role) = (key.program.clone(), key.role.clone());
-        let learned = Profile { program, role, files, ..Profile::default() };
+        let learned = Profile { files, ..key.empty_profile() };
         let stores = Subject::Boot.stores(Some(vec![self.in_tree("var/lib/prepage")])).unwrap();
         stores.update(&key, Subject::Boot.layer(), |_| Some(learned.clone())).unwrap();
         fs::File::create(self.file()).unwrap().set_len(160 << 20).unwrap();

@@ -55,7 +55,7 @@ impl Image {
             fs::copy(library, copy).unwrap();
         }
         let program = image.place.program("known");
-        assert!(Command::new("cp").arg(&program).arg(image.below(&program)).status().unwrap().success());
+        copy(&program, &image.below(&program));
         Some(image)
     }
 
@@ -102,16 +102,6 @@ impl Image {
         all.remove(0).1.unwrap()
     }
 
-    /// Has a container's start learned by `service`.
-    fn learn(&self, service: &Prepaged) {
-        service.wait_until("it is learned", || {
-            let before = service.count("observed");
-            let _container = self.run("", &self.program());
-            service.wait_until("it is observed", || service.count("observed") > before);
-            service.count("learned") > 0
-        });
-    }
-
     /// Has the learned profile name these files, of which each is told by its place in the image and by its path in containers, and be due for no observation.
     fn name_in_profile(&self, files: &[&(PathBuf, PathBuf)]) {
         let mut profile = self.profile();
@@ -149,7 +139,7 @@ fn a_program_of_an_image_is_learned_in_one_container_and_served_in_others() {
     let Some(image) = Image::new() else { return };
     let cold = image.cold_file("cold", 0o644);
     let service = Prepaged::start(&image.place, &[]);
-    image.learn(&service);
+    service.learn(|| image.run("", &image.program()));
     let profile = image.profile();
     let program = image.program();
     assert!(
@@ -196,7 +186,7 @@ fn what_a_container_puts_in_the_place_of_a_file_is_not_read_and_holds_up_nobody(
     // What they hold themselves.
     let outside = image.place.cold_file("outside", 0o644);
     let service = Prepaged::start(&image.place, &[]);
-    image.learn(&service);
+    service.learn(|| image.run("", &image.program()));
     // Of each second read of a profile is looked whether it is in memory.
     image.name_in_profile(&[&good, &link, &magic, &bound, &pipe, &private]);
     let prepare = format!(
@@ -256,7 +246,7 @@ fn a_sandbox_with_the_machines_root_has_the_machines_profiles_and_what_cannot_be
     let volume = image.place.path("volume");
     fs::create_dir_all(image.below(&volume)).unwrap();
     fs::create_dir(&volume).unwrap();
-    assert!(Command::new("cp").arg(&program).arg(&volume).status().unwrap().success());
+    copy(&program, &volume);
     service.wait_until("it is counted", || {
         let _container = image.run("mount --bind $P/volume $M/$P/volume", &volume.join("known"));
         is_so_in_time_of(20, || service.count("elsewhere_mount") > 0)
@@ -271,14 +261,7 @@ fn two_thousand_mount_namespaces_leave_nothing_behind() {
     const NAMESPACES: usize = 2_000;
     let Some(image) = Image::new() else { return };
     let program = image.place.path("short");
-    assert!(
-        Command::new("cp")
-            .arg(fs::canonicalize("/bin/true").unwrap())
-            .arg(image.below(&program))
-            .status()
-            .unwrap()
-            .success()
-    );
+    copy(Path::new("/bin/true"), &image.below(&program));
     let service = Prepaged::start(&image.place, &["--no-learn"]);
     let before =
         (open_files(&service), marks(&service), service.status()["resident_bytes"].as_u64().unwrap());
@@ -297,11 +280,6 @@ fn two_thousand_mount_namespaces_leave_nothing_behind() {
     service.wait_until("nothing is kept", is_over);
     let after = service.status()["resident_bytes"].as_u64().unwrap();
     assert!(after < before.2 + (8 << 20), "{} bytes before, {after} after", before.2);
-}
-
-fn quiet(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Whether `is` comes to be so within so many tenths of a second.

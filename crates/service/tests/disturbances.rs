@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use prepage_core::launches::Launches;
 use prepage_service::socket::ask;
+use prepage_sys::clock::unix_s;
 use prepage_sys::process_status::ProcessStatus;
 use prepage_testing::{Need, child_command, has, this_test};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -23,9 +24,7 @@ use support::*;
 #[test]
 fn what_was_started_while_the_service_was_stopped_is_served_when_it_goes_on() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.signal(Signal::STOP);
     let _running = Running::start(&program);
@@ -72,7 +71,7 @@ fn whoever_traces_the_service_is_not_held_still() {
     }
     let found = Command::new("sh").args(["-c", "command -v strace"]).output().unwrap().stdout;
     let (strace, own) = (place.path("strace"), String::from_utf8(found).unwrap());
-    assert!(Command::new("cp").arg(own.trim()).arg(&strace).status().unwrap().success());
+    copy(Path::new(own.trim()), &strace);
     let service = Prepaged::start(&place, &[]);
     let pid = service.child.id().to_string();
     // It traces the service before the service comes to observe it.
@@ -216,9 +215,7 @@ fn a_service_that_is_stopped_while_it_observes_a_start_learns_again_when_it_goes
 fn a_clock_that_was_set_between_two_runs_keeps_no_start_from_being_served_and_remembered() {
     const YEAR_S: u64 = 365 * 86_400;
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     for then in [unix_s() + 10 * YEAR_S, YEAR_S] {
         prepage_sys::cachestat::evict(std::os::fd::AsFd::as_fd(&fs::File::open(&file).unwrap()), PATIENCE)
             .unwrap();
@@ -270,9 +267,7 @@ fn in_a_storm_of_execs_the_service_says_that_it_lives_and_serves_others() {
         }
     }
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     place.scripts(SCRIPTS);
     let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
     systemd.set_read_timeout(Some(WATCHDOG)).unwrap();

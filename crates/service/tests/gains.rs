@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use prepage_core::profile::{ColdStart, file as profile_file};
+use prepage_core::profile::ColdStart;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -30,9 +30,7 @@ fn start_cold(program: &Path, file: &Path) {
 #[test]
 fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     // One more is needed.
     place.gained(&[&program], &[3_000_000; 3], &[1000, 2000]);
     let mut service = Prepaged::start(&place, &[]);
@@ -70,9 +68,7 @@ fn a_fetched_cold_start_is_compared_with_those_that_were_held_out() {
 fn a_program_that_gains_nothing_is_left_alone_and_only_its_starts_that_are_held_out_are_kept_as_such() {
     const LEFT_ALONE: usize = 6;
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
     let service = Prepaged::start(&place, &[]);
     assert_eq!(service.status()["gains"]["programs"][0]["is_off"], true);
@@ -103,27 +99,20 @@ fn a_program_that_gains_nothing_is_left_alone_and_only_its_starts_that_are_held_
 fn who_wants_no_start_held_out_has_each_fetched_whatever_is_known_of_the_gain() {
     const USER: u32 = 54321;
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
-    let in_layer = fs::read_dir(place.layer()).unwrap().map(|entry| entry.unwrap().path());
-    let path =
-        in_layer.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "profile")).unwrap();
-    let mut profile = profile_file::decode(&fs::read(&path).unwrap()).unwrap();
+    let (program, file) = place.known("known");
+    let mut profile = place.profile_of(&program);
     let device = profile.files[0].identity.device;
     let start =
         |held_out, took_us| ColdStart { device, held_out, took_us, unix_s: 1, ..ColdStart::default() };
     profile.starts = [[start(true, 1000); 3], [start(false, 3_000_000); 3]].concat();
-    fs::write(&path, profile_file::encode(&profile)).unwrap();
-    let config = place.path("home/.config/prepage");
-    fs::create_dir_all(&config).unwrap();
-    fs::write(config.join("config"), "hold-outs = no\n").unwrap();
-    std::os::unix::fs::chown(place.path("home"), Some(USER), None).unwrap();
+    write_profile(&place.layer(), &profile);
+    let home = place.home("hold-outs = no\n");
+    std::os::unix::fs::chown(&home, Some(USER), None).unwrap();
     let service = Prepaged::start(&place, &[]);
     for fetched in 1..=3 {
         chill(&file);
         let mut start = Command::new(&program);
-        let _running = Running(start.arg("60").uid(USER).env("HOME", place.path("home")).spawn().unwrap());
+        let _running = Running(start.arg("60").uid(USER).env("HOME", &home).spawn().unwrap());
         service.wait_until("it is fetched", || service.count("fetched") >= fetched);
         std::thread::sleep(APART);
     }
@@ -133,14 +122,8 @@ fn who_wants_no_start_held_out_has_each_fetched_whatever_is_known_of_the_gain() 
 fn of_many_cold_starts_few_are_held_out_and_nothing_is_read_for_these() {
     const PROGRAMS: usize = 32;
     let Some(place) = Place::new() else { return };
-    let programs: Vec<(PathBuf, PathBuf)> = (0..PROGRAMS)
-        .map(|at| {
-            let program = place.program(&format!("known{at}"));
-            let file = place.cold_file(&format!("file{at}"), 0o644);
-            place.profile(&program, &[&file]);
-            (program, file)
-        })
-        .collect();
+    let programs: Vec<(PathBuf, PathBuf)> =
+        (0..PROGRAMS).map(|at| place.known(&format!("known{at}"))).collect();
     let paths: Vec<&Path> = programs.iter().map(|(program, _)| program.as_path()).collect();
     // As many as lie between two that are held out.
     place.gained(&paths, &[], &[1000; 9]);
@@ -174,11 +157,8 @@ fn of_many_cold_starts_few_are_held_out_and_nothing_is_read_for_these() {
 fn users_are_told_whether_their_own_starts_are_held_out() {
     const USER: u32 = 54321;
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    place.profile(&program, &[&place.cold_file("file", 0o644)]);
-    let (home, config) = (place.path("home"), place.path("home/.config/prepage"));
-    fs::create_dir_all(&config).unwrap();
-    fs::write(config.join("config"), "hold-outs = no\n").unwrap();
+    let (program, _) = place.known("known");
+    let home = place.home("hold-outs = no\n");
     std::os::unix::fs::chown(&home, Some(USER), None).unwrap();
     let service = Prepaged::start(&place, &[]);
     let mut start = Command::new(&program);
@@ -192,9 +172,7 @@ fn users_are_told_whether_their_own_starts_are_held_out() {
 #[test]
 fn without_learning_nothing_is_held_out_or_kept() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     // What was kept before is forgotten.
     place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
     let kept = |uid: &str| place.layer().join("gains").join(uid);

@@ -45,12 +45,7 @@ fn prepare(
     };
     let stores = Subject::Boot.stores(Some(vec![profiles])).unwrap();
     let key = Subject::Boot.key();
-    let learned = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files: vec![needed],
-        ..Profile::default()
-    };
+    let learned = Profile { files: vec![needed], ..key.empty_profile() };
     if has_profile {
         stores.update(&key, Subject::Boot.layer(), |_| Some(learned.clone())).unwrap();
     }

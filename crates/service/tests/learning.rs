@@ -5,7 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -60,21 +60,13 @@ impl Drop for Shell {
     }
 }
 
-/// A copy of sh(1).
-fn shell(place: &Place, name: &str) -> PathBuf {
-    let path = place.path(name);
-    let copied = Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&path).status().unwrap();
-    assert!(copied.success());
-    path
-}
-
 /// A shell of user `uid` that is being observed, while so many observations go on beside its own. One that came and went before this process looked is followed
 /// by that of another shell.
 fn observed_shell(place: &Place, service: &Prepaged, uid: u32, others: usize) -> Shell {
     let (mut observed, mut shells) = (None, 0);
     service.wait_until("it is being observed", || {
         shells += 1;
-        let at = shell(place, &format!("shell-{uid}-{shells}"));
+        let at = place.shell(&format!("shell-{uid}-{shells}"));
         let shell = Shell::start(&at, uid);
         let is_observed = is_so_within(Duration::from_secs(5), || observers(service).len() > others);
         observed = is_observed.then_some(shell);

@@ -14,9 +14,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::launches::Launches;
-use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::profile::{Lookup, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex};
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
+use prepage_sys::clock::unix_s;
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Setup, Source, online_cpus};
 use prepage_testing::{Doctor, Hung, Need, has, unless_caches_dropped, unless_refused};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -57,8 +58,7 @@ fn a_known_program_has_its_pages_brought_in_and_nothing_that_not_everybody_may_r
 #[test]
 fn a_program_that_is_executed_again_and_again_is_not_looked_at_each_time() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    place.profile(&program, &[&place.cold_file("open", 0o644)]);
+    let (program, _) = place.known("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.wait_until("starts are passed over", || {
         let _running = Running::start(&program);
@@ -121,9 +121,7 @@ fn a_program_of_one_role_that_is_in_memory_is_said_to_be_and_looked_at_less_and_
 
 fn is_said_to_be_in_memory_and_rests() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("open", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     fs::read(&file).unwrap();
     let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
@@ -152,16 +150,8 @@ fn a_program_of_several_roles_gets_that_of_its_arguments_and_an_unknown_role_wha
     let program = place.program("known");
     let [a, b] = ["a", "b"].map(|name| place.cold_file(name, 0o644));
     place.profile(&program, &[&a]);
-    let stores = place.stores();
-    let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
-    let learned =
-        stores.at_path(Layer::Machine, &stores.path_of(&key, Layer::Machine).unwrap()).unwrap().unwrap();
+    place.profile_another_role(&program);
     place.profile(&program, &[&b]);
-    let other = ProgramKey { role: format!("{} --other", key.role), ..key };
-    let bytes = profile_file::encode(&Profile { role: other.role.clone(), ..learned });
-    let path = stores.path_of(&other, Layer::Machine).unwrap();
-    fs::write(&path, bytes).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let service = Prepaged::start(&place, &["--no-learn"]);
     assert_eq!(service.status()["machine_profiles"], 2);
     let _running = Running::start(&program);
@@ -179,13 +169,11 @@ fn nothing_is_read_for_what_prepages_tools_start_before_it_is_seen_whether_they_
     // Short enough for its name to stand in place of the usual loader's.
     let point = tempfile::tempdir_in("/tmp").unwrap();
     let known = ["first", "second", "third"].map(|name| {
-        let (program, file) = (place.program(name), place.cold_file(&format!("{name}.file"), 0o644));
-        set_loader(&program, &point.path().join("l"));
-        place.profile(&program, &[&file]);
-        (program, file)
+        let known = place.known(name);
+        set_loader(&known.0, &point.path().join("l"));
+        known
     });
-    let (shell, tools) = (fs::canonicalize("/bin/sh").unwrap(), place.path("prepage-tools"));
-    assert!(Command::new("cp").args([&shell, &tools]).status().unwrap().success());
+    let (shell, tools) = (fs::canonicalize("/bin/sh").unwrap(), place.shell("prepage-tools"));
     let service = Prepaged::start(&place, &["--no-learn"]);
     // From their first starts on it is known which files the programs are in, and what their user wants.
     for (at, (program, _)) in (1..).zip(&known) {
@@ -230,7 +218,7 @@ fn set_loader(program: &Path, loader: &Path) {
     let header = headers.find(|at| number(*at, 4) == PT_INTERP).unwrap();
     let (at, len) = (number(header + 8, 8), number(header + 32, 8));
     let own = OsStr::from_bytes(&bytes[at..at + len - 1]);
-    assert!(Command::new("cp").args([own, loader.as_os_str()]).status().unwrap().success());
+    copy(Path::new(own), loader);
     let loader = loader.as_os_str().as_bytes();
     assert!(loader.len() < len, "{len} bytes");
     bytes[at..at + len].fill(0);
@@ -238,7 +226,7 @@ fn set_loader(program: &Path, loader: &Path) {
     // Nobody could execute what this process, or a child of another thread's, has open to write.
     let other = program.with_extension("other");
     fs::write(&other, bytes).unwrap();
-    assert!(Command::new("cp").args([&other, program]).status().unwrap().success());
+    copy(&other, program);
 }
 
 /// setsid(1), env(1) and shells become the program within microseconds.
@@ -252,11 +240,7 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
         &["setsid", "env", "sh", "-c", "exec \"$0\" 60"],
     ];
     let names = ["one", "two", "three", "four"];
-    let known = names.map(|name| {
-        let (program, file) = (place.program(name), place.cold_file(&format!("{name}.file"), 0o644));
-        place.profile(&program, &[&file]);
-        (program, file)
-    });
+    let known = names.map(|name| place.known(name));
     let service = Prepaged::start(&place, &["--no-learn"]);
     for (at, (way, (program, _))) in (1..).zip(ways.iter().zip(&known)) {
         let _running = Running(Command::new(way[0]).args(&way[1..]).arg(program).arg("60").spawn().unwrap());
@@ -277,18 +261,11 @@ fn a_program_that_another_one_becomes_is_fetched_for() {
 #[test]
 fn what_systemd_starts_for_a_unit_is_learned_by_itself() {
     let Some(place) = Place::new() else { return };
-    let (program, executor) = (place.program("unknown"), place.path("systemd/systemd-executor"));
     fs::create_dir(place.path("systemd")).unwrap();
-    let shell = fs::canonicalize("/bin/sh").unwrap();
-    assert!(Command::new("cp").args([&shell, &executor]).status().unwrap().success());
+    let (program, executor) = (place.program("unknown"), place.shell("systemd/systemd-executor"));
     let service = Prepaged::start(&place, &[]);
-    service.wait_until("it is learned", || {
-        let before = service.count("observed");
-        let script = "sleep 0.1; exec \"$0\" 60";
-        let _running = Running(Command::new(&executor).args(["-c", script]).arg(&program).spawn().unwrap());
-        service.wait_until("it is observed", || service.count("observed") > before);
-        service.count("learned") > 0
-    });
+    let script = "sleep 0.1; exec \"$0\" 60";
+    service.learn(|| Running(Command::new(&executor).args(["-c", script]).arg(&program).spawn().unwrap()));
     let learned = place.stores().list(Layer::Machine).unwrap();
     let learned: Vec<String> = learned.into_iter().map(|(_, profile)| profile.unwrap().program).collect();
     assert_eq!(learned, [program.to_str().unwrap()]);
@@ -310,9 +287,7 @@ fn a_loader_is_one_wherever_it_lies() {
     fs::write(place.path("bytes"), program).unwrap();
     let copies =
         [(Path::new(OsStr::from_bytes(&usual)), &own), (&place.path("bytes"), &place.program("own"))];
-    for (from, to) in copies {
-        assert!(Command::new("cp").args([&fs::canonicalize(from).unwrap(), to]).status().unwrap().success());
-    }
+    copies.into_iter().for_each(|(from, to)| copy(from, to));
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.wait_until("it is passed over", || {
         // They live until they are looked at.
@@ -334,9 +309,7 @@ fn without_prediction_nothing_is_remembered_that_was() {
 #[test]
 fn what_is_expected_is_brought_in_and_its_use_is_counted() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let log = place.expect(&program, unix_s());
     let mut service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("it is brought in", || service.count("predicted") > 0);
@@ -366,12 +339,7 @@ fn a_program_that_nobody_knows_is_learned_and_then_known() {
     let Some(place) = Place::new() else { return };
     let program = place.program("unknown");
     let mut service = Prepaged::start(&place, &[]);
-    service.wait_until("it is learned", || {
-        let before = service.count("observed");
-        let _running = Running::start(&program);
-        service.wait_until("it is observed", || service.count("observed") > before);
-        service.count("learned") > 0
-    });
+    service.learn(|| Running::start(&program));
     let listed = place.stores().list(Layer::Machine).unwrap();
     let [(path, Ok(profile))] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!(profile.program, program.to_str().unwrap());
@@ -383,18 +351,11 @@ fn a_program_that_nobody_knows_is_learned_and_then_known() {
     assert!(!service.socket.exists());
 }
 
-/// Makes a copy of sh(1).
-fn copy_shell(at: &Path) {
-    let shell = fs::canonicalize("/bin/sh").unwrap();
-    assert!(Command::new("cp").arg(shell).arg(at).status().unwrap().success());
-}
-
 /// A file that is read is mapped nowhere, and no fault tells of it.
 #[test]
 fn what_a_program_that_nobody_knows_reads_is_learned_too() {
     let Some(place) = Place::new() else { return };
-    let mut shell = place.path("reader");
-    copy_shell(&shell);
+    let mut shell = place.shell("reader");
     let (read, large) = (place.path("read"), place.path("large"));
     fs::write(&read, b"a line\n".repeat(1000)).unwrap();
     fs::write(&large, vec![b'\n'; 17 << 20]).unwrap();
@@ -417,8 +378,7 @@ fn what_a_program_that_nobody_knows_reads_is_learned_too() {
         let of_shell = |one: &Profile| one.program == shell.to_str().unwrap();
         profile = all.into_iter().find(of_shell).expect("it was learned");
         let has_read = profile.files.iter().any(|file| file.path == read.to_str().unwrap());
-        shell = place.path(&format!("reader-{learned}"));
-        copy_shell(&shell);
+        shell = place.shell(&format!("reader-{learned}"));
         has_read
     });
     let of = |path: &Path| profile.files.iter().find(|file| file.path == path.to_str().unwrap());
@@ -458,8 +418,7 @@ fn a_program_of_which_something_was_missed_is_observed_again_although_it_is_know
     };
     // Where somebody looked in the moment in which they were in memory, nothing was missed: another copy is tried.
     let is_observed_again = (0..4).any(|at| {
-        let shell = place.path(&format!("reader{at}"));
-        copy_shell(&shell);
+        let shell = place.shell(&format!("reader{at}"));
         let known = service.status()["machine_profiles"].as_u64().unwrap();
         assert!(is_observed(&shell, PATIENCE), "{}", service.status());
         service.wait_until("it is known", || service.status()["machine_profiles"] == known + 1);
@@ -481,10 +440,7 @@ fn a_program_that_is_executed_by_who_has_computed_for_long_is_observed_once() {
     service.wait_until("one is observed once", || {
         programs += 1;
         let program = place.program(&format!("unknown{programs}"));
-        let observed = service.count("observed");
-        let running = execute(&program);
-        service.wait_until("it is observed", || service.count("observed") > observed);
-        drop(running);
+        service.observe(|| execute(&program));
         let observed = service.count("observed");
         let running = execute(&program);
         service.wait_until("it is seen again", || {
@@ -506,12 +462,7 @@ fn what_is_not_for_everybody_is_learned_for_its_user_alone() {
     let program = place.program("own");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let service = Prepaged::start(&place, &[]);
-    service.wait_until("it is learned", || {
-        let before = service.count("observed");
-        let _running = Running::start(&program);
-        service.wait_until("it is observed", || service.count("observed") > before);
-        service.count("learned") > 0
-    });
+    service.learn(|| Running::start(&program));
     assert!(place.stores().list(Layer::Machine).unwrap().is_empty());
     let own = Stores::at(place.path("own-store")).list(Layer::User).unwrap();
     let [(path, Ok(profile))] = &own[..] else { panic!("{own:?}") };
@@ -576,13 +527,9 @@ fn of_a_users_start_the_machine_learns_what_is_roots() {
     fs::copy(library.expect("Rust links it"), &chosen).unwrap();
     std::os::unix::fs::chown(&chosen, Some(USER), None).unwrap();
     let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
-    service.wait_until("it is learned", || {
-        let before = service.count("observed");
-        let mut command = Command::new(&program);
-        let _running = Running(command.arg("60").env("LD_PRELOAD", &chosen).uid(USER).spawn().unwrap());
-        service.wait_until("it is observed", || service.count("observed") > before);
-        service.count("learned") > 0
-    });
+    let mut command = Command::new(&program);
+    command.arg("60").env("LD_PRELOAD", &chosen).uid(USER);
+    service.learn(|| Running(command.spawn().unwrap()));
     let (_, profile) = place.stores().list(Layer::Machine).unwrap().remove(0);
     let files: Vec<_> = profile.unwrap().files.into_iter().map(|file| file.path).collect();
     assert!(files.iter().any(|file| *file == program.to_str().unwrap()), "{files:?}");
@@ -597,21 +544,15 @@ fn what_a_user_has_typed_is_learned_for_that_user_and_for_all_once_another_types
     let directory = tempfile::tempdir_in("/usr/share").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("program");
-    assert!(Command::new("cp").args([Path::new("/bin/sh"), &program]).status().unwrap().success());
+    copy(Path::new("/bin/sh"), &program);
     let service = Prepaged::start(&place, &["--below", directory.path().to_str().unwrap()]);
     let learned_of = |uid: u32| {
         let home = place.path(&uid.to_string());
         fs::create_dir(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(uid), None).unwrap();
-        let learned = service.count("learned");
-        service.wait_until("it is learned", || {
-            let before = service.count("observed");
-            let mut command = Command::new(&program);
-            command.args(["-c", "read line", "--project-x"]).env("HOME", &home).uid(uid);
-            let _running = Running(command.stdin(Stdio::piped()).spawn().unwrap());
-            service.wait_until("it is observed", || service.count("observed") > before);
-            service.count("learned") > learned
-        });
+        let mut command = Command::new(&program);
+        command.args(["-c", "read line", "--project-x"]).env("HOME", &home).uid(uid).stdin(Stdio::piped());
+        service.learn(|| Running(command.spawn().unwrap()));
         // As `prepage run` of this user looks for it.
         let paths = StartContextPaths {
             home: Some(home),
@@ -687,8 +628,7 @@ fn of_starts_by_subordinate_user_ids_nothing_is_remembered() {
     if !has(Need::UserNamespace) {
         return;
     }
-    let program = place.program("known");
-    place.profile(&program, &[&place.cold_file("file", 0o644)]);
+    let (program, _) = place.known("known");
     // It may have a directory of its own that looks like a home.
     let home = place.path("home");
     let key = ProgramKey::of(&[(&program).into(), "60".into()]).unwrap();
@@ -782,9 +722,7 @@ fn what_one_maps_who_was_root_is_not_learned(mode: u32, starter: u32) {
 #[test]
 fn nobody_waits_for_a_service_that_is_stopped_or_killed_and_another_takes_its_place() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.signal(Signal::STOP);
     let run_some = || {
@@ -843,8 +781,7 @@ fn who_hears_of_execs_takes_a_processor_from_nobody_and_who_fetches_gives_no_way
     const OTHER: &str = "0";
     const BATCH: &str = "3";
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    place.profile(&program, &[&place.cold_file("open", 0o644)]);
+    let (program, _) = place.known("known");
     let service = Prepaged::start(&place, &["--no-learn"]);
     let _running = Running::start(&program);
     service.wait_until("it is fetched", || service.count("fetched_bytes") > 0);
@@ -900,9 +837,7 @@ fn what_was_lost_in_a_storm_of_execs_is_counted_and_looked_for() {
             format!("it says {kept}"),
         );
     }
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let scripts = place.scripts(storm);
     let service = Prepaged::start(&place, &["--no-learn"]);
     service.signal(Signal::STOP);
@@ -924,9 +859,7 @@ fn a_hundred_thousand_executables_take_bounded_memory() {
     let executables =
         std::env::var("EXECUTABLES").map_or(100_000, |count| count.parse().expect("EXECUTABLES is a number"));
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let scripts = place.scripts(executables);
     let service = Prepaged::start(&place, &[]);
     let before = service.status()["resident_bytes"].as_u64().unwrap();
@@ -1056,12 +989,9 @@ fn a_known_program_that_is_in_memory_is_passed_over_before_it_has_rested_for_lon
 
 /// The starts of a known program that are looked at before the kernel passes over it.
 fn looks_until_passed_over(place: &Place, is_due: bool) -> Vec<serde_json::Value> {
-    let program = place.program("known");
-    let file = place.cold_file("open", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     if is_due {
-        let (_, learned) = place.stores().list(Layer::Machine).unwrap().remove(0);
-        write_profile(&place.layer(), &Profile { history: Default::default(), ..learned.unwrap() });
+        write_profile(&place.layer(), &Profile { history: Default::default(), ..place.profile_of(&program) });
     }
     fs::read(&file).unwrap();
     let service = Prepaged::start(place, &["--no-learn", "--idle-after", "0"]);
@@ -1110,9 +1040,7 @@ fn a_profile_that_a_user_gets_is_used_though_the_program_was_unknown_before() {
 #[test]
 fn a_start_in_another_way_than_the_only_one_that_is_known_is_not_told_as_a_start_of_that_one() {
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let service = Prepaged::start(&place, &["--no-learn", "--idle-after", "0"]);
     service.wait_until("its file is known", || service.count("name_rounds") > 0);
     let roles = |status: &serde_json::Value| {
@@ -1138,10 +1066,7 @@ fn a_start_in_another_way_than_the_only_one_that_is_known_is_not_told_as_a_start
 #[test]
 fn a_text_that_stands_in_the_call_is_learned_and_remembered_when_it_is_started_again() {
     let Some(place) = Place::new() else { return };
-    let shell = place.path("sh");
-    assert!(
-        Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell).status().unwrap().success()
-    );
+    let shell = place.shell("sh");
     let service = Prepaged::start(&place, &[]);
     let start = |text: &str| {
         let before = service.count("unknown");
@@ -1173,8 +1098,7 @@ fn a_text_that_stands_in_the_call_is_learned_and_remembered_when_it_is_started_a
 #[test]
 fn a_program_that_nobody_has_learned_is_not_remembered() {
     let Some(place) = Place::new() else { return };
-    let [known, unknown] = ["known", "unknown"].map(|name| place.program(name));
-    place.profile(&known, &[&place.cold_file("file", 0o644)]);
+    let ((known, _), unknown) = (place.known("known"), place.program("unknown"));
     let service = Prepaged::start(&place, &["--no-learn"]);
     let _running = [&unknown, &known].map(|program| Running::start(program));
     // What is remembered of a start is before that.

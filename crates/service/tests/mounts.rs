@@ -4,7 +4,6 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use prepage_core::profile::file as profile_file;
 use prepage_profiles::{Layer, ProgramKey};
 use prepage_sys::cachestat::evict;
+use prepage_sys::clock::unix_s;
 use prepage_testing::{Hung, Need, has, is_child, passes_as_child, this_test};
 use rustix::process::Signal;
 
@@ -71,9 +71,7 @@ fn what_lies_on_a_file_system_is_fetched_when_it_is_mounted_otherwise_and_anew()
     let (image, point) = file_system(&place);
     quiet(Command::new("mount").args(["-o", "loop"]).args([&image, &point]));
     let _mounted = Mounted(&point);
-    let program = place.program("mounted/known");
-    let file = place.cold_file("mounted/file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("mounted/known");
     let service = Prepaged::start(&place, &["--no-learn"]);
     let is_fetched = || {
         evict(File::open(&file).unwrap().as_fd(), PATIENCE).unwrap();
@@ -95,11 +93,6 @@ fn what_lies_on_a_file_system_is_fetched_when_it_is_mounted_otherwise_and_anew()
 }
 
 const NO_FLAGS: rustix::mount::UnmountFlags = rustix::mount::UnmountFlags::empty();
-
-fn quiet(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// An image with a file system, and a directory to mount it at.
 fn file_system(place: &Place) -> (PathBuf, PathBuf) {
@@ -123,9 +116,7 @@ fn a_file_system_that_does_not_answer_holds_up_nobody_else() {
     if !has(Need::Path("/dev/fuse".into())) {
         return;
     }
-    let [hanging, known] = ["hanging", "known"].map(|name| place.program(name));
-    let file = place.cold_file("file", 0o644);
-    place.profile(&known, &[&file]);
+    let (hanging, (known, file)) = (place.program("hanging"), place.known("known"));
     let point = hanging_point(&place, &hanging);
     let _hung = Hung::mount(&point);
     let mut service = Prepaged::start(&place, &["--no-learn"]);
@@ -146,9 +137,7 @@ fn a_burst_of_starts_on_a_file_system_that_has_died_holds_up_nobody_else() {
     if !has(Need::Path("/dev/fuse".into())) {
         return;
     }
-    let known = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&known, &[&file]);
+    let (known, _) = place.known("known");
     let point = place.path("point");
     fs::create_dir(&point).unwrap();
     let mut hanging = Vec::new();
@@ -178,11 +167,9 @@ fn hanging_point(place: &Place, program: &Path) -> PathBuf {
 /// Gives `program` a profile with a file below `point`.
 fn name_hung_file(place: &Place, program: &Path, point: &Path) {
     place.profile(program, &[&place.cold_file("hung", 0o644)]);
-    let (stores, key) = (place.stores(), ProgramKey::of(&[program.into(), "60".into()]).unwrap());
-    let path = stores.path_of(&key, Layer::Machine).unwrap();
-    let mut profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
+    let mut profile = place.profile_of(program);
     profile.files[0].path = point.join("hung").to_str().unwrap().into();
-    fs::write(&path, profile_file::encode(&profile)).unwrap();
+    write_profile(&place.layer(), &profile);
 }
 
 #[test]
@@ -239,9 +226,8 @@ fn a_file_system_that_does_not_answer_holds_up_nothing_else_that_is_expected_and
     if !has(Need::Path("/dev/fuse".into())) {
         return;
     }
-    let [first, second, known] = ["first", "second", "known"].map(|name| place.program(name));
-    let file = place.cold_file("file", 0o644);
-    place.profile(&known, &[&file]);
+    let [first, second] = ["first", "second"].map(|name| place.program(name));
+    let (known, _) = place.known("known");
     let point = hanging_point(&place, &first);
     name_hung_file(&place, &second, &point);
     place.expect_all(&[&first, &second, &known], unix_s());
@@ -316,9 +302,7 @@ fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let program = place.program("known");
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let (program, file) = place.known("known");
     let scripts = place.scripts(EXECS);
     let many = place.path("many");
     fs::create_dir(&many).unwrap();
@@ -353,11 +337,7 @@ fn the_machines_profiles_take_what_its_configuration_says_from_a_reload_on() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let etc = place.path("etc");
-    fs::create_dir(&etc).unwrap();
-    fs::copy("/etc/passwd", etc.join("passwd")).unwrap();
-    rustix::mount::mount_bind(&etc, "/etc").unwrap();
-    let _mounted = Mounted(Path::new("/etc"));
+    let _mounted = configured(&place, "");
     (0..40).for_each(|at| {
         let junk = File::create(place.layer().join(format!("{at}.profile"))).unwrap();
         junk.set_len(SIZE).unwrap();
@@ -388,13 +368,9 @@ fn of_a_user_who_wants_nothing_done_nothing_is_remembered() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let [etc, home] = ["etc", "home"].map(|name| place.path(name));
-    fs::create_dir(&etc).unwrap();
-    fs::create_dir_all(home.join(".config/prepage")).unwrap();
-    fs::write(home.join(".config/prepage/config"), "enabled = no\n").unwrap();
-    fs::write(etc.join("passwd"), format!("root:x:0:0::{}:/bin/sh\n", home.display())).unwrap();
-    rustix::mount::mount_bind(&etc, "/etc").unwrap();
-    let _mounted = Mounted(Path::new("/etc"));
+    let _mounted = configured(&place, "");
+    let home = place.home("enabled = no\n");
+    fs::write("/etc/passwd", format!("root:x:0:0::{}:/bin/sh\n", home.display())).unwrap();
     let program = place.program("known");
     let log = place.expect(&program, unix_s());
     let service = Prepaged::start(&place, &["--no-learn"]);
@@ -408,9 +384,7 @@ fn what_a_user_who_is_not_in_etc_passwd_wants_is_read_where_the_process_says_tha
     const USER: u32 = 54_321;
     let Some(place) = Place::new() else { return };
     let [first, second] = ["first", "second"].map(|name| place.program(name));
-    let home = place.path("home");
-    fs::create_dir_all(home.join(".config/prepage")).unwrap();
-    fs::write(home.join(".config/prepage/config"), "enabled = no\n").unwrap();
+    let home = place.home("enabled = no\n");
     let log = place.layer().join(format!("launches/{USER}"));
     fs::copy(place.expect(&first, unix_s()), &log).unwrap();
     let service = Prepaged::start(&place, &["--no-learn"]);
@@ -435,8 +409,7 @@ fn of_a_user_who_is_not_in_etc_passwd_and_whose_home_does_not_answer_no_start_is
     if !has(Need::Path("/dev/fuse".into())) {
         return;
     }
-    let [first, known] = ["first", "known"].map(|name| place.program(name));
-    place.profile(&known, &[&place.cold_file("file", 0o644)]);
+    let (first, (known, _)) = (place.program("first"), place.known("known"));
     let point = place.path("point");
     fs::create_dir(&point).unwrap();
     let _hung = Hung::mount(&point);
@@ -458,12 +431,9 @@ fn nothing_is_kept_of_an_account_that_is_removed() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let etc = place.path("etc");
-    fs::create_dir(&etc).unwrap();
-    let root = "root:x:0:0::/root:/bin/sh\n";
-    fs::write(etc.join("passwd"), format!("{root}user:x:54321:54321::/no/such/home:/bin/sh\n")).unwrap();
-    rustix::mount::mount_bind(&etc, "/etc").unwrap();
-    let _mounted = Mounted(Path::new("/etc"));
+    let _mounted = configured(&place, "");
+    let (passwd, root) = (place.path("etc/passwd"), "root:x:0:0::/root:/bin/sh\n");
+    fs::write(&passwd, format!("{root}user:x:54321:54321::/no/such/home:/bin/sh\n")).unwrap();
     let program = place.program("known");
     let log = place.expect(&program, unix_s());
     place.gained(&[&program], &[100_000; 3], &[50_000; 3]);
@@ -478,8 +448,8 @@ fn nothing_is_kept_of_an_account_that_is_removed() {
     let is_told =
         || service.status()["last_starts"].as_array().unwrap().iter().any(|one| one["uid"] == 54321);
     service.wait_until("its start is told", is_told);
-    fs::write(etc.join("new"), root).unwrap();
-    fs::rename(etc.join("new"), etc.join("passwd")).unwrap();
+    fs::write(place.path("etc/new"), root).unwrap();
+    fs::rename(place.path("etc/new"), &passwd).unwrap();
     service.wait_until("it is removed", || !all.iter().any(|file| file.exists()));
     service.wait_until("nobody is told of its starts", || !is_told());
     assert!(log.exists(), "that of root is kept");
@@ -492,18 +462,9 @@ fn a_start_in_a_mount_namespace_in_which_the_program_is_another_file_is_left_alo
     if !has(Need::Mounts) {
         return;
     }
-    let [known, other] = ["known", "unknown"].map(|name| place.program(name));
-    let file = place.cold_file("file", 0o644);
-    place.profile(&known, &[&file]);
+    let ((known, file), other) = (place.known("known"), place.program("unknown"));
     // Of two roles: what it is called by decides, which is looked at once it runs.
-    let (stores, key) = (place.stores(), ProgramKey::of(&[(&known).into(), "60".into()]).unwrap());
-    let path = stores.path_of(&key, Layer::Machine).unwrap();
-    let profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();
-    let key = ProgramKey { role: format!("{} --other", key.role), ..key };
-    let path = stores.path_of(&key, Layer::Machine).unwrap();
-    let bytes = profile_file::encode(&prepage_core::profile::Profile { role: key.role, ..profile });
-    fs::write(&path, bytes).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    place.profile_another_role(&known);
     let service = Prepaged::start(&place, &[]);
     assert_eq!(service.status()["machine_profiles"], 2);
     for (at, program) in (1..).zip([&known, &other]) {
@@ -607,8 +568,7 @@ fn what_an_excluded_program_starts_is_not_remembered_as_started_by_its_user() {
     }
     let Some(place) = Place::new() else { return };
     let _mounted = excluding(&place, "shell");
-    let shell = place.path("shell");
-    quiet(Command::new("cp").arg(fs::canonicalize("/bin/sh").unwrap()).arg(&shell));
+    let shell = place.shell("shell");
     let [program, other] = ["known", "other"].map(|name| place.program(name));
     let file = place.cold_file("file", 0o644);
     [&program, &other].iter().for_each(|program| place.profile(program, &[&file]));
@@ -673,9 +633,7 @@ fn a_program_that_is_excluded_by_the_name_that_it_is_called_by_is_left_alone() {
     }
     let Some(place) = Place::new() else { return };
     let _mounted = excluding(&place, "called");
-    let [program, other] = ["known", "other"].map(|name| place.program(name));
-    let file = place.cold_file("file", 0o644);
-    place.profile(&program, &[&file]);
+    let ((program, file), other) = (place.known("known"), place.program("other"));
     let (stores, key) = (place.stores(), ProgramKey::of(&[(&program).into(), "60".into()]).unwrap());
     let path = stores.path_of(&key, Layer::Machine).unwrap();
     let profile = stores.at_path(Layer::Machine, &path).unwrap().unwrap();

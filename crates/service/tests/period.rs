@@ -1,5 +1,7 @@
 //! A boot and a session on the real kernel: what is used while it lasts is learned, what is only brought in is not, and the next one brings it in.
 
+mod support;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroU64;
@@ -11,10 +13,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use prepage_core::profile::{FileIdentity, Fingerprint, History, Profile, ProfiledFile, Touches};
+use prepage_core::profile::{Extent, FileIdentity, Fingerprint, History, Profile, ProfiledFile, Touches};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_profiles::Stores;
-use prepage_profiles::identity::{content_of, identity_of};
+use prepage_profiles::identity::profiled;
 use prepage_profiles::key::is_of_subject;
 use prepage_service::period::PeriodReport;
 use prepage_service::subject::Subject;
@@ -22,6 +24,8 @@ use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_testing::{Hung, Need, has};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
+
+use support::Place;
 
 /// Longer than anything takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -102,17 +106,8 @@ fn what_a_session_uses_is_learned_and_the_next_one_brings_it_in() {
 }
 
 fn is_learned_and_brought_in(subject: Subject) {
-    let on_disk = Path::new("/var/tmp");
-    if !has(Need::Root) || !has(Need::Eviction(on_disk.into())) {
-        return;
-    }
-    let directory = tempfile::tempdir_in(on_disk).unwrap();
-    let directory = directory.path();
-    let open_to_all = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    open_to_all(directory);
-    fs::create_dir(directory.join("layer")).unwrap();
-    open_to_all(&directory.join("layer"));
-    let path = directory.join("needed");
+    let Some(place) = Place::new() else { return };
+    let (directory, path) = (place.0.path(), place.path("needed"));
     let mut file = File::create(&path).unwrap();
     file.write_all(&vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
     file.sync_all().unwrap();
@@ -319,8 +314,7 @@ fn of_a_file_that_was_found_changed_the_next_one_learns_and_until_then_it_stays(
         ..ProfiledFile::default()
     };
     let history = History { observations: 2, ..History::default() };
-    let (program, role) = (key.program.clone(), key.role.clone());
-    let profile = Profile { program, role, history, files: vec![file], ..Profile::default() };
+    let profile = Profile { history, files: vec![file], ..key.empty_profile() };
     let until = Instant::now() + PATIENCE;
     // Where somebody waits for memory a prefetch steps back: tried again.
     let after = loop {
@@ -352,27 +346,21 @@ fn the_report_of_a_boot_is_there_also_while_what_has_not_come_in_still_comes_in(
 }
 
 fn comes_in_after_the_time_is_up(subject: Subject) {
-    let on_disk = Path::new("/var/tmp");
-    if !has(Need::Root) || !has(Need::Path("/dev/fuse".into())) || !has(Need::Eviction(on_disk.into())) {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Path("/dev/fuse".into())) {
         return;
     }
-    let directory = tempfile::tempdir_in(on_disk).unwrap();
-    let directory = directory.path().canonicalize().unwrap();
+    let directory = place.0.path().canonicalize().unwrap();
     let [layer, slow, needed] = ["layer", "slow", "needed"].map(|name| directory.join(name));
-    fs::create_dir(&layer).unwrap();
     fs::create_dir(&slow).unwrap();
-    for path in [&directory, &layer, &slow] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(&needed, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
     let file = File::open(&needed).unwrap();
     file.sync_all().unwrap();
-    let (identity, fingerprint) = (identity_of(&file).unwrap(), content_of(&file).unwrap());
+    let known = profiled(&needed, [USED]).unwrap();
     let profiled = |path: &Path, rank| {
-        let mut touches = Touches::default();
-        touches.touch(PageIndex(USED), rank);
-        let (path, fingerprint) = (path.to_str().unwrap().into(), fingerprint.clone());
-        ProfiledFile { path, identity, fingerprint, learned_unix_s: 1, extents: touches.extents() }
+        let extents = vec![Extent { rank, ..known.extents[0] }];
+        ProfiledFile { path: path.to_str().unwrap().into(), extents, ..known.clone() }
     };
     // As many readers as ask at once wait for these.
     let slow_ones = (0..3).map(|number| profiled(&slow.join(number.to_string()), number));
@@ -382,8 +370,7 @@ fn comes_in_after_the_time_is_up(subject: Subject) {
     let program = if subject == Subject::Boot { within } else { vec![PREPAGED.into()] };
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
     let key = subject.key();
-    let profile =
-        Profile { program: key.program.clone(), role: key.role.clone(), files, ..Profile::default() };
+    let profile = Profile { files, ..key.empty_profile() };
     stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
     let is_in_memory = || cached_pages(file.as_fd(), PageIndex(USED).alone()).is_ok_and(|pages| pages > 0);
     let until = Instant::now() + PATIENCE;
@@ -449,32 +436,18 @@ fn a_boot_that_waits_for_a_file_system_in_vain_ends_by_itself() {
 /// As beside a database that is asked all the time.
 #[test]
 fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_started_all() {
-    let on_disk = Path::new("/var/tmp");
-    if !has(Need::Root) || !has(Need::Mounts) || !has(Need::Eviction(on_disk.into())) {
+    let Some(place) = Place::new() else { return };
+    if !has(Need::Mounts) {
         return;
     }
-    let directory = tempfile::tempdir_in(on_disk).unwrap();
-    let directory = directory.path();
-    let [layer, unused] = ["layer", "unused"].map(|name| directory.canonicalize().unwrap().join(name));
-    fs::create_dir(&layer).unwrap();
-    for path in [directory, &layer] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let directory = place.0.path();
+    let unused = directory.canonicalize().unwrap().join("unused");
     fs::write(&unused, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
     let file = File::open(&unused).unwrap();
-    let mut touches = Touches::default();
-    touches.touch(PageIndex(USED), 0);
-    let profiled = ProfiledFile {
-        path: unused.to_str().unwrap().into(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 1,
-        extents: touches.extents(),
-    };
+    let profiled = profiled(&unused, [USED]).unwrap();
     let (subject, stores) = (Subject::Boot, stores(Subject::Boot, directory));
     let key = subject.key();
-    let (program, role) = (key.program.clone(), key.role.clone());
-    let profile = Profile { program, role, files: vec![profiled], ..Profile::default() };
+    let profile = Profile { files: vec![profiled], ..key.empty_profile() };
     stores.update(&key, subject.layer(), |_| Some(profile.clone())).unwrap();
     let counts = || {
         let files = learned(subject, &stores).unwrap().files;

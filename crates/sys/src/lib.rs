@@ -45,6 +45,7 @@
 //! | `own_tmpfs`   | a file system in memory that nobody else sees, for memfds of huge pages | Linux 5.2 |
 //! | [`made_once`] | a value made when it is needed first, whatever forks             |                 |
 //! | [`mapping`]   | a file mapped to be read, and which pages of it are in memory   |                 |
+//! | [`maps`]      | what processes have mapped                                      |                 |
 //! | [`mounts`]    | the mounted file systems                                        |                 |
 //! | [`move_extents`] | pages of a file given another place on the device            | ext4            |
 //! | [`new_file`]  | a file replaced as a whole                                      |                 |
@@ -62,7 +63,7 @@
 //! | [`landlock`]  | a thread that only reads                                        | Linux 5.13      |
 //! | [`local_time`] | how far the time zone is from UTC                              |                 |
 //! | [`bare_main`](mod@bare_main) | a process that begins without Rust's start-up code             |                 |
-//! | [`clock`]     | the time of day for who asks once                               |                 |
+//! | [`clock`]     | the time of day, and the time that nobody sets                  |                 |
 //! | [`cgroup`], [`memory_left`], [`psi`] | control groups; what is left of memory, and who waits for it | Linux 6.5 for triggers |
 //! | [`lookups`]   | which names a process and what it starts look up                | root, Linux 5.8 |
 //! | [`regular_file`] | a file opened where something else may stand                 |                 |
@@ -135,6 +136,7 @@ pub mod local_time;
 pub mod lookups;
 pub mod made_once;
 pub mod mapping;
+pub mod maps;
 pub mod memfd;
 pub mod memory_left;
 pub mod mounts;

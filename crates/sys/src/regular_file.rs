@@ -5,8 +5,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fcntl_setfl, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fcntl_setfl, openat, statat};
 use rustix::io::retry_on_intr;
+
+/// Opens the regular file `path` to read it, as [`open_regular`] does.
+///
+/// # Errors
+/// As there.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    // The flag stays: to take it off is one more call, and reads of files on disks do not heed it.
+    open_regular(CWD, path, OFlags::NONBLOCK)
+}
 
 /// Opens the regular file `path`, from the directory `at` on, as `flags` say. What else stands there is neither waited for nor opened: to
 /// open a device may have effects, and a pipe lets go whoever waits at its other end.
@@ -39,7 +48,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-    use rustix::fs::{CWD, fcntl_getfl, mknodat};
+    use rustix::fs::{fcntl_getfl, mknodat};
 
     use super::*;
 

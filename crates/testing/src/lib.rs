@@ -28,6 +28,7 @@ mod skipped;
 mod small_disk;
 mod swap;
 mod unsteady;
+mod wait;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -44,6 +45,7 @@ pub use skipped::{Skipped, log_path};
 pub use small_disk::SmallDisk;
 pub use swap::Swap;
 pub use unsteady::{Failed, Failures};
+pub use wait::wait_until;
 
 /// Records that the calling test goes no further, because the machine lacks `need`; `found` says what showed it.
 ///

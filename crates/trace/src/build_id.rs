@@ -1,10 +1,8 @@
 //! The files behind objects: their sizes, and the build-ids of those that ran.
 
 use std::collections::HashSet;
-use std::fs::{File, Metadata};
-use std::io;
+use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -14,7 +12,6 @@ use object::elf::{FileHeader32, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::{FileHeader, ProgramHeader};
 use prepage_core::{BuildId, Object, ObjectId, PAGE_SIZE};
 use prepage_sys::regular_file;
-use rustix::fs::{CWD, OFlags};
 
 /// A file that takes longer is left out, and a second one of its device with all others: their server may be gone, and a trace waits to be saved. One may
 /// lie below a file system that was mounted over its directory, and is another's.
@@ -43,20 +40,13 @@ pub fn build_id(page: &[u8]) -> Option<&[u8]> {
     of::<FileHeader64<object::Endianness>>(page).or_else(|| of::<FileHeader32<object::Endianness>>(page))
 }
 
-/// Opens the regular file `path`, which somebody else may have put there, to read it; what else stands there is neither waited
-/// for nor opened: to open a device may have effects, and a pipe lets go whoever waits at its other end.
-///
-/// # Errors
-/// As open(2), and InvalidInput for what is no regular file.
-pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    // The flag stays: to take it off is one more call, and reads of files on disks do not heed it.
-    regular_file::open_regular(CWD, path, OFlags::NONBLOCK)
-}
-
 /// Opens `path` to read it. A pipe that stands there is not waited for.
 #[cfg(any(feature = "import", feature = "parquet"))]
-pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
+pub(crate) fn open_at_once(path: &std::path::Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
+
+    use rustix::fs::OFlags;
+
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     File::options().read(true).custom_flags(flags).open(path)
 }
@@ -122,7 +112,7 @@ fn ask((objects, executable): &Objects, first: usize, left_out: &HashSet<u64>, t
 fn file_of(object: &Object) -> Option<(File, u64)> {
     let (_, inode) = object.inode?;
     // What stands in the file's place by now may be a pipe.
-    let (file, metadata) = open_regular(object.path.as_ref()).ok()?;
+    let (file, metadata) = regular_file::open(object.path.as_ref()).ok()?;
     // The device is not compared: stacked file systems show another one here than in the kernel's events.
     (metadata.ino() == inode).then_some((file, metadata.len()))
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use prepage_core::{PageIndex, PageRange, Permissions};
+use prepage_core::{PageIndex, PageRange};
+use prepage_sys::maps::Mapped;
 
 /// Something that happened to an observed thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,21 +116,4 @@ impl EventKind {
     pub(crate) fn is_of_fault(&self) -> bool {
         matches!(self, Self::FaultBegin { .. } | Self::FaultEnd { .. })
     }
-}
-
-/// A mapping as the kernel reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapped {
-    /// First address.
-    pub start: u64,
-    /// One past the last address.
-    pub end: u64,
-    /// Offset in the file, in bytes.
-    pub offset_bytes: u64,
-    /// The file's device (`major << 20 | minor`) and inode; `None` for memory of no file.
-    pub inode: Option<(u64, u64)>,
-    /// What it allows, and whether it is shared.
-    pub permissions: Permissions,
-    /// The file's path, or `[anon]`, `[heap]`, `[stack]`, `[vdso]`. Bytes that are not UTF-8 are replaced.
-    pub path: Arc<str>,
 }

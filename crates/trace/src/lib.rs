@@ -57,16 +57,17 @@ pub mod tables;
 
 pub use build_id::build_id;
 pub use calibrate::ProbeCost;
-pub use event::{Event, EventKind, Mapped};
+pub use event::{Event, EventKind};
 pub use filter::{Filters, NotARange};
 pub use pairing::Pairing;
 pub use prepage_sys::agent::LIBRARY as AGENT_LIBRARY;
+pub use prepage_sys::maps::Mapped;
 pub use prepage_sys::perf::PerfError;
 pub use probe::{FaultEvents, PageCacheEvents, Probe, Target};
 pub use recorder::{
     Callback, ExactSource, LeftRunning, Prepare, RecordError, RecordOptions, Recorded, Recorder, Scope,
 };
 pub use space::{AddressSpaces, Mapping, Mappings, Resolved};
-pub use stream::{KernelCounts, Stream, now_ns};
+pub use stream::{KernelCounts, Stream};
 pub use summary::Summary;
 pub use tables::Tables;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use prepage_core::{ExactFacts, Fault, Object, Stack, Thread, TraceFacts};
+use prepage_sys::clock::now_ns;
 use prepage_sys::open_files;
 use prepage_sys::perf::PerfError;
 use prepage_sys::signals::{self, Signals};
@@ -24,7 +25,7 @@ use crate::frames::Frames;
 use crate::page_cache::PageCacheWatch;
 use crate::pairing::Pairing;
 use crate::probe::{FaultEvents, PageCacheEvents, Probe};
-use crate::stream::{Stream, now_ns};
+use crate::stream::Stream;
 use crate::tables::Tables;
 use scope::{Left, Observing};
 pub use scope::{LeftRunning, Scope};

@@ -9,12 +9,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use prepage_core::{CodePlace, Object, ObjectId, PageIndex, PageRange, Permissions};
+use prepage_sys::maps::{Mapped, mappings};
 use prepage_sys::pagemap::PageMap;
-use prepage_sys::proc_file;
 use prepage_sys::processes::{living_thread, threads_of};
 
 use crate::build_id::look_at_files;
-use crate::event::{Event, EventKind, Mapped};
+use crate::event::{Event, EventKind};
 pub use mappings::{Mapping, Mappings};
 use touched::TouchedPages;
 
@@ -305,53 +305,6 @@ fn is_fresh(mappings: &Mappings, new: &Mapped, object: ObjectId) -> bool {
     }
     mappings.at(new.start).is_some_and(|(addresses, old)| {
         addresses.end >= new.end && old.object == object && old.permissions == new.permissions
-    })
-}
-
-/// What process `pid` has mapped.
-///
-/// # Errors
-/// When it is gone or its maps may not be read.
-pub fn mappings(pid: u32) -> io::Result<Vec<Mapped>> {
-    let read = |tid: u32| proc_file::read_text(format!("/proc/{tid}/maps"));
-    let mut maps = read(pid)?;
-    // The first thread has no memory any more once it has ended, others may.
-    if maps.is_empty()
-        && let Some(other) = living_thread(pid).filter(|&tid| tid != pid)
-    {
-        maps = read(other)?;
-    }
-    Ok(maps.lines().filter_map(parse_maps_line).collect())
-}
-
-/// One line of /proc/PID/maps (proc_pid_maps(5)):
-/// `7f0c1a200000-7f0c1a228000 r--p 00000000 fe:00 1234   /usr/lib/libc.so.6`
-pub fn parse_maps_line(line: &str) -> Option<Mapped> {
-    let mut rest = line;
-    let mut word = || {
-        let (word, tail) = rest.split_once(' ').unwrap_or((rest, ""));
-        rest = tail;
-        word
-    };
-    let (start, end) = word().split_once('-')?;
-    let permissions = Permissions::from_text(word())?;
-    let offset = word();
-    let (major, minor) = word().split_once(':')?;
-    let inode: u64 = word().parse().ok()?;
-    let path = match rest.trim_start() {
-        "" => "[anon]",
-        path => path,
-    };
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let device = hex(major)? << 20 | hex(minor)?;
-    Some(Mapped {
-        start: hex(start)?,
-        end: hex(end)?,
-        offset_bytes: hex(offset)?,
-        // The first segment of System V shared memory has the inode 0. What is of no file has no device either.
-        inode: (inode != 0 || device != 0).then_some((device, inode)),
-        permissions,
-        path: path.into(),
     })
 }
 

@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::perf::{Observed, PerfError, PerfEvent, Record, RecordKind, Ring, Source, online_cpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::{Event, EventKind};
 use clocks::{Clocks, Latest};
@@ -299,12 +299,6 @@ fn is_again(before: Option<(&Event, Stamp)>, event: &Event, (time_ns, id): Stamp
         (before.pid, before.tid, &before.kind) == (event.pid, event.tid, &event.kind)
             && (time_before_ns == time_ns || id_before != id)
     })
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC, the clock of [`Event::time_ns`].
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

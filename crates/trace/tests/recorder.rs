@@ -11,10 +11,10 @@ use std::time::Duration;
 use std::{env, fs};
 
 use prepage_core::{Fault, FaultClass, Missing};
+use prepage_sys::maps::parse_maps_line;
 use prepage_sys::spawn::HowEnded;
 use prepage_sys::sync::Anyway;
 use prepage_testing::{Need, child_command, has, is_child, skip, unless_refused};
-use prepage_trace::space::parse_maps_line;
 use prepage_trace::{PerfError, RecordError, RecordOptions, Recorded, Recorder, Scope};
 
 mod support;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use prepage_core::policy::{FaultAt, Holes};
 use prepage_core::{FaultClass, PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
 
 use crate::addresses::MapRef;
 use crate::at_work::is_worker;
@@ -92,12 +93,6 @@ pub(crate) struct Fault<'a> {
 const UNREADABLE_TRIES: u32 = 8;
 /// EIO: what is there cannot be read.
 const EIO: i32 = 5;
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 impl<'a> Fault<'a> {
     pub(crate) fn new(

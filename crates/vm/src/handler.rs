@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::PAGE_SIZE;
+use prepage_sys::clock::now_ns;
 use prepage_sys::fork;
 use prepage_sys::userfaultfd::{Event, Message};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::fault::{Context, Fault, Touch, now_ns};
+use crate::fault::{Context, Fault, Touch};
 use crate::space::Space;
 use crate::spin::{Spin, Tried};
 use crate::statistics::Account;

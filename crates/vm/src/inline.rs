@@ -1,9 +1,10 @@
 //! Faults served by the thread that took them, in its SIGBUS handler.
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::sigbus::{BusFault, Verdict};
 
 use crate::addresses::Addresses;
-use crate::fault::{Context, Fault, FaultOutcome, Touch, now_ns};
+use crate::fault::{Context, Fault, FaultOutcome, Touch};
 use crate::statistics::Account;
 
 /// Resolves a fault on a map of any VM of this process.

@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
 use prepage_core::{Fault, ObjectId, PageIndex, Thread, ThreadIndex, Trace, TraceFacts};
+use prepage_sys::clock::now_ns;
 use prepage_sys::signals::Masked;
 
 use crate::failure::{Failure, KEPT};
-use crate::fault::now_ns;
 use crate::object::ObjectCore;
 use crate::record::Taken;
 use crate::sync::{Anyway, AtomicUsize, Mutex, Ordering};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_sys::clock::now_ns;
 use prepage_sys::{file_system, memfd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::MakeError;
-use crate::fault::now_ns;
 use crate::home::Home;
 use crate::object::{Bytes, Contents, Frames, Object};
 use crate::pages::{Words, words};

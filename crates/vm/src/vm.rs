@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use prepage_core::policy::Policy;
+use prepage_sys::clock::now_ns;
 use prepage_sys::pagemap::PageMap;
 use prepage_sys::signals::Masked;
 use prepage_sys::userfaultfd::{Delivery, Userfaultfd};
@@ -17,7 +18,6 @@ use crate::book::Book;
 use crate::buffers::Buffers;
 use crate::error::{MakeError, MapError};
 use crate::failure::Failures;
-use crate::fault::now_ns;
 use crate::handler::Handlers;
 use crate::heirs::Heirs;
 use crate::inline;

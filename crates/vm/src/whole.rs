@@ -10,10 +10,10 @@
 use std::io;
 use std::sync::Arc;
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::userfaultfd::{Served, Writes};
 
 use crate::addresses::MapRef;
-use crate::fault::now_ns;
 use crate::map::MapCore;
 use crate::object::{Frames, ObjectCore};
 use crate::pool::PoolCore;

@@ -493,7 +493,7 @@ impl MapCore {
         let mut most = 2 * self.written().len() + GROUP_PAGES as usize;
         let (open, frozen, began, held) = loop {
             let (mut open, mut frozen) = (Runs::with_room(most), Runs::with_room(most));
-            let began = crate::fault::now_ns();
+            let began = prepage_sys::clock::now_ns();
             let held = writes.hold();
             // One look at the words: that takes a part of the pause.
             let had_room =
@@ -522,7 +522,7 @@ impl MapCore {
             let _ = writes.change(index.0, OPEN, FROZEN) || writes.change(index.0, KEPT, FROZEN);
         }
         drop(held);
-        Ok(Ok((frozen, crate::fault::now_ns() - began)))
+        Ok(Ok((frozen, prepage_sys::clock::now_ns() - began)))
     }
 
     /// Copies what was frozen; returns the runs that are in the snapshot.

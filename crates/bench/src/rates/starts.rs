@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prepage_sys::clock::now_ns;
 use prepage_sys::start_ways::StartWay;
-use prepage_trace::now_ns;
 
 use crate::error::{BenchError, failed};
 

@@ -20,13 +20,12 @@ use std::path::Path;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation, Order};
 use prepage_observe::faults::as_stat_shows;
 use prepage_observe::sightings::Sightings;
-use prepage_prefetch::cold::drop_caches;
 use prepage_profiles::program::past_stand_ins;
 use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_residency::cold::drop_caches;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::readahead::ReadAhead;
 use prepage_sys::signals::{Signals, endings};
@@ -66,8 +65,7 @@ pub fn learn_exactly(command: &[OsString], stores: &Stores) -> Result<Yardstick,
     stores.room(Layer::User)?;
     let (observation, lost, status) = observe_exactly(command)?;
     stores.update(&key, Layer::User, |_| {
-        let mut profile =
-            Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+        let mut profile = key.empty_profile();
         profile.observe(&observation);
         Some(profile)
     })?;

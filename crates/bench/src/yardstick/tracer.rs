@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use prepage_core::PageRange;
+use prepage_sys::clock::now_ns;
 use prepage_sys::ptrace::{self, Stop, Syscall};
 use prepage_sys::sync::Anyway;
 use prepage_sys::syscalls as nr;
-use prepage_trace::now_ns;
 
 use prepage_observe::calls::{Peek, Wants, wants};
 use prepage_observe::sightings::Sightings;

@@ -10,9 +10,9 @@ use prepage_display::number::age;
 use prepage_prefetch::calibrate::cache::Cache;
 use prepage_prefetch::calibrate::device::Device;
 use prepage_prefetch::calibrate::{Calibration, calibrate};
-use prepage_prefetch::clock;
 use prepage_profiles::chain;
 use prepage_profiles::{Layer, Stores};
+use prepage_sys::clock;
 
 use crate::output::print_json;
 use crate::remedy::Remedied;

@@ -1,10 +1,12 @@
 //! `prepage doctor`: what this kernel and user allow, and the remedy for each thing missing.
 
+mod checks;
+
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use prepage_prefetch::doctor::{Check, State, examine};
+use checks::{Check, State, examine};
 use serde::Serialize;
 
 use crate::output::print_json;

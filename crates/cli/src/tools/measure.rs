@@ -5,22 +5,22 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use prepage_bench::measure::{
+    Comparison, Figures, MeasureError, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
+};
 use prepage_bench::modes::silently;
+use prepage_bench::statistics::{Estimate, median_ratio};
 use prepage_core::profile::Profile;
 use prepage_core::profile::observation::{Coverage, Observation};
 use prepage_core::quantity::counted;
 use prepage_display::number::known;
-use prepage_prefetch::cold::Chill;
 use prepage_prefetch::config::Config;
 use prepage_prefetch::launch;
 use prepage_prefetch::learn::learn;
-use prepage_prefetch::measure::{
-    Comparison, Figures, MeasureError, Measurement, Starts, measure, medians, planned_bytes, untouched_bytes,
-};
 use prepage_prefetch::persist::{Shown, persist};
-use prepage_prefetch::statistics::{Estimate, median_ratio};
 use prepage_profiles::key::readable;
 use prepage_profiles::{Layer, ProgramKey, Stores};
+use prepage_residency::cold::Chill;
 use prepage_sys::readahead;
 use serde::Serialize;
 

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::fmt;
 
 use prepage_bench::SubjectError;
+use prepage_bench::measure::MeasureError;
 use prepage_prefetch::calibrate::CalibrateError;
 use prepage_prefetch::learn::LearnError;
-use prepage_prefetch::measure::MeasureError;
 use prepage_profiles::StoreError;
 use prepage_report::export::ExportError;
 use prepage_simulate::InputError;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::control_group::ControlGroup;
 use crate::support::{Sandbox, can_learn, evict, helpers, is_root, make_old, text, wait_for};
-use prepage_core::profile::{Extent, Profile, ProfiledFile};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_core::PAGE_SIZE;
+use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_profiles::identity::{open_to_read, profiled};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_sys::process_status::ProcessStatus;
 use prepage_testing::{Need, has};
@@ -122,19 +122,9 @@ fn a_file_system_can_be_unmounted_by_the_program_that_used_it() {
     );
     let command = ["sh", "-c", &script];
     let key = ProgramKey::of(&command.map(Into::into)).unwrap();
-    let known = ProfiledFile {
-        path: to.join("data").to_str().unwrap().into(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(64)), 0)],
-    };
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files: vec![known],
-        ..Profile::default()
-    };
+    let path = to.join("data").to_str().unwrap().into();
+    let known = ProfiledFile { path, ..profiled(&data, 0..64).unwrap() };
+    let profile = Profile { files: vec![known], ..key.empty_profile() };
     Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     let mount = format!("mount --bind {} {} && exec \"$@\"", from.display(), to.display());
     let options = ["run", "--no-learn", "--no-hold-out", "--"];

@@ -14,7 +14,7 @@ use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, P
 use prepage_core::{
     Fault, FaultClass, Object, ObjectId, PAGE_SIZE, PageIndex, PageRange, Thread, ThreadIndex, Trace,
 };
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::{identity_of, open_to_read, profiled};
 use prepage_profiles::{Layer, ProgramKey, Stores};
 use prepage_testing::{Hung, Need, has};
 use prepage_trace::parquet::write_trace;
@@ -33,13 +33,7 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
     let key = key();
     let names =
         lookups.iter().map(|path| Lookup { path: (*path).into(), list: true, counts: Counts::default() });
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files,
-        lookups: names.collect(),
-        ..Profile::default()
-    };
+    let profile = Profile { files, lookups: names.collect(), ..key.empty_profile() };
     for file in profile.files.iter().filter(|file| Path::new(&file.path).starts_with(sandbox.path())) {
         if let Ok(file) = open_to_read(Path::new(&file.path))
             && identity_of(&file).is_ok()
@@ -73,10 +67,7 @@ fn run_by(command: &mut Command) -> String {
 
 /// The file at `path`, which exists, with pages `start` to `end`.
 fn of_file(path: &Path, start: u64, end: u64) -> ProfiledFile {
-    let file = open_to_read(path).unwrap();
-    let identity = identity_of(&file).unwrap();
-    let fingerprint = content_of(&file).unwrap();
-    ProfiledFile { fingerprint, identity, ..lying(path, start, end, 0) }
+    ProfiledFile { extents: lying(path, start, end, 0).extents, ..profiled(path, []).unwrap() }
 }
 
 /// A file that may not be what it is said to be.

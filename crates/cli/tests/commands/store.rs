@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::support::{Sandbox, can_learn, json, make_old, text, wait_for};
 use prepage_core::profile::file::encode;
-use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile, ProfiledFile};
+use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile};
 use prepage_core::{PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::profiled;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
 use prepage_testing::{Need, has};
 
@@ -131,7 +131,7 @@ fn an_import_that_the_cap_leaves_no_room_for_is_told() {
     assert!(errors.contains("x d") && errors.contains("store-max"), "{errors}");
     let stores = Stores::at(sandbox.store());
     for profile in &profiles[..3] {
-        let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+        let key = ProgramKey::of_profile(profile);
         let line = told.lines().find(|line| line.starts_with(&profile.role)).unwrap();
         let is_there = stores.path_of(&key, Layer::User).unwrap().exists();
         assert_eq!(line.contains("removed"), !is_there, "{told}");
@@ -145,12 +145,7 @@ fn an_import_that_the_cap_leaves_no_room_for_is_told() {
 fn what_a_terminal_obeys_is_shown_and_not_done() {
     let sandbox = Sandbox::new();
     let key = ProgramKey { program: "/opt/\x1b[2Jx".into(), role: "x \x1b]0;title\x07".into() };
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        sources: vec![1],
-        ..Profile::default()
-    };
+    let profile = Profile { sources: vec![1], ..key.empty_profile() };
     Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     for args in [["profile", "show", "x"].as_slice(), &["profile", "list"]] {
         let output = sandbox.output(args);
@@ -229,20 +224,8 @@ fn a_name_with_an_end_of_line_stays_in_one_line() {
 /// A profile of the command with one page of its program.
 fn profile_of(command: &[&str]) -> (ProgramKey, Profile) {
     let key = ProgramKey::of(&command.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
-    let file = open_to_read(Path::new(&key.program)).unwrap();
-    let file = ProfiledFile {
-        path: key.program.clone(),
-        identity: identity_of(&file).unwrap(),
-        fingerprint: content_of(&file).unwrap(),
-        learned_unix_s: 0,
-        extents: vec![Extent::new(PageRange::new(PageIndex(0), PageIndex(1)), 0)],
-    };
-    let profile = Profile {
-        program: key.program.clone(),
-        role: key.role.clone(),
-        files: vec![file],
-        ..Profile::default()
-    };
+    let profile =
+        Profile { files: vec![profiled(Path::new(&key.program), [0]).unwrap()], ..key.empty_profile() };
     (key, profile)
 }
 
@@ -432,7 +415,7 @@ fn a_program_whose_name_is_no_utf8_is_found_by_it() {
     let program = sandbox.path().join(name);
     fs::copy("/bin/true", &program).unwrap();
     let key = ProgramKey::of(&[program.into()]).unwrap();
-    let profile = Profile { program: key.program.clone(), role: key.role.clone(), ..Profile::default() };
+    let profile = key.empty_profile();
     Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
     for command in ["show", "rm"] {
         let output = sandbox.prepage(&["profile", command]).arg(name).output().unwrap();

@@ -9,7 +9,7 @@ use prepage_sys::agent::Log;
 use prepage_sys::mounts::{Mount, mounts};
 use prepage_sys::proc_file;
 use prepage_sys::process_stat::ProcessStat;
-use prepage_testing::{Need, has, is_child, passes_as_child, this_test};
+use prepage_testing::{Need, has, is_child, passes_as_child, this_test, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use super::*;
@@ -23,11 +23,7 @@ fn sleeping() -> Child {
 }
 
 fn reaches(pid: u32, state: u8) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while ProcessStat::of(pid).unwrap().state != state {
-        assert!(Instant::now() < until, "it does not stop");
-        std::thread::sleep(PAUSE);
-    }
+    wait_until(|| ProcessStat::of(pid).unwrap().state == state, "it does not stop");
 }
 
 fn ended(mut child: Child) -> u32 {
@@ -225,13 +221,10 @@ fn replaceable() -> (Child, FirstTouches) {
 
 /// Has the shell execute sleep(1) in its own place.
 fn replace(child: &Child) {
-    let (pid, until) = (child.id(), Instant::now() + Duration::from_secs(60));
+    let comm = || proc_file::read_text(format!("/proc/{}/comm", child.id())).unwrap();
     kill_process(Pid::from_child(child), Signal::USR1).unwrap();
-    while proc_file::read_text(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
-        assert!(Instant::now() < until, "it executes nothing");
-        std::thread::sleep(PAUSE);
-    }
-    reaches(pid, b'S');
+    wait_until(|| comm() == "sleep\n", "it executes nothing");
+    reaches(child.id(), b'S');
 }
 
 /// A script executes another program in its own place before word of its own agent is read.

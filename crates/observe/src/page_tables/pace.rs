@@ -84,7 +84,7 @@ fn by_file(mappings: &[Mapping]) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use prepage_trace::space::parse_maps_line;
+    use prepage_sys::maps::parse_maps_line;
 
     use super::*;
     use crate::sightings::Sightings;

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_sys::maps::{Mapped, mappings};
 use prepage_sys::pagemap::PageMap;
-use prepage_trace::Mapped;
-use prepage_trace::space::mappings;
 
 use super::pace::{Pace, Phase, paces};
 use crate::armer::Armer;
@@ -260,7 +259,7 @@ fn shows_same(one: &Mapped, other: &Mapped) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use prepage_trace::space::parse_maps_line;
+    use prepage_sys::maps::parse_maps_line;
 
     use super::*;
 

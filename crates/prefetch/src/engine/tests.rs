@@ -2,14 +2,14 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use prepage_core::profile::{Counts, Lookup, ProfiledFile, Touches};
+use prepage_core::profile::{Counts, Lookup, ProfiledFile};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
 use prepage_observe::Until;
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+use prepage_profiles::identity::profiled;
 use prepage_sys::extents::place_of;
 use prepage_testing::{
     Need, assert_passed, child_command, child_output, has, is_child, passes_as_child, this_test,
-    unless_refused,
+    unless_refused, wait_until,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -29,24 +29,7 @@ fn file_of_pages(dir: &Path) -> std::path::PathBuf {
 }
 
 fn profile(path: &Path, pages: &[u64]) -> Profile {
-    let mut touches = Touches::default();
-    for (rank, &page) in pages.iter().enumerate() {
-        touches.touch(PageIndex(page), rank as u32);
-    }
-    let file = open_to_read(path).unwrap();
-    let identity = identity_of(&file).unwrap();
-    let fingerprint = content_of(&file).unwrap();
-    let path = path.to_str().unwrap().into();
-    Profile {
-        files: vec![ProfiledFile {
-            path,
-            identity,
-            fingerprint,
-            learned_unix_s: 0,
-            extents: touches.extents(),
-        }],
-        ..Default::default()
-    }
+    Profile { files: vec![profiled(path, pages.iter().copied()).unwrap()], ..Default::default() }
 }
 
 #[test]
@@ -321,7 +304,7 @@ fn a_prefetch_ends_where_memory_gets_short_and_when_it_is_cancelled() {
     let mut progress = Progress::new(program.id(), &until);
     progress.follow(u64::MAX);
     progress.disk_faults = pages;
-    assert_eq!(progress.cold_start(7, prepage_trace::now_ns(), Some(&engine.amounts())), None);
+    assert_eq!(progress.cold_start(7, prepage_sys::clock::now_ns(), Some(&engine.amounts())), None);
     program.wait().unwrap();
     let engine = Engine::new(profile, &DeviceFigures::default());
     engine.cancel();
@@ -491,14 +474,6 @@ fn profile_of_files(dir: &Path, count: u32, pages: u32) -> Profile {
     profile
 }
 
-fn wait_until(is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < until, "never");
-        std::thread::yield_now();
-    }
-}
-
 /// It may lie on a file system that does not answer.
 #[test]
 fn reads_of_files_that_are_open_do_not_wait_for_one_that_is_being_opened() {
@@ -508,7 +483,7 @@ fn reads_of_files_that_are_open_do_not_wait_for_one_that_is_being_opened() {
     let opening = engine.state.files.opening(0);
     let reader = engine.work(State::read_pages);
     let reader = std::thread::spawn(reader);
-    wait_until(|| pages() == 4);
+    wait_until(|| pages() == 4, "they are not read");
     assert!(engine.state.has_reads_left() && !reader.is_finished());
     drop(opening);
     reader.join().unwrap();
@@ -521,7 +496,7 @@ fn names_are_looked_up_while_it_is_found_out_how_much_memory_there_is() {
     let mut engine = Engine::with(profile_of_files(dir.path(), 3, 1), PlanOptions::EXACT, 16);
     let names = engine.start_names(100);
     let are_open = || [0, 1, 2].map(|at| engine.state.files.is_open(at));
-    wait_until(|| are_open() == [true; 3]);
+    wait_until(|| are_open() == [true; 3], "they are not opened");
     assert_eq!(engine.outcome().requested_bytes, 0);
     // For two of them.
     let limit = dir.path().join("memory.max");
@@ -534,7 +509,7 @@ fn names_are_looked_up_while_it_is_found_out_how_much_memory_there_is() {
     drop(names);
     let outcome = engine.wait();
     assert_eq!((outcome.requested_bytes, outcome.left_out_bytes), (2 * PAGE_SIZE, PAGE_SIZE));
-    wait_until(|| are_open() == [false; 3]);
+    wait_until(|| are_open() == [false; 3], "some stay open");
 }
 
 /// The one that begins them, and the program, would wait for each.
@@ -700,11 +675,7 @@ fn a_file_is_open_no_longer_than_reads_of_it_are_to_come() {
     assert_eq!(*seen.lock().unwrap(), [[true, false, true], [true, false, true], [false, false, true]]);
     // Also when it ends early, as soon as nobody is at work, and who only looks leaves nothing open.
     let are_closed = |engine: &Engine| {
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        while are_open(engine) != [false; 3] {
-            assert!(std::time::Instant::now() < until, "{:?}", are_open(engine));
-            std::thread::yield_now();
-        }
+        wait_until(|| are_open(engine) == [false; 3], "some stay open");
     };
     are_closed(&engine);
     let mut engine = Engine::with(profile, PlanOptions::EXACT, 1);

@@ -4,7 +4,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::ProfiledFile;
 use prepage_sys::cachestat::evict;
 use prepage_sys::mounts::mount_of;
-use prepage_testing::{Need, has, skip, unless_late};
+use prepage_testing::{Need, has, skip, unless_late, wait_until};
 
 use super::*;
 use crate::needed_file::needed_file;
@@ -66,11 +66,7 @@ fn a_user_whose_files_never_answer_leaves_readers_to_others() {
     }
     let done = fetches.fetch(&Arc::new(known), &start(7, 1, Instant::now()), Turn::Prefetch);
     assert_eq!(done, Done::Fetched);
-    let until = Instant::now() + PATIENCE;
-    while !fetches.look().0 {
-        assert!(Instant::now() < until, "{:?}", fetches.threads());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| fetches.look().0, "it never ends");
     assert_eq!(fetches.counters.fetched_bytes.get(), 4 * PAGE_SIZE);
     drop(gate);
 }
@@ -91,25 +87,13 @@ fn a_prefetch_that_has_ended_is_put_away_by_somebody_who_may_wait() {
         let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.any(|one| std::fs::read_link(one.path()).is_ok_and(|at| at == path))
     };
-    let until = Instant::now() + PATIENCE;
-    let users = loop {
-        match fetches.look() {
-            (true, users) => break users,
-            _ => assert!(Instant::now() < until, "it never ends"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    assert_eq!(
-        (&users, fetches.look().1),
-        (&vec![rights.uid], vec![rights.uid]),
-        "until somebody has closed them"
-    );
+    wait_until(|| fetches.look().0, "it never ends");
+    let users = || fetches.look().1;
+    assert_eq!([users(), users()], [[rights.uid]; 2], "until somebody has closed them");
     fetches.close(rights.uid);
     // A thread that has read something may be about to end.
-    while is_open() {
-        assert!(Instant::now() < until, "it stays open");
-    }
-    assert!(fetches.look().1.is_empty());
+    wait_until(|| !is_open(), "it stays open");
+    assert!(users().is_empty());
 }
 
 /// The directories of a container that has ended can be mounted for the next one once nobody holds its root.
@@ -134,11 +118,7 @@ fn the_root_of_a_container_is_let_go_of_when_the_last_reader_has_ended_and_its_p
             fetches.fetch(&known, &start, Turn::Prefetch)
         };
         assert_eq!(fetch(7, std::process::id()), Done::Fetched);
-        let until = Instant::now() + PATIENCE;
-        while Arc::strong_count(&root) > 1 {
-            assert!(Instant::now() < until, "nobody has looked, and nobody needs to");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| Arc::strong_count(&root) == 1, "nobody has looked, and nobody needs to");
         fetches.look();
         let _gate = keep_busy(&fetches, 0, 8);
         assert_eq!([fetch(8, u32::MAX), fetch(9, std::process::id())], [Done::Fetched; 2]);
@@ -170,10 +150,7 @@ fn what_has_more_files_than_may_be_open_is_left_alone() {
     };
     assert_eq!([fetch(&files(6), 7), fetch(&files(5), 8)], [Done::LeftAlone, Done::Fetched]);
     assert_eq!((fetch(&files(1), 9), counters.crowded.get()), (Done::LeftAlone, 2));
-    let until = Instant::now() + PATIENCE;
-    while !fetches.look().0 {
-        assert!(Instant::now() < until, "it never ends");
-    }
+    wait_until(|| fetches.look().0, "it never ends");
     assert_eq!(fetch(&files(1), 10), Done::LeftAlone, "its files are still open");
     fetches.close(rustix::process::geteuid().as_raw());
     assert_eq!(fetch(&files(1), 11), Done::Fetched);
@@ -194,11 +171,7 @@ fn what_is_on_its_way_for_the_process_or_its_parents_is_not_asked_for_again() {
         // What is being read comes back.
         let is_at_work =
             || fetches.prefetches.lock().anyway().under_way.iter().any(|one| one.engine.is_at_work());
-        let until = Instant::now() + PATIENCE;
-        while is_at_work() {
-            assert!(Instant::now() < until, "it never ends");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| !is_at_work(), "it never ends");
         files
             .iter()
             .for_each(|file| evict(open_to_read(file.path.as_ref()).unwrap().as_fd(), PATIENCE).unwrap());
@@ -441,10 +414,7 @@ fn what_is_cancelled_hangs_only_where_it_does_not_end_for_long() {
                 continue;
             }
             drop(gate);
-            let until = Instant::now() + PATIENCE;
-            while !fetches.look_at(now).0 {
-                assert!(Instant::now() < until, "it never ends");
-            }
+            wait_until(|| fetches.look_at(now).0, "it never ends");
             assert_eq!((known.is_left_alone(), fetches.counters.hung.get()), (false, 0));
         }
     });

@@ -7,7 +7,7 @@ use prepage_core::{PageIndex, PageRange};
 use prepage_sys::cachestat::{cached_pages, evict};
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::rights::Rights;
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, wait_until};
 
 use super::*;
 use crate::needed_file::needed_file;
@@ -132,10 +132,7 @@ fn what_is_sent_out_with_one_program_is_looked_for_again_for_another() {
 #[test]
 fn nothing_more_is_brought_in_for_a_user_in_the_round_in_which_the_pause_begins() {
     // Where memory is short nothing is brought in either.
-    let until = Instant::now() + PATIENCE;
-    while is_tried_after(2) == Some(false) {
-        assert!(Instant::now() < until, "it is not brought in where no pause begins");
-    }
+    wait_until(|| is_tried_after(2) != Some(false), "it is not brought in where no pause begins");
     assert_ne!(is_tried_after(3), Some(true));
 }
 
@@ -299,10 +296,7 @@ fn a_machine_on_whose_disk_others_leave_no_pause_is_not_idle_any_more() {
 #[test]
 fn what_is_started_while_it_is_brought_in_counts_as_started() {
     // On a busy machine it may be over before anything is started.
-    let until = Instant::now() + PATIENCE;
-    while !is_started_while_it_is_brought_in() {
-        assert!(Instant::now() < until, "it is over before anything is started");
-    }
+    wait_until(is_started_while_it_is_brought_in, "it is over before anything is started");
 }
 
 /// Whether it was still being brought in when it was started, which then counts. Also where that cannot be tried.

@@ -32,7 +32,7 @@ fn profile_of(key: &ProgramKey, device: u64) -> Profile {
 /// Writes a profile into a store's `directory`.
 fn write(directory: &Path, profile: &Profile) {
     std::fs::create_dir_all(directory).unwrap();
-    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    let key = ProgramKey::of_profile(profile);
     std::fs::write(directory.join(key.file_name()), profile_file::encode(profile)).unwrap();
 }
 
@@ -49,14 +49,7 @@ fn start_of(uid: u32, place: &Path, device: u64) -> Process {
     write(&home.join(".local/state/prepage"), &profile_of(&key("x"), device));
     chown(&home, Some(uid), Some(uid)).unwrap();
     let rights = Rights { uid, gid: uid, groups: [].into() };
-    let context = StartContext {
-        pid: std::process::id(),
-        uid,
-        argv: Vec::new(),
-        executable: None,
-        key: key("x"),
-        began_ns: 0,
-    };
+    let context = StartContext { pid: std::process::id(), uid, executable: None, key: key("x"), began_ns: 0 };
     Process {
         context,
         rights,

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use prepage_core::profile::gain::Turn;
 use prepage_core::profile::start::Draw;
-use prepage_prefetch::clock::unix_s;
+use prepage_sys::clock::{now_ns, unix_s};
 use prepage_sys::file_handle::FileHandle;
 use prepage_sys::random::random;
 use prepage_sys::root::Root;
-use prepage_trace::now_ns;
 
 use super::Service;
 use crate::crew::Priority;

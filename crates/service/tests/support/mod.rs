@@ -9,15 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use prepage_core::launches::{Launched, Launches};
-use prepage_core::profile::{ColdStart, Lookup, Profile, ProfiledFile, Touches, file as profile_file};
+use prepage_core::profile::{ColdStart, Lookup, Profile, file as profile_file};
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
-use prepage_profiles::identity::{content_of, identity_of, open_to_read};
-use prepage_profiles::{ProgramKey, StartContextPaths, Stores};
+use prepage_profiles::identity::{identity_at, profiled};
+use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores};
 use prepage_service::socket::ask;
 use prepage_sys::cachestat::{cached_pages, evict};
+use prepage_sys::clock::unix_s;
 use prepage_testing::{Need, has, skip, unless_late};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -60,12 +61,28 @@ impl Place {
 
     /// A program of its own: a copy of sleep(1).
     pub fn program(&self, name: &str) -> PathBuf {
-        let path = self.path(name);
-        // Written by a process of its own: while this one had it open, another thread's child would have it open too, and nobody could
-        // execute it.
-        let sleep = fs::canonicalize("/bin/sleep").unwrap();
-        assert!(Command::new("cp").args([&sleep, &path]).status().unwrap().success());
-        path
+        copy(Path::new("/bin/sleep"), &self.path(name));
+        self.path(name)
+    }
+
+    /// A copy of sh(1).
+    pub fn shell(&self, name: &str) -> PathBuf {
+        copy(Path::new("/bin/sh"), &self.path(name));
+        self.path(name)
+    }
+
+    /// A copy of sleep(1) that the machine has a profile of, and the cold file that the profile names.
+    pub fn known(&self, name: &str) -> (PathBuf, PathBuf) {
+        let (program, file) = (self.program(name), self.cold_file(&format!("{name}.file"), 0o644));
+        self.profile(&program, &[&file]);
+        (program, file)
+    }
+
+    /// A home whose user has this configuration.
+    pub fn home(&self, config: &str) -> PathBuf {
+        fs::create_dir_all(self.path("home/.config/prepage")).unwrap();
+        fs::write(self.path("home/.config/prepage/config"), config).unwrap();
+        self.path("home")
     }
 
     /// A file on the disk and not in memory.
@@ -115,7 +132,7 @@ impl Place {
 
     /// Writes what fetching gained in cold starts of root's of each of `programs`: how long held-out ones took, and after them fetched ones.
     pub fn gained(&self, programs: &[&Path], held_out_us: &[u32], prefetched_us: &[u32]) {
-        let device = identity_of(&open_to_read(programs[0]).unwrap()).unwrap().device;
+        let device = identity_at(programs[0]).unwrap().device;
         let start =
             |held_out| move |&took_us: &u32| ColdStart { device, held_out, took_us, ..ColdStart::default() };
         let starts = held_out_us.iter().map(start(true)).chain(prefetched_us.iter().map(start(false)));
@@ -136,22 +153,10 @@ impl Place {
     /// The same into `directory`.
     pub fn profile_in(&self, directory: &Path, program: &Path, files: &[&Path]) {
         let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
-        let file = |path: &&Path| {
-            let file = open_to_read(path).unwrap();
-            let mut touches = Touches::default();
-            [8, 9, 200].iter().enumerate().for_each(|(at, page)| touches.touch(PageIndex(*page), at as u32));
-            ProfiledFile {
-                path: path.to_str().unwrap().into(),
-                identity: identity_of(&file).unwrap(),
-                fingerprint: content_of(&file).unwrap(),
-                learned_unix_s: 1,
-                extents: touches.extents(),
-            }
-        };
         let mut profile = Profile {
             program: key.program.clone(),
             role: key.role,
-            files: files.iter().map(file).collect(),
+            files: files.iter().map(|path| profiled(path, [8, 9, 200]).unwrap()).collect(),
             lookups: vec![Lookup { path: "/no/such/name".into(), list: false, counts: Default::default() }],
             ..Profile::default()
         };
@@ -162,20 +167,41 @@ impl Place {
         // What tells the contents has been read.
         files.iter().for_each(|path| evict(File::open(path).unwrap().as_fd(), PATIENCE).unwrap());
     }
+
+    /// The profile that the machine's layer has of `program`.
+    pub fn profile_of(&self, program: &Path) -> Profile {
+        let key = ProgramKey::of(&[program.into(), "60".into()]).unwrap();
+        let stores = self.stores();
+        let path = stores.path_of(&key, Layer::Machine).unwrap();
+        stores.at_path(Layer::Machine, &path).unwrap().unwrap()
+    }
+
+    /// Puts the same profile there for another role of `program`.
+    pub fn profile_another_role(&self, program: &Path) {
+        let profile = self.profile_of(program);
+        write_profile(&self.layer(), &Profile { role: format!("{} --other", profile.role), ..profile });
+    }
+}
+
+/// Has a process of its own write the file `to`: while this one had it open, another thread's child would have it open too, and nobody could
+/// execute it.
+pub fn copy(from: &Path, to: &Path) {
+    quiet(Command::new("cp").args([from, to]));
+}
+
+pub fn quiet(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Writes a profile into `directory`, which others may not write to.
 pub fn write_profile(directory: &Path, profile: &Profile) {
     fs::create_dir_all(directory).unwrap();
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
-    let key = ProgramKey { program: profile.program.clone(), role: profile.role.clone() };
+    let key = ProgramKey::of_profile(profile);
     let path = directory.join(key.file_name());
     fs::write(&path, profile_file::encode(profile)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-}
-
-pub fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 /// Sends a file out of memory. What somebody still reads comes back, and is sent out once more.
@@ -356,6 +382,24 @@ impl Prepaged {
         if !is_so_in_time(is) {
             panic!("{what}: not within {PATIENCE:?}; {}", self.status());
         }
+    }
+
+    /// Has what `start` starts observed.
+    #[track_caller]
+    pub fn observe(&self, start: impl FnOnce() -> Running) {
+        let before = self.count("observed");
+        let _running = start();
+        self.wait_until("it is observed", || self.count("observed") > before);
+    }
+
+    /// Has what `start` starts observed, as often as it takes until something is learned.
+    #[track_caller]
+    pub fn learn(&self, mut start: impl FnMut() -> Running) {
+        let before = self.count("learned");
+        self.wait_until("it is learned", || {
+            self.observe(&mut start);
+            self.count("learned") > before
+        });
     }
 
     pub fn signal(&self, signal: Signal) {

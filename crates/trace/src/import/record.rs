@@ -7,9 +7,10 @@ use linux_perf_data::linux_perf_event_reader::{
     CommOrExecRecord, EventRecord, ForkOrExitRecord, Mmap2FileId, Mmap2Record, MmapRecord, SampleRecord,
 };
 use prepage_core::{BuildId, Permissions};
+use prepage_sys::maps::Mapped;
 
 use super::samples::{Sample, program_calls};
-use crate::event::{EventKind, Mapped};
+use crate::event::EventKind;
 
 /// What a record of perf means here.
 pub(super) enum Taken {

@@ -3,7 +3,7 @@
 use prepage_core::{PAGE_SIZE, Permissions};
 
 use super::*;
-use crate::event::Mapped;
+use prepage_sys::maps::Mapped;
 
 const FILE: Inode = (1, 2);
 

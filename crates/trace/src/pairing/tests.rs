@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::Mapped;
+use prepage_sys::maps::Mapped;
 
 /// Feeds events (time, thread, what) of process 1.
 fn feed(pairing: &mut Pairing, events: Vec<(u64, u32, EventKind)>) -> Vec<Fault> {

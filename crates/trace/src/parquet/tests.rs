@@ -139,8 +139,9 @@ fn what_is_written_is_read() {
 #[test]
 fn a_day_of_new_threads_and_stacks_is_written_in_bounded_memory() {
     use super::recording::{TABLES_BYTES_MAX, bound_tables};
-    use crate::event::{Event, EventKind, Mapped};
+    use crate::event::{Event, EventKind};
     use crate::pairing::Pairing;
+    use prepage_sys::maps::Mapped;
 
     let (mut pairing, mut faults) = (Pairing::new(0), Vec::new());
     let mut writer = TraceWriter::create(std::path::Path::new("/dev/null")).expect("created");

@@ -166,24 +166,6 @@ fn touched_pages_survive_growth_and_permission_but_not_a_new_mapping() {
 }
 
 #[test]
-fn lines_of_proc_maps() {
-    let line = "7f0c1a200000-7f0c1a228000 rw-p 00002000 fe:01 1234                     /usr/lib/a b.so";
-    let mapped = parse_maps_line(line).expect("a mapping");
-    assert_eq!((mapped.start, mapped.end, mapped.offset_bytes), (0x7f0c_1a20_0000, 0x7f0c_1a22_8000, 0x2000));
-    assert_eq!(mapped.inode, Some((0xfe << 20 | 1, 1234)));
-    assert_eq!((mapped.permissions, mapped.path.as_ref()), (WRITE, "/usr/lib/a b.so"));
-    let anonymous = parse_maps_line("1000-2000 rw-s 00000000 00:00 0 ").expect("a mapping");
-    assert_eq!(
-        (anonymous.inode, anonymous.permissions.text(), anonymous.path.as_ref()),
-        (None, "rw-s", "[anon]")
-    );
-    let first =
-        parse_maps_line("1000-2000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)").expect("a mapping");
-    assert_eq!(first.inode, Some((1, 0)), "the first segment of System V shared memory");
-    assert_eq!(parse_maps_line("nonsense"), None);
-}
-
-#[test]
 fn this_process_can_be_seeded() {
     let mut spaces = AddressSpaces::default();
     let pid = std::process::id();

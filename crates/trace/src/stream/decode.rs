@@ -1,10 +1,11 @@
 //! Records made into events.
 
 use prepage_core::{PageIndex, PageRange, Permissions};
+use prepage_sys::maps::Mapped;
 use prepage_sys::perf::{FieldPlace, Mmap2, PerfError, Record, RecordKind, Sample, Source, Tracefs};
 
 use super::Uncounted;
-use crate::event::{EventKind, Mapped};
+use crate::event::EventKind;
 use crate::probe::PageCacheEvents;
 
 /// What is needed to read the samples of a stream.

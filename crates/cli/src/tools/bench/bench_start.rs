@@ -11,8 +11,8 @@ use prepage_bench::start::Bench;
 use prepage_bench::yardstick::{Yardstick, learn_exactly};
 use prepage_core::PAGE_SIZE;
 use prepage_core::quantity::counted;
-use prepage_prefetch::cold::Chill;
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_residency::cold::Chill;
 use prepage_sys::beside::adopt_orphans;
 
 use crate::child::not_started;

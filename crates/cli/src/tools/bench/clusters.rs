@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use prepage_bench::Subject;
 use prepage_bench::clusters::{Served, Touched, Way};
+use prepage_bench::statistics::{median, median_ratio};
 use prepage_core::PAGE_SIZE;
 use prepage_core::policy::Policy;
 use prepage_core::policy::choice::PolicyError;
-use prepage_prefetch::statistics::{median, median_ratio};
 use prepage_simulate::Input;
 use prepage_simulate::model::Model;
 use serde_json::json;
@@ -101,7 +101,7 @@ fn print(args: &Args, policies: &[Policy], input: &Input, runs: &[Vec<Served>]) 
             _,
             _,
             _,
-            prepage_prefetch::statistics::Estimate,
+            prepage_bench::statistics::Estimate,
         )| {
             let (way, hard, read, ms): (&&str, &u64, &u64, &f64) = (way, hard, read, ms);
             json!({ "way": way, "policy": policy.to_string(), "hard": hard, "pages_read": read, "median_ms": ms,

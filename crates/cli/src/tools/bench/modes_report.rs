@@ -7,10 +7,10 @@ use std::path::Path;
 use prepage_bench::bitmap_study::{Printed, PrintedProgram, printed_of};
 use prepage_bench::modes::{Classes, Counted, Row};
 use prepage_bench::start::{Measured, Phase};
+use prepage_bench::statistics::{mean, median, standard_deviation};
 use prepage_core::quantity::counted;
 use prepage_display::number::known;
-use prepage_prefetch::cold::Chill;
-use prepage_prefetch::statistics::{mean, median, standard_deviation};
+use prepage_residency::cold::Chill;
 use serde::Serialize;
 
 use crate::table::table;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_bench::patterns::{Phase, Way, pool_bytes, run as run_patterns};
 use prepage_bench::pool::{enter, limit};
-use prepage_prefetch::statistics::median;
+use prepage_bench::statistics::median;
 use serde_json::json;
 
 use super::{Setting, hand_over, result_of, worker};

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use prepage_bench::Subject;
 use prepage_bench::pool::{Order, Served, Way, enter, limit, overhead_bytes, serve, simulated};
+use prepage_bench::statistics::{known_median, median};
 use prepage_core::PAGE_SIZE;
-use prepage_prefetch::statistics::{known_median, median};
 use prepage_sys::readahead::ReadAhead;
 use serde_json::json;
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use prepage_bench::statistics::{known_median, median, median_ratio};
 use prepage_bench::tuning_sweep::{KernelReads, Point, Sweep};
 use prepage_core::quantity::counted;
 use prepage_display::number::known;
-use prepage_prefetch::statistics::{known_median, median, median_ratio};
 use serde::Serialize;
 
 use super::bench_start::{Prepared, library_for, prepare};

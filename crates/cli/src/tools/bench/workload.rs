@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use prepage_bench::Subject;
+use prepage_bench::statistics::median;
 use prepage_bench::workload::{JOBS, Management, PUBLISHED, Published, Share, Took, build, file_bytes};
-use prepage_prefetch::statistics::median;
 use serde_json::json;
 
 use super::{Setting, hand_over, result_of, worker};

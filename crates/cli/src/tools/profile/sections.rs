@@ -9,13 +9,13 @@ use prepage_core::profile::ProfiledFile;
 use prepage_core::{PAGE_SIZE, PageRange};
 use prepage_display::number::{age, known, percent};
 use prepage_display::terminal::printable;
-use prepage_prefetch::clock;
 use prepage_profiles::carried::{MapError, carried_by, carried_in};
 use prepage_profiles::elf::Elf;
 use prepage_profiles::identity::{identity_of, open_to_read};
 use prepage_profiles::sidecar::Sidecars;
 use prepage_profiles::trust::is_trusted;
 use prepage_profiles::{Stores, elf_names as names};
+use prepage_sys::clock;
 use serde_json::{Value, json};
 
 use crate::output::{print_json, shown};

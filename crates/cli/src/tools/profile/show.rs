@@ -13,11 +13,11 @@ use prepage_core::profile::{
 use prepage_core::quantity::counted;
 use prepage_display::number::age;
 use prepage_display::terminal::printable;
-use prepage_prefetch::clock;
 use prepage_prefetch::engine::device_of;
 use prepage_profiles::Stores;
 use prepage_profiles::identity::{Skipped, open_if_same};
 use prepage_profiles::stored::Listed as StoreEntry;
+use prepage_sys::clock;
 use prepage_sys::device_number;
 use serde::Serialize;
 

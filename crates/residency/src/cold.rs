@@ -9,13 +9,12 @@ use std::path::Path;
 use prepage_core::PageRange;
 use prepage_core::profile::plan::{PlanOptions, plan};
 use prepage_core::profile::{Profile, ProfiledFile};
+use prepage_profiles::identity::open_if_same;
 use prepage_sys::cachestat;
 use prepage_sys::mapping::{FileMapping, may_know_residency};
+use prepage_sys::maps::mappings;
 use prepage_sys::processes::processes;
-use prepage_trace::space::mappings;
 use rustix::fs::Advice;
-
-use prepage_profiles::identity::open_if_same;
 
 /// How the cache is made cold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,24 +115,10 @@ fn mapped_by_others(program: &str) -> HashSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use prepage_core::profile::Touches;
-    use prepage_core::{PAGE_SIZE, PageIndex};
-    use prepage_profiles::identity::{content_of, identity_of, open_to_read};
+    use prepage_core::PAGE_SIZE;
+    use prepage_profiles::identity::profiled;
 
     use super::*;
-
-    fn profiled(path: &Path, pages: std::ops::Range<u64>) -> ProfiledFile {
-        let mut touches = Touches::default();
-        pages.for_each(|page| touches.touch(PageIndex(page), 0));
-        let file = open_to_read(path).unwrap();
-        ProfiledFile {
-            path: path.to_str().unwrap().into(),
-            identity: identity_of(&file).unwrap(),
-            fingerprint: content_of(&file).unwrap(),
-            learned_unix_s: 0,
-            extents: touches.extents(),
-        }
-    }
 
     #[test]
     fn what_other_programs_keep_in_memory_says_nothing_about_a_cold_start() {
@@ -143,7 +128,7 @@ mod tests {
         // The program of this process, which is mapped as long as it runs.
         let running = std::env::current_exe().unwrap();
         fs::read(&running).unwrap();
-        let files = vec![profiled(&running, 0..100), profiled(&own, 0..4)];
+        let files = vec![profiled(&running, 0..100).unwrap(), profiled(&own, 0..4).unwrap()];
         let of =
             |program: &str| Profile { program: program.into(), files: files.clone(), ..Profile::default() };
         // Still in memory, just written.

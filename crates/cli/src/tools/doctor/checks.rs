@@ -5,6 +5,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use prepage_core::{PageIndex, PageRange};
+use prepage_prefetch::config::{Config, KEYS};
+use prepage_prefetch::memory::available_kib;
+use prepage_profiles::{Layer, Stores, chain};
 use prepage_sys::agent::{find_library, may_arm};
 use prepage_sys::beside::can_let_go;
 use prepage_sys::cachestat::counts;
@@ -16,39 +19,32 @@ use prepage_trace::{FaultEvents, Probe, Stream};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use prepage_profiles::{Layer, Stores, chain};
-
-use crate::config::{Config, KEYS};
-
 /// How far something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
-    /// Fully.
+pub(super) enum State {
     Ok,
     /// With less than it could.
     Limited,
-    /// Not at all.
     Missing,
 }
 
 /// One thing looked at.
 #[derive(Clone, Debug, Serialize)]
-pub struct Check {
+pub(super) struct Check {
     /// What for: the command or feature.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// How far it works.
-    pub state: State,
-    /// What was found.
-    pub found: String,
+    pub(super) state: State,
+    pub(super) found: String,
     /// What to do to get more, where there is something.
-    pub remedy: Option<String>,
+    pub(super) remedy: Option<String>,
     /// Whether `prepage run` needs it.
-    pub essential: bool,
+    pub(super) essential: bool,
 }
 
 /// Looks at everything.
-pub fn examine() -> Vec<Check> {
+pub(super) fn examine() -> Vec<Check> {
     let config = Config::load();
     vec![
         prefetching(),
@@ -131,7 +127,7 @@ fn store(config: &Config) -> Check {
 
 fn memory() -> Check {
     let name = "memory";
-    let Some(kib) = crate::memory::available_kib() else {
+    let Some(kib) = available_kib() else {
         return check(
             name,
             State::Limited,

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
+use prepage_bench::measure::{Measurement, measure};
 use prepage_core::profile::Profile;
-use prepage_prefetch::cold::Chill;
-use prepage_prefetch::measure::{Measurement, measure};
+use prepage_residency::cold::Chill;
 
 #[test]
 fn a_program_whose_output_changes_is_noticed() {

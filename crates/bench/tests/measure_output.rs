@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
+use prepage_bench::measure::{Figures, Measurement, measure};
 use prepage_core::profile::Profile;
-use prepage_prefetch::cold::Chill;
-use prepage_prefetch::measure::{Figures, Measurement, measure};
+use prepage_residency::cold::Chill;
 use prepage_sys::process_status::ProcessStatus;
 
 fn measured(command: &[&str]) -> Figures {

@@ -19,7 +19,9 @@ use prepage_core::PAGE_SIZE;
 use prepage_core::profile::Profile;
 use prepage_core::profile::plan::{PlanOptions, Read as PlannedRead, plan};
 use prepage_core::profile::worth::worthwhile;
+use prepage_prefetch::engine::device_of;
 use prepage_profiles::program::past_stand_ins;
+use prepage_residency::cold::{Chill, resident_share};
 use prepage_sys::beside::adopt_orphans;
 use prepage_sys::disk_stat::DiskStat;
 use prepage_sys::exec::give_inherited;
@@ -28,8 +30,6 @@ use prepage_sys::signals::{Signals, endings};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
-use crate::cold::{Chill, resident_share};
-use crate::engine::device_of;
 use crate::statistics::{Estimate, known_median, median, median_ratio};
 
 /// How long to wait for what a start leaves running before the next one.
