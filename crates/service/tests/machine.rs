@@ -366,14 +366,9 @@ fn what_a_program_that_nobody_knows_reads_is_learned_too() {
     // Where nobody had begun to look before it read, it is learned without that, and another copy is tried.
     service.wait_until("what it has read is learned", || {
         let learned = service.count("learned");
-        service.wait_until("it is learned", || {
-            let before = service.count("observed");
-            let mut command = Command::new(&shell);
-            let _running =
-                Running(command.args(["-c", &script]).current_dir(place.0.path()).spawn().unwrap());
-            service.wait_until("it is observed", || service.count("observed") > before);
-            service.count("learned") > learned
-        });
+        let mut command = Command::new(&shell);
+        command.args(["-c", &script]).current_dir(place.0.path());
+        service.learn(|| Running(command.spawn().unwrap()));
         let all = place.stores().list(Layer::Machine).unwrap().into_iter().map(|(_, one)| one.unwrap());
         let of_shell = |one: &Profile| one.program == shell.to_str().unwrap();
         profile = all.into_iter().find(of_shell).expect("it was learned");
