@@ -172,7 +172,7 @@ fn users_are_told_whether_their_own_starts_are_held_out() {
 #[test]
 fn without_learning_nothing_is_held_out_or_kept() {
     let Some(place) = Place::new() else { return };
-    let (program, file) = place.known("known");
+    let (program, _) = place.known("known");
     // What was kept before is forgotten.
     place.gained(&[&program], &[1000; 3], &[3_000_000; 3]);
     let kept = |uid: &str| place.layer().join("gains").join(uid);

@@ -854,7 +854,7 @@ fn a_hundred_thousand_executables_take_bounded_memory() {
     let executables =
         std::env::var("EXECUTABLES").map_or(100_000, |count| count.parse().expect("EXECUTABLES is a number"));
     let Some(place) = Place::new() else { return };
-    let (program, file) = place.known("known");
+    let (program, _) = place.known("known");
     let scripts = place.scripts(executables);
     let service = Prepaged::start(&place, &[]);
     let before = service.status()["resident_bytes"].as_u64().unwrap();

@@ -302,7 +302,7 @@ fn ten_thousand_mounts_take_bounded_memory_and_hide_no_program() {
         return;
     }
     let Some(place) = Place::new() else { return };
-    let (program, file) = place.known("known");
+    let (program, _) = place.known("known");
     let scripts = place.scripts(EXECS);
     let many = place.path("many");
     fs::create_dir(&many).unwrap();
