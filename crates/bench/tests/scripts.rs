@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, write_program};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -196,8 +196,7 @@ fn an_ended_comparison_of_the_cost_of_faults_leaves_no_setting_and_no_group() {
     let before = fs::read_to_string(switch).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let [records, runs] = ["records", "runs"].map(|name| dir.path().join(name));
-    fs::write(&records, RECORDS).unwrap();
-    fs::set_permissions(&records, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&records, RECORDS);
     let mut bench = Command::new(format!("{BENCH}/disk-cost"));
     bench.current_dir(dir.path()).env("PREPAGE", &records).env("RUNS", &runs).env("ROUNDS", "1");
     bench.env("PYTHONDONTWRITEBYTECODE", "1").stdout(Stdio::null());

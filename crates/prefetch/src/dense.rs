@@ -290,7 +290,7 @@ mod tests {
         std::fs::write(path, vec![1u8; (chunks * CHUNK_PAGES * PAGE_SIZE) as usize]).unwrap();
         let file = File::open(path).unwrap();
         file.sync_all().unwrap();
-        evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+        evict(file.as_fd(), Duration::from_secs(60)).unwrap();
         file
     }
 
@@ -315,7 +315,7 @@ mod tests {
             reads.used(place, &seen, pages_of(chunk).start());
         }
         let since = Instant::now();
-        while reads.bytes() < 8 * CHUNK_PAGES * PAGE_SIZE && since.elapsed() < Duration::from_secs(10) {
+        while reads.bytes() < 8 * CHUNK_PAGES * PAGE_SIZE && since.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(cached_chunks(&of_program, 5), [0, 1, 2, 3, 4]);

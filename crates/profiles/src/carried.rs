@@ -519,7 +519,7 @@ mod tests {
             std::fs::copy(library, &path).unwrap();
             let file = File::open(&path).unwrap();
             file.sync_all().unwrap();
-            evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+            evict(file.as_fd(), Duration::from_secs(60)).unwrap();
             let before = waits();
             let looked = Looked::at(&path, &Sidecars::none()).unwrap();
             let waited = waits() - before;

@@ -240,7 +240,7 @@ fn a_program_of_another_content_is_refused_and_stays() {
 fn resident_after(path: &Path, sidecars: Sidecars) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
     let pages = file.metadata().unwrap().len().div_ceil(PAGE_SIZE);
     let cached = |page| {
         let one = PageRange::new(PageIndex(page), PageIndex(page + 1));

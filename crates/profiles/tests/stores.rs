@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prepage_core::PageIndex;
 use prepage_core::profile::file::{FORMAT_VERSION, Glance, HEADER_BYTES, checksum, decode, encode};
@@ -218,7 +218,12 @@ fn those_that_learn_at_once_add_to_one_another() {
                     profile.sources.push(source);
                     Some(profile)
                 };
-                stores.update(key, Layer::User, add).unwrap();
+                // Who has the lock may get no processor for longer than it is waited for.
+                let until = Instant::now() + Duration::from_secs(60);
+                while let Err(error) = stores.update(key, Layer::User, add) {
+                    let is_busy = matches!(error, StoreError::Busy { .. });
+                    assert!(is_busy && Instant::now() < until, "{error:?}");
+                }
             });
         }
     });

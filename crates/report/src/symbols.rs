@@ -313,7 +313,7 @@ mod tests {
         let object = Object::new(pipe.to_str().expect("plain"), Some((1, 1)));
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(Functions::of(&object).is_err()));
-        assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(10)), Ok(true));
+        assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
     }
 
     #[test]

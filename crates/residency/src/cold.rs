@@ -134,7 +134,7 @@ mod tests {
         // Still in memory, just written.
         assert_eq!(resident_share(&of("/another")), Some(1.0));
         let file = fs::File::open(&own).unwrap();
-        prepage_sys::cachestat::evict(file.as_fd(), std::time::Duration::from_secs(1)).unwrap();
+        prepage_sys::cachestat::evict(file.as_fd(), std::time::Duration::from_secs(60)).unwrap();
         assert_eq!(resident_share(&of("/another")), Some(0.0));
         // Where the program itself runs already, no start of it is cold.
         let share = resident_share(&of(running.to_str().unwrap())).unwrap();

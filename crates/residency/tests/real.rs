@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use prepage_core::profile::Profile;
 use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
@@ -182,18 +183,26 @@ fn a_file_that_grows_is_warmed_as_it_was_found() {
     write(&path, 1000);
     let asked = [Spot::file(&path)];
     let pages = || fs::metadata(&path).unwrap().len() / PAGE_SIZE;
-    let is_over = AtomicBool::new(false);
+    // By so much meanwhile, whichever of the two threads gets the processor for longer.
+    const MORE_PAGES: u64 = 1000;
+    let (is_over, most) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut file = fs::File::options().append(true).open(&path).unwrap();
-            while !is_over.load(Ordering::Relaxed) && pages() < 100_000 {
-                file.write_all(&[7; PAGE_SIZE as usize]).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                match pages() < most.load(Ordering::Relaxed) {
+                    true => file.write_all(&[7; PAGE_SIZE as usize]).unwrap(),
+                    false => std::thread::yield_now(),
+                }
             }
         });
-        let grown = (0..1000).find_map(|_| {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut grown = None;
+        while grown.is_none() && Instant::now() < until {
+            most.store(pages() + MORE_PAGES, Ordering::Relaxed);
             let found = warm(&asked, None).files.pop().unwrap();
-            (found.after.is_some() && pages() > found.pages).then_some(found)
-        });
+            grown = (found.after.is_some() && pages() > found.pages).then_some(found);
+        }
         is_over.store(true, Ordering::Relaxed);
         let grown = grown.expect("it grows while it is warmed");
         assert_eq!((grown.after, grown.error.is_none()), (Some(grown.pages), true));

@@ -19,6 +19,7 @@
 
 mod caches;
 mod child;
+mod fresh;
 mod hung;
 mod late;
 mod need;
@@ -36,6 +37,7 @@ use std::panic::Location;
 
 pub use caches::unless_caches_dropped;
 pub use child::{assert_passed, child, child_command, child_output, is_child, passes_as_child, this_test};
+pub use fresh::{copy_program, wait_until_written, write_program};
 pub use hung::Hung;
 pub use late::unless_late;
 pub use need::{Doctor, Need, freezing_groups, memory_groups, python, task_groups};

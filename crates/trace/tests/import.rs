@@ -84,7 +84,7 @@ fn all_three_events_give_every_fault_its_class_and_cost() {
 fn the_build_id_is_that_of_the_file_that_perf_saw() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
-    fs::copy("/bin/true", &program).unwrap();
+    prepage_testing::copy_program("/bin/true", &program);
     let program = program.to_str().unwrap();
     let Some(path) = record(dir.path(), &ALL, &[program]) else { return };
     let imported = || {
@@ -191,7 +191,8 @@ fn faults_that_perf_was_told_to_leave_out_are_missing() {
 fn a_time_or_what_ran_outside_a_group_that_perf_left_out_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let late = [&["-D", "10"][..], &ALL].concat();
-    let command = ["sh", "-c", "sleep 1; ls /"];
+    // Behind the moment at which perf begins, though it may get no processor for a while.
+    let command = ["sh", "-c", "sleep 3; ls /"];
     let Some(path) = record(dir.path(), &late, &command) else { return };
     let missing = import(&path).unwrap().1.facts.missing();
     assert_eq!(missing, [Missing::Limited { options: vec!["-D 10".into()] }]);
@@ -288,36 +289,39 @@ sum(mapped[at] for at in range(0, len(mapped), 4096))
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = dir.path().join("file");
     fs::write(&file, vec![1; 8 << 20]).unwrap();
-    let mut python = Command::new("python3")
-        .args(["-c", script])
-        .arg(&file)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    python.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-    let path = dir.path().join("perf.data");
-    let mut perf = Command::new("perf");
-    perf.args(["record", "-q", "-o"]).arg(&path).args(ALL).args(["-p", &python.id().to_string()]);
-    let mut perf = perf.spawn().unwrap();
-    // perf enables its events a moment after it has opened them.
-    let is_event = |entry: fs::DirEntry| {
-        fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().contains("perf_event"))
+    let keeps_its_files = |_| {
+        let mut python = Command::new("python3")
+            .args(["-c", script])
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        python.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let path = dir.path().join("perf.data");
+        let mut perf = Command::new("perf");
+        perf.args(["record", "-q", "-o"]).arg(&path).args(ALL).args(["-p", &python.id().to_string()]);
+        let mut perf = perf.spawn().unwrap();
+        // perf enables its events a moment after it has opened them; on a busy machine a longer one.
+        let is_event = |entry: fs::DirEntry| {
+            fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().contains("perf_event"))
+        };
+        while !fs::read_dir(format!("/proc/{}/fd", perf.id())).unwrap().flatten().any(is_event) {
+            assert!(perf.try_wait().unwrap().is_none(), "perf failed");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        python.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(python.wait().unwrap().success());
+        perf.wait().unwrap();
+        let (faults, imported) = import(&path).unwrap();
+        let is_of_file = |fault: &Fault| {
+            fault.object.is_some_and(|id| imported.objects[id.0 as usize].path.ends_with("/file"))
+        };
+        // Few, where the page cache holds the file in large folios.
+        faults.iter().any(is_of_file)
     };
-    while !fs::read_dir(format!("/proc/{}/fd", perf.id())).unwrap().flatten().any(is_event) {
-        assert!(perf.try_wait().unwrap().is_none(), "perf failed");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    python.stdin.take().unwrap().write_all(b"\n").unwrap();
-    assert!(python.wait().unwrap().success());
-    perf.wait().unwrap();
-    let (faults, imported) = import(&path).unwrap();
-    let is_of_file = |fault: &&Fault| {
-        fault.object.is_some_and(|id| imported.objects[id.0 as usize].path.ends_with("/file"))
-    };
-    // Few, where the page cache holds the file in large folios.
-    assert!(faults.iter().any(|fault| is_of_file(&fault)), "{}", faults.len());
+    assert!((0..5).any(keeps_its_files));
 }
 
 /// Only what a command started is missing when it runs on; the rest of the machine always does.
@@ -346,18 +350,21 @@ fn faults_outside_the_container_of_perf_are_counted() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
-    let mut outside = Command::new("sh").args(["-c", "while :; do ls / >/dev/null; done"]).spawn().unwrap();
-    let container = ["--pid", "--fork", "--mount-proc", "perf", "record", "-q", "-a", "-o"];
-    let recorded =
-        Command::new("unshare").args(container).arg(&path).args(ALL).args(["--", "sleep", "0.5"]).status();
-    outside.kill().unwrap();
-    outside.wait().unwrap();
-    assert!(recorded.unwrap().success());
-    let (_, Trace { facts, .. }) = import(&path).unwrap();
-    assert!(
+    let are_counted = |_| {
+        let mut outside =
+            Command::new("sh").args(["-c", "while :; do ls / >/dev/null; done"]).spawn().unwrap();
+        let container = ["--pid", "--fork", "--mount-proc", "perf", "record", "-q", "-a", "-o"];
+        let mut perf = Command::new("unshare");
+        let recorded = perf.args(container).arg(&path).args(ALL).args(["--", "sleep", "0.5"]).status();
+        outside.kill().unwrap();
+        outside.wait().unwrap();
+        assert!(recorded.unwrap().success());
+        let (_, Trace { facts, .. }) = import(&path).unwrap();
         facts.outside_faults > 1000
             && facts.missing().contains(&Missing::Outside { faults: facts.outside_faults })
-    );
+    };
+    // What is outside may get no processor meanwhile.
+    assert!((0..5).any(are_counted));
 }
 
 #[test]

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use prepage_core::{Fault, FaultClass, PAGE_SIZE};
 use prepage_sys::sync::Anyway;
-use prepage_testing::{Hung, Need, has, passes_as_child, unless_refused};
+use prepage_testing::{Hung, Need, copy_program, has, passes_as_child, unless_refused};
 use prepage_trace::{RecordOptions, Recorded, Recorder, Scope};
 
 mod support;
 
-use support::{FAULTS, MACHINE, is_recording_refused, record_for_a_while};
+use support::{FAULTS, MACHINE, is_recording_refused, record_for_a_while, recorded_in_time};
 
 /// Forks children, which fault for some 50 ms, and says so once the first have ended.
 const FORKS: &str = "
@@ -61,7 +61,7 @@ fn children_forked_while_their_parent_is_attached_to_are_recorded_in_full() {
     if !has(Need::Tool("python3".into())) {
         return;
     }
-    let mut in_part = Vec::new();
+    let (mut in_part, mut rounds) = (Vec::new(), 0);
     for round in 0..20 {
         let python = Command::new("python3").args(["-c", FORKS]).stdout(Stdio::piped()).spawn();
         let mut python = Killed(python.expect("started"));
@@ -76,11 +76,11 @@ fn children_forked_while_their_parent_is_attached_to_are_recorded_in_full() {
         for fault in &faults {
             by_process.entry(threads[fault.thread.0 as usize].pid).or_default().push(fault);
         }
-        // What is lost on a busy machine may be the faults with a cost.
-        if facts.lost > 0 {
+        // What is lost on a busy machine may be the faults with a cost, and there the processes may get no processor.
+        if facts.lost > 0 || by_process.len() < 2 {
             continue;
         }
-        assert!(by_process.len() > 1, "{facts:?}");
+        rounds += 1;
         for (pid, faults) in by_process {
             let costless = faults.iter().filter(|fault| fault.cost_ns.is_none()).count();
             if faults.len() > AT_EDGES && costless == faults.len() {
@@ -88,6 +88,7 @@ fn children_forked_while_their_parent_is_attached_to_are_recorded_in_full() {
             }
         }
     }
+    assert!(rounds >= 5, "{rounds}");
     // On a busy machine a fork may now and then take longer than it is waited for.
     assert!(in_part.len() <= 3, "none of their faults has a cost: {in_part:?}");
 }
@@ -125,10 +126,10 @@ fn a_process_whose_first_thread_has_ended_is_recorded_with_its_files() {
     fs::write(&data, vec![1; 16 * 4096]).expect("written");
     let built = Command::new("gcc").args(["-pthread", "-o"]).args([&program, &source]).status();
     assert!(built.expect("gcc runs").success());
-    let mut child = Command::new(&program).arg(&data).spawn().expect("started");
-    let pid = child.id();
+    let child = Killed(Command::new(&program).arg(&data).spawn().expect("started"));
+    let pid = child.0.id();
     let has_ended = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs").contains(") Z ");
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !has_ended() && Instant::now() < deadline {
         sleep(Duration::from_millis(5));
     }
@@ -136,21 +137,16 @@ fn a_process_whose_first_thread_has_ended_is_recorded_with_its_files() {
     if has(Need::Root) {
         scopes.push(Scope::System);
     }
-    let recorded: Vec<_> = std::panic::catch_unwind(|| {
-        scopes.iter().filter_map(|scope| record_for_a_while(scope, &RecordOptions::default())).collect()
-    })
-    .unwrap_or_else(|panic| {
-        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        std::panic::resume_unwind(panic)
-    });
-    child.kill().expect("it runs");
-    child.wait().expect("an end");
-    for (faults, Recorded { threads, objects, facts, .. }) in recorded {
-        let of_it = |fault: &&Fault| threads[fault.thread.0 as usize].pid == pid;
-        let path = |fault: &Fault| fault.object.map(|id| objects[id.0 as usize].path.as_str());
-        let of_data = |fault: &&Fault| path(fault) == data.to_str();
-        let of_data: Vec<&Fault> = faults.iter().filter(of_it).filter(of_data).collect();
-        assert!(of_data.iter().any(|fault| fault.class == FaultClass::Cached), "{facts:?}");
+    for scope in &scopes {
+        let is_of_data = |faults: &[Fault], Recorded { threads, objects, .. }: &Recorded| {
+            let of_it = |fault: &&Fault| threads[fault.thread.0 as usize].pid == pid;
+            let path = |fault: &Fault| fault.object.map(|id| objects[id.0 as usize].path.as_str());
+            let mut of_data = faults.iter().filter(of_it).filter(|fault| path(fault) == data.to_str());
+            of_data.any(|fault| fault.class == FaultClass::Cached)
+        };
+        let record = || record_for_a_while(scope, &RecordOptions::default());
+        let Some((faults, recorded)) = recorded_in_time(is_of_data, record) else { return };
+        assert!(is_of_data(&faults, &recorded), "{:?}", recorded.facts);
     }
 }
 
@@ -182,7 +178,8 @@ fn nothing_is_lost_while_the_processes_of_a_busy_machine_are_looked_at() {
     if !has(Need::Root) || !has(Need::Tool("python3".into())) {
         return;
     }
-    for page_cache in [false, true] {
+    // Who records may itself get no processor for too long.
+    let loses_nothing = |page_cache| {
         let python = Command::new("python3").args(["-c", MANY_MAPPINGS]).stdout(Stdio::piped()).spawn();
         let mut python = Killed(python.expect("started"));
         python.0.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("a line");
@@ -190,8 +187,11 @@ fn nothing_is_lost_while_the_processes_of_a_busy_machine_are_looked_at() {
         let started =
             Recorder::start(&Scope::System, &RecordOptions { page_cache, ..RecordOptions::default() });
         drop(python);
-        let Some(recorder) = unless_refused(started, FAULTS, is_recording_refused) else { return };
-        assert_eq!(recorder.finish().facts.lost, 0, "{page_cache}");
+        let recorder = unless_refused(started, FAULTS, is_recording_refused);
+        recorder.is_none_or(|recorder| recorder.finish().facts.lost == 0)
+    };
+    for page_cache in [false, true] {
+        assert!((0..5).any(|_| loses_nothing(page_cache)), "{page_cache}");
     }
 }
 
@@ -216,7 +216,7 @@ fn record_below(point: &Path) {
     let directory = point.join("directory");
     fs::create_dir(&directory).expect("made");
     let program = directory.join("sleep");
-    fs::copy("/bin/sleep", &program).expect("copied");
+    copy_program("/bin/sleep", &program);
     // Another file of the same file system.
     let maps = fs::read_to_string("/proc/self/maps").expect("it runs");
     let library =
@@ -226,7 +226,7 @@ fn record_below(point: &Path) {
     let sleeper = Killed(sleeper.expect("started"));
     let pid = sleeper.0.id();
     let has_begun = || fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs").contains("libc");
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !has_begun() && Instant::now() < deadline {
         sleep(Duration::from_millis(5));
     }
@@ -248,7 +248,7 @@ fn record_below(point: &Path) {
     // Over the one that has the program: its name leads there.
     let mounted = Hung::mount(&directory);
     hangs.send(()).expect("it waits");
-    let saved = ended.recv_timeout(Duration::from_secs(20));
+    let saved = ended.recv_timeout(Duration::from_secs(60));
     drop(mounted);
     let (facts, objects) = saved.expect("an end");
     assert_eq!(facts.unanswered_files, 1, "{:?}", facts.missing());
@@ -285,7 +285,7 @@ fn touch_in_overlay(directory: &Path) {
     fs::write(&below, vec![1; (PAGES * PAGE_SIZE) as usize]).expect("written");
     let file = fs::File::open(&below).expect("there");
     file.sync_all().expect("on disk");
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).expect("made cold");
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).expect("made cold");
     let touch = format!(
         "import mmap, os\n\
          file = os.open('{}/merged/data', os.O_RDONLY)\n\

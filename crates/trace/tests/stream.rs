@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fs, process, thread};
 
@@ -126,8 +126,9 @@ fn attach_while_threads_start<T: Send>(
     work: impl Fn() -> T + Sync,
 ) -> Option<(Stream, Vec<T>)> {
     const THREADS_MAX: usize = 600;
-    let attached = AtomicBool::new(false);
+    let (attached, started) = (AtomicBool::new(false), AtomicUsize::new(0));
     let work = || {
+        started.fetch_add(1, Ordering::Release);
         while !attached.load(Ordering::Acquire) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -143,7 +144,10 @@ fn attach_while_threads_start<T: Send>(
             threads
         };
         let starter = scope.spawn(start_threads);
-        thread::sleep(Duration::from_millis(10));
+        // Some are there.
+        while started.load(Ordering::Acquire) < 20 {
+            thread::sleep(Duration::from_millis(1));
+        }
         let stream = attach(probe);
         attached.store(true, Ordering::Release);
         let threads = starter.join().expect("a thread").into_iter();

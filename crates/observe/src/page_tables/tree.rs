@@ -232,15 +232,17 @@ mod tests {
         assert!(has(&mut tree, shell.id()));
         let sleep: u32 = go_on().trim().parse().unwrap();
         tree.tell_changed(false);
-        // However long this thread has had no processor.
-        tree.walked = Instant::now();
+        // However long this thread has no processor.
+        let never = Instant::now() + Duration::from_secs(3600);
+        tree.walked = never;
         assert!(!has(&mut tree, sleep), "it was walked without being told of a start");
         tree.tell_changed(true);
         tree.tell_changed(false);
         assert!(has(&mut tree, sleep));
         assert_eq!(go_on(), "over\n");
-        tree.walked = Instant::now();
+        tree.walked = never;
         assert!(has(&mut tree, sleep), "it was walked without being told of an end");
+        tree.walked = Instant::now();
         std::thread::sleep(2 * BELIEVED_TOLD);
         assert!(!has(&mut tree, sleep), "it is not believed for ever");
         drop(input);

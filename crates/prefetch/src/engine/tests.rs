@@ -53,7 +53,7 @@ fn resident_after(pages: &[u64], joined_pages: u64) -> Vec<u64> {
     let path = file_of_pages(dir.path());
     let profile = profile(&path, pages);
     let file = File::open(&path).unwrap();
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
     let cached = |page| {
         let one = PageRange::new(PageIndex(page), PageIndex(page + 1));
         prepage_sys::cachestat::cached_pages(file.as_fd(), one).unwrap() > 0
@@ -79,7 +79,7 @@ fn a_sample_tells_how_much_is_in_memory() {
     let pages: Vec<u64> = (0..8).map(|at| at * 64).collect();
     let engine = Engine::with(profile(&path, &pages), PlanOptions::EXACT, 1);
     let file = Arc::new(File::open(&path).unwrap());
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
     for read in 0..=pages.len() {
         let expected = match read {
             0..=4 => Residency::Little,
@@ -108,7 +108,7 @@ fn a_sample_is_looked_at_as_it_is_read_until_the_kernel_counts_a_read() {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = file_of_pages(dir.path());
     let profile = profile(&path, &[1, 100, 300]);
-    prepage_sys::cachestat::evict(File::open(&path).unwrap().as_fd(), Duration::from_secs(1)).unwrap();
+    prepage_sys::cachestat::evict(File::open(&path).unwrap().as_fd(), Duration::from_secs(60)).unwrap();
     let were_missing = || {
         let engine = Engine::with(profile.clone(), PlanOptions::EXACT, 1);
         engine.run();
@@ -545,7 +545,7 @@ fn what_is_open_is_asked_for_before_any_thread_begins() {
     let path = file_of_pages(dir.path());
     let engine = Engine::with(profile(&path, &[1, 100]), PlanOptions::EXACT, 8);
     let file = File::open(&path).unwrap();
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
     let bytes = || engine.amounts().read_bytes();
     engine.state.ask_for_first();
     assert_eq!(bytes(), 0, "a file that is to be opened is not waited for");
@@ -570,7 +570,7 @@ fn a_cold_start_is_told_where_the_file_system_counts_no_reads() {
     for pages in [&[1][..], &[1, 50, 100, 150, 200, 250, 300, 350]] {
         let engine = Engine::with(profile(&path, pages), PlanOptions::EXACT, 8);
         let file = File::open(&path).unwrap();
-        prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
+        prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(60)).unwrap();
         engine.open_sample();
         engine.run();
         assert_eq!(engine.amounts().read_bytes(), 0);

@@ -31,6 +31,22 @@ pub fn may_record() -> bool {
     unless_refused(Stream::attach(std::process::id(), &Probe::default()), FAULTS, is_refused).is_some()
 }
 
+/// The first of a few recordings by `record` that `is_so`, or else the last: on a busy machine who records may get no processor until the rings are full,
+/// and what is recorded none for as long as the recording lasts.
+pub fn recorded_in_time(
+    is_so: impl Fn(&[Fault], &Recorded) -> bool,
+    mut record: impl FnMut() -> Option<(Vec<Fault>, Recorded)>,
+) -> Option<(Vec<Fault>, Recorded)> {
+    for _ in 1..5 {
+        let (faults, recorded) = record()?;
+        if is_so(&faults, &recorded) {
+            return Some((faults, recorded));
+        }
+        eprintln!("{} faults, {} lost: once more", faults.len(), recorded.facts.lost);
+    }
+    record()
+}
+
 /// Records `scope`, for 0.3 s where the options say nothing else. `None`, counted as a skip, where this user may record nothing.
 #[track_caller]
 pub fn record_for_a_while(scope: &Scope, options: &RecordOptions) -> Option<(Vec<Fault>, Recorded)> {
