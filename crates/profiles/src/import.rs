@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::StartContextPaths;
-    use crate::identity::profiled;
+    use crate::identity::{identity_at, profiled};
 
     /// The file at `path` as another machine knows it.
     fn elsewhere(path: &Path, pages: u64) -> ProfiledFile {
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(paths, [same.to_str().unwrap()], "by both of its paths");
         let file = &fitted.profile.files[0];
         assert_eq!(file.pages(), 3, "no page past the end");
-        assert_eq!(file.identity, identity_of(&open_to_read(&same).unwrap()).unwrap());
+        assert_eq!(file.identity, identity_at(&same).unwrap());
         let reason = |name: &str| {
             let found = fitted.left.iter().rfind(|left| left.path.ends_with(name));
             found.map(|left| left.reason.as_str()).unwrap_or_default()

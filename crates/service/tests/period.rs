@@ -443,7 +443,6 @@ fn what_a_boot_has_not_used_when_its_time_is_up_fades_where_the_machine_has_star
     let directory = place.0.path();
     let unused = directory.canonicalize().unwrap().join("unused");
     fs::write(&unused, vec![1; (PAGES * PAGE_SIZE) as usize]).unwrap();
-    let file = File::open(&unused).unwrap();
     let profiled = profiled(&unused, [USED]).unwrap();
     let (subject, stores) = (Subject::Boot, stores(Subject::Boot, directory));
     let key = subject.key();

@@ -429,7 +429,7 @@ fn without_javascript_the_tables_are_there() {
     command.arg("report").arg(&path).arg("--html").arg(&page).output().expect("prepage-tools runs");
     browser.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
     browser.call("Page.navigate", &json!({ "url": format!("file://{}", page.display()) }));
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let seen = loop {
         let seen = browser.evaluate("document.body?.innerText ?? ''").as_str().unwrap_or_default().to_owned();
         if seen.contains("pages of 4096 bytes") {

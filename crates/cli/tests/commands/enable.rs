@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has, write_program};
 use prepage_trace::parquet::read_trace;
 
 use crate::support::{Sandbox, json, text};
@@ -30,8 +30,7 @@ impl Home {
 
     fn script(&self, directory: &Path, name: &str, text: &str) -> PathBuf {
         let path = directory.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&path, format!("#!/bin/sh\n{text}\n"));
         path
     }
 
@@ -142,7 +141,7 @@ fn a_link_that_leads_to_nothing_but_itself_is_no_program() {
         home.link(name);
     }
     symlink(home.links.join("linked"), home.programs.join("linked")).unwrap();
-    fs::copy(home.links.join("copied"), home.programs.join("copied")).unwrap();
+    copy_program(home.links.join("copied"), home.programs.join("copied"));
     let run = format!("{} run --", env!("CARGO_BIN_EXE_prepage"));
     for (name, before) in [("linked", ""), ("copied", ""), ("linked", &*run)] {
         let output = home.shell(&format!("timeout 60 {before} {name}"));
@@ -175,7 +174,7 @@ fn wrappers_that_look_for_the_program_in_the_path_again_end_at_the_last_one() {
     // Two installations with links of their own do not lead to each other.
     let other = home.sandbox.path().join("other");
     fs::create_dir(&other).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_prepage"), other.join("prepage")).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_prepage"), other.join("prepage"));
     symlink(other.join("prepage"), other.join("tool")).unwrap();
     let output = home.shell(&format!("PATH={}:$PATH; tool y", other.display()));
     assert_eq!(text(&output.stdout), "real y\n", "{}", text(&output.stderr));
@@ -220,13 +219,14 @@ fn what_is_excluded_or_switched_off_is_started_and_nothing_else() {
     let run = run_as("tool");
     for (config, word) in [("exclude = gdb to*l\n", "excluded"), ("enabled = no\n", "switched off")] {
         home.config(config);
-        let output = home.shell(&run);
+        let output = home.sandbox.in_time(|| home.shell(&run));
         assert_eq!(text(&output.stdout), "ran\n");
         assert!(text(&output.stderr).contains(word), "{config}: {}", text(&output.stderr));
     }
     // A path holds for a program that is called by a relative one, too.
     home.config(&format!("exclude = {}/*\n", home.programs.display()));
-    let output = home.shell(&format!("cd {}; {}", home.programs.display(), run_as("./tool")));
+    let relative = format!("cd {}; {}", home.programs.display(), run_as("./tool"));
+    let output = home.sandbox.in_time(|| home.shell(&relative));
     assert!(text(&output.stderr).contains("excluded"), "{}", text(&output.stderr));
     fs::remove_file(home.sandbox.path().join("config/prepage/config")).unwrap();
     let output = home.shell(&format!("PREPAGE=off {run}"));
@@ -256,7 +256,8 @@ fn mistakes_in_the_configuration_are_told_to_who_asks_and_keep_nothing_from_star
     home.config("lern = no\nlearn = no\nhold-outs = perhaps\n");
     let run = home.shell(&format!("{} run tool", env!("CARGO_BIN_EXE_prepage")));
     assert_eq!((text(&run.stdout).as_str(), text(&run.stderr).as_str()), ("ran\n", ""));
-    let verbose = home.shell(&format!("{} run -v tool", env!("CARGO_BIN_EXE_prepage")));
+    let verbose = format!("{} run -v tool", env!("CARGO_BIN_EXE_prepage"));
+    let verbose = home.sandbox.in_time(|| home.shell(&verbose));
     assert!(text(&verbose.stderr).contains("config:1: no such key: `lern`"), "{}", text(&verbose.stderr));
     let config = home.shell(&format!("{} config --json", env!("CARGO_BIN_EXE_prepage")));
     assert_eq!(config.status.code(), Some(1));
@@ -321,7 +322,7 @@ fn enable_makes_links_and_copies_for_menus_and_disable_takes_them_back() {
     assert_eq!(text(&started.stdout), "ran\n", "{}", text(&started.stderr));
     // The same file starts another program, which comes and goes.
     let other = home.programs.join("other");
-    fs::copy(home.programs.join("tool"), &other).unwrap();
+    copy_program(home.programs.join("tool"), &other);
     assert!(as_user(&home, &format!("{enable} --desktop other")).status.success());
     let both = fs::read_to_string(&copy).unwrap();
     assert!(both.contains(" run -- tool %f\n") && both.contains(" run -- other\n"), "{both}");
@@ -496,11 +497,10 @@ fn measure_finds_the_starter_where_distributions_put_it() {
     fs::create_dir_all(&bin).unwrap();
     fs::create_dir_all(&libexec).unwrap();
     fs::hard_link(env!("CARGO_BIN_EXE_prepage"), bin.join("prepage"))
-        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_prepage"), bin.join("prepage")).map(drop))
-        .unwrap();
-    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools"))
-        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools")).map(drop))
-        .unwrap();
+        .unwrap_or_else(|_| copy_program(env!("CARGO_BIN_EXE_prepage"), bin.join("prepage")));
+    fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools")).unwrap_or_else(|_| {
+        copy_program(env!("CARGO_BIN_EXE_prepage-tools"), libexec.join("prepage-tools"));
+    });
     if !crate::support::can_learn(&home.sandbox) {
         return;
     }

@@ -38,10 +38,10 @@ fn known(sandbox: &Sandbox, path: &Path) -> Option<serde_json::Value> {
     shown["files"].as_array()?.iter().find(|file| file["path"] == path.to_str().unwrap()).cloned()
 }
 
-/// What is known of python3.
+/// What is known of python3; null where that is nothing.
 fn shown(sandbox: &Sandbox) -> serde_json::Value {
     let shown = sandbox.output(&["profile", "show", "--json", "python3"]);
-    serde_json::from_slice(&shown.stdout).expect("a profile")
+    serde_json::from_slice(&shown.stdout).unwrap_or_default()
 }
 
 fn observations(sandbox: &Sandbox) -> Option<u64> {
@@ -73,19 +73,23 @@ fn what_was_seen_until_everything_is_asked_to_end_is_kept() {
     let data = data(&sandbox, "data", 400);
     let arguments = ["run", "--", "python3", "-c", RESTLESS, data.to_str().unwrap()];
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
-        let program = up(&mut sandbox.prepage(&arguments));
-        // As service managers, containers and CI runners do: everything that a job has left.
-        let beside = helpers(&sandbox);
-        assert_eq!(beside.len(), 1, "one process beside the program");
-        kill_process(beside[0], signal).unwrap();
-        // The program runs on, and is not quiet.
-        let file = wait_for("what was seen so far", || known(&sandbox, &data));
+        let file = wait_for("what runs beside to be asked to end while it does", || {
+            let _ = fs::remove_dir_all(sandbox.store());
+            let program = up(&mut sandbox.prepage(&arguments));
+            // As service managers, containers and CI runners do: everything that a job has left.
+            let beside = helpers(&sandbox);
+            assert!(beside.len() <= 1, "{beside:?} beside the program");
+            // A program that gets no processor for a second has been quiet, and what runs beside it ends.
+            let is_asked = beside.into_iter().any(|beside| kill_process(beside, signal).is_ok());
+            // The program runs on, and is not quiet.
+            sandbox.wait_for_helpers();
+            let file = is_asked.then(|| known(&sandbox, &data)).flatten();
+            ended(program);
+            file
+        });
         let pages = file["pages"].as_u64().unwrap();
         assert!((4..300).contains(&pages), "{file}");
-        sandbox.wait_for_helpers();
         assert_eq!(observations(&sandbox), Some(1));
-        ended(program);
-        fs::remove_dir_all(sandbox.store()).unwrap();
     }
 }
 
@@ -113,23 +117,32 @@ fn a_start_cut_short_says_nothing_about_what_it_did_not_come_to() {
         command.env("EARLY", &early).env("LATE", &late).env("WAIT", wait);
         command
     };
-    assert!(start("no").status().unwrap().success());
-    wait_for("the first start's profile", || known(&sandbox, &late));
-    sandbox.wait_for_helpers();
-    let before = known(&sandbox, &late).unwrap();
-    // The next start is to be observed, however short after the last writing.
     let key = ProgramKey::of(&["python3", "-c", script].map(Into::into)).unwrap();
     let owe = |profile: Option<Profile>| {
         profile.map(|profile| Profile { history: History { due: 1, ..profile.history }, ..profile })
     };
-    Stores::at(sandbox.store()).update(&key, Layer::User, owe).unwrap();
-    let program = up(&mut start("yes"));
-    for helper in helpers(&sandbox) {
-        kill_process(helper, Signal::TERM).unwrap();
-    }
-    wait_for("the second start", || (observations(&sandbox) == Some(2)).then_some(()));
-    ended(program);
-    assert_eq!(known(&sandbox, &late), Some(before), "not come to is not unused");
+    let before_and_after = || {
+        let before = wait_for("the first start's profile", || {
+            let _ = fs::remove_dir_all(sandbox.store());
+            assert!(start("no").status().unwrap().success());
+            sandbox.wait_for_helpers();
+            known(&sandbox, &late)
+        });
+        // The next start is to be observed, however short after the last writing.
+        Stores::at(sandbox.store()).update(&key, Layer::User, owe).unwrap();
+        let program = up(&mut start("yes"));
+        let is_cut_short = helpers(&sandbox).iter().any(|&helper| kill_process(helper, Signal::TERM).is_ok());
+        sandbox.wait_for_helpers();
+        let is_written = observations(&sandbox) == Some(2);
+        ended(program);
+        (is_cut_short && is_written).then(|| (Some(before), known(&sandbox, &late)))
+    };
+    // On a busy machine what runs beside has been quiet for a second before it is asked to end: then the start is a whole one.
+    let found: Vec<_> = (0..5)
+        .map(|_| before_and_after())
+        .take_while(|found| !found.as_ref().is_some_and(|(before, after)| before == after))
+        .collect();
+    assert!(found.len() < 5, "not come to is not unused: {found:?}");
 }
 
 /// `prepage run PROGRAM` as the first process of a container, which ends with it.
@@ -195,7 +208,7 @@ fn a_cold_start_of_a_containers_first_process_is_kept_when_it_gets_quiet() {
     // On a busy machine the program may end before its quiet moment is over.
     let is_kept = (0..10).any(|_| {
         let _ = fs::remove_dir_all(sandbox.store());
-        start();
+        sandbox.learned_by(start);
         assert!(known(&sandbox, &observer).is_none(), "a child of the program by then, and none of it");
         let has_come_to_quiet = shown(&sandbox)["observations_due"] == 0;
         // As long after the first start as samples are taken, and cold starts kept.
@@ -229,7 +242,7 @@ fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() 
     assert_eq!(observations(&sandbox), Some(1), "however often it was written");
     // What comes to its quiet moment there counts as one start, too.
     let mut quiet = inside(&sandbox, &["python3", "-c", "import decimal, time\ntime.sleep(3)"]);
-    assert!(quiet.status().unwrap().success());
+    sandbox.learned_by(|| assert!(quiet.status().unwrap().success()));
     assert_eq!(observations(&sandbox), Some(1));
     let listed = sandbox.output(&["profile", "list", "--json"]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
@@ -237,12 +250,13 @@ fn what_the_first_process_of_a_container_used_is_kept_though_its_end_ends_all() 
     assert_eq!(listed["profiles"][1]["observations"], 1, "{listed}");
 }
 
-/// A start of a program that reads `files`.
+/// A start of a program that reads `files`, and goes on for a while in which somebody can look at it.
 fn reading(sandbox: &Sandbox, files: &[&Path]) -> Command {
-    let script = "import os, sys\n\
+    let script = "import os, sys, time\n\
         for name in sys.argv[1:]:\n\
         \x20   fd = os.open(name, os.O_RDONLY)\n\
-        \x20   while os.read(fd, 1 << 17): pass\n";
+        \x20   while os.read(fd, 1 << 17): pass\n\
+        time.sleep(0.5)\n";
     let mut command = sandbox.prepage(&["run", "--no-hold-out", "--", "python3", "-c", script]);
     command.args(files);
     command
@@ -257,24 +271,41 @@ fn a_changed_file_of_another_layers_profile_has_the_users_next_start_observed() 
     }
     let [data, large] = [data(&sandbox, "data", 64), data(&sandbox, "large", 2048)];
     fs::File::open(&large).unwrap().sync_all().unwrap();
-    assert!(reading(&sandbox, &[&data, &large]).status().unwrap().success());
-    sandbox.wait_for_profile();
+    sandbox.learned_by(|| assert!(reading(&sandbox, &[&data, &large]).status().unwrap().success()));
     let machine = sandbox.path().join("machine");
     fs::rename(sandbox.store(), &machine).unwrap();
     fs::write(&data, vec![8u8; 64 * 4096]).unwrap();
     make_old(&data);
-    evict(&fs::File::open(&large).unwrap());
     let start = || {
         let mut command = reading(&sandbox, &[&data, &large]);
         assert!(command.env("PREPAGE_LAYERS", &machine).status().unwrap().success());
         sandbox.wait_for_helpers();
         shown(&sandbox)
     };
-    assert!(start()["observations_due"].as_u64().unwrap() > 0, "one start finds it changed");
+    finds_it_changed(&large, start);
     assert!(known(&sandbox, &large).is_some(), "what the layer knew is kept");
-    start();
-    let file = known(&sandbox, &data).expect("the next one learns it");
-    assert_eq!((&file["state"], &file["pages"]), (&"as learned".into(), &64.into()));
+    learns_it(&sandbox, &data, start);
+}
+
+/// One start, by `start`, finds a file changed, of which there is something to fetch: else nobody looks.
+fn finds_it_changed(large: &Path, start: impl Fn() -> serde_json::Value) {
+    let owes = |_| {
+        evict(&fs::File::open(large).unwrap());
+        start()["observations_due"].as_u64().is_some_and(|due| due > 0)
+    };
+    // On a busy machine the program may have ended before anybody looks.
+    assert!((0..5).any(owes), "one start finds it changed");
+}
+
+/// The next start, by `start`, learns the changed file `data`.
+fn learns_it(sandbox: &Sandbox, data: &Path, start: impl Fn() -> serde_json::Value) {
+    let is_learned = |_| {
+        start();
+        let file = known(sandbox, data);
+        file.is_some_and(|file| file["state"] == "as learned" && file["pages"] == 64)
+    };
+    // It is owed until an observer comes in time.
+    assert!((0..5).any(is_learned), "the next one learns it: {:?}", known(sandbox, data));
 }
 
 #[test]
@@ -292,13 +323,9 @@ fn a_changed_file_has_the_next_start_observed() {
     };
     let shown = (0..8).map(|_| start()).find(|shown| shown["observations_due"] == 0);
     assert!(shown.is_some(), "a program that is known");
-    // Another content under the same name; and something to fetch, else nobody looks.
+    // Another content under the same name.
     fs::write(&data, vec![8u8; 64 * 4096]).unwrap();
     make_old(&data);
-    evict(&fs::File::open(&large).unwrap());
-    let found = start();
-    assert!(found["observations_due"].as_u64().unwrap() > 0, "one start finds it changed");
-    start();
-    let file = known(&sandbox, &data).expect("the next one learns it");
-    assert_eq!((&file["state"], &file["pages"]), (&"as learned".into(), &64.into()));
+    finds_it_changed(&large, start);
+    learns_it(&sandbox, &data, start);
 }

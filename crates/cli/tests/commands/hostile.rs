@@ -10,18 +10,20 @@ use std::time::{Duration, Instant};
 
 use crate::support::control_group::ControlGroup;
 use crate::support::{Sandbox, evict, is_root, text, wait_for};
+use crate::vm_top::{POOLS, answered};
 use prepage_core::profile::{Counts, Extent, FileIdentity, Fingerprint, Lookup, Profile, ProfiledFile};
 use prepage_core::{
     Fault, FaultClass, Object, ObjectId, PAGE_SIZE, PageIndex, PageRange, Thread, ThreadIndex, Trace,
 };
 use prepage_profiles::identity::{identity_of, open_to_read, profiled};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Hung, Need, has};
+use prepage_sys::sync::Anyway;
+use prepage_testing::{Hung, Need, copy_program, has};
 use prepage_trace::parquet::write_trace;
 use prepage_vm::{Pool, Vm, VmOptions};
 
-/// Goes on until its standard input ends, 4 seconds at most: a prefetch ends with its program.
-const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 4 cat; echo ran"];
+/// Goes on until its standard input ends, 20 seconds at most: a prefetch ends with its program.
+const PROGRAM: [&str; 3] = ["sh", "-c", "timeout 20 cat; echo ran"];
 
 /// Which profile [`PROGRAM`] has.
 fn key() -> ProgramKey {
@@ -34,6 +36,12 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
     let names =
         lookups.iter().map(|path| Lookup { path: (*path).into(), list: true, counts: Counts::default() });
     let profile = Profile { files, lookups: names.collect(), ..key.empty_profile() };
+    evict_files(sandbox, &profile);
+    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
+}
+
+/// Sends the files of `profile` that lie in the sandbox out of memory.
+fn evict_files(sandbox: &Sandbox, profile: &Profile) {
     for file in profile.files.iter().filter(|file| Path::new(&file.path).starts_with(sandbox.path())) {
         if let Ok(file) = open_to_read(Path::new(&file.path))
             && identity_of(&file).is_ok()
@@ -41,16 +49,33 @@ fn store(sandbox: &Sandbox, files: Vec<ProfiledFile>, lookups: &[&str]) {
             evict(&file);
         }
     }
-    Stores::at(sandbox.store()).update(&key, Layer::User, |_| Some(profile.clone())).unwrap();
 }
 
 /// What is told on standard error of a start of [`PROGRAM`].
 fn run(sandbox: &Sandbox) -> String {
-    run_by(&mut sandbox.prepage(&[&["run", "-v", "--no-learn", "--"], &PROGRAM[..]].concat()))
+    let command = [&["run", "-v", "--no-learn", "--"], &PROGRAM[..]].concat();
+    run_by(sandbox, &mut sandbox.prepage(&command))
 }
 
 /// The same of a start by `command`. The program ends once something was told.
-fn run_by(command: &mut Command) -> String {
+fn run_by(sandbox: &Sandbox, command: &mut Command) -> String {
+    for _ in 0..4 {
+        let told = run_once_by(command);
+        if !told.contains(LATE) {
+            return told;
+        }
+        sandbox.wait_for_helpers();
+        if let Ok(Some(found)) = Stores::at(sandbox.store()).find(&key()) {
+            evict_files(sandbox, &found.profile);
+        }
+    }
+    run_once_by(command)
+}
+
+/// What is told where what serves a start got no processor for half a second.
+const LATE: &str = "the program does not wait";
+
+fn run_once_by(command: &mut Command) -> String {
     let began = Instant::now();
     let mut program =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -58,7 +83,7 @@ fn run_by(command: &mut Command) -> String {
     let mut told = String::new();
     stderr.read_line(&mut told).unwrap();
     let output = program.wait_with_output().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(8), "the program waited for its prefetch");
+    assert!(began.elapsed() < Duration::from_secs(28), "the program waited for its prefetch");
     stderr.read_to_string(&mut told).unwrap();
     assert_eq!(text(&output.stdout), "ran\n", "{told}");
     assert!(output.status.success(), "{told}");
@@ -221,7 +246,7 @@ fn limits_on_files_and_memory_limit_the_prefetch_alone() {
             .args(["-c", &script, "bash", env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"])
             .args(PROGRAM)
             .env("PREPAGE_STORE", sandbox.store());
-        let told = run_by(&mut command);
+        let told = run_by(&sandbox, &mut command);
         if limit == "ulimit -n 12" {
             assert!(told.contains("MB of 60 files\n"), "{told}");
         }
@@ -238,14 +263,14 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let prepage = place.path().join("prepage");
-    fs::copy(env!("CARGO_BIN_EXE_prepage"), &prepage).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_prepage"), &prepage);
     let data = place.path().join("data");
     fs::write(&data, vec![7u8; 64 * PAGE_SIZE as usize]).unwrap();
     let file = fs::File::open(&data).unwrap();
     file.sync_all().unwrap();
     store(&sandbox, vec![of_file(&data, 0, 64)], &["/", "/usr"]);
     // A program that starts no process.
-    let program = ["sleep", "4"];
+    let program = ["sleep", "60"];
     let its_key = ProgramKey::of(&program.map(Into::into)).unwrap();
     let from = Stores::at(sandbox.store());
     let profile = Profile {
@@ -280,8 +305,8 @@ fn a_user_without_a_thread_to_spare_gets_the_prefetch_without_them() {
             .gid(user)
             .current_dir("/");
         let mut program = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut told = String::new();
-        BufReader::new(program.stderr.take().unwrap()).read_line(&mut told).unwrap();
+        let lines = BufReader::new(program.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let told = lines.filter(|line| !line.contains(LATE)).take(1).collect::<String>();
         assert!(program.try_wait().unwrap().is_none(), "the program runs on: {told}");
         program.kill().unwrap();
         program.wait().unwrap();
@@ -315,7 +340,7 @@ fn a_prefetch_leaves_tasks_to_its_program() {
     let Some(group) = ControlGroup::of_tasks(20) else { return };
     let mut command = group.command(&sandbox);
     command.args([env!("CARGO_BIN_EXE_prepage"), "run", "-v", "--no-learn", "--"]).args(PROGRAM);
-    let told = run_by(&mut command);
+    let told = run_by(&sandbox, &mut command);
     assert!(told.contains("of 40 files"), "{told}");
     // How often somebody met the limit.
     assert_eq!(group.read("pids.events"), "max 0\n");
@@ -342,6 +367,7 @@ fn where_no_thread_can_be_made_files_are_read_and_processes_asked_by_one() {
     let trace = path.to_str().unwrap();
     let exported = format!("{trace}.folded");
     let Some(group) = ControlGroup::of_tasks(1) else { return };
+    let _alone = POOLS.lock().anyway();
     let vm = Vm::new(VmOptions::default().pool(&Pool::new(64 << 20).unwrap())).unwrap();
     let pid = std::process::id().to_string();
     let data = data.to_str().unwrap();
@@ -354,7 +380,8 @@ fn where_no_thread_can_be_made_files_are_read_and_processes_asked_by_one() {
         &["simulate", "--memory", "1-5", trace],
     ] {
         let mut command = group.command(&sandbox);
-        let output = command.arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words).output().unwrap();
+        command.arg(env!("CARGO_BIN_EXE_prepage-tools")).args(words);
+        let output = answered(|| command.output().unwrap());
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
     }
     drop(vm);
@@ -428,7 +455,7 @@ fn a_store_that_does_not_answer_keeps_no_program_from_starting() {
     command.env("XDG_CONFIG_HOME", point.join("config"));
     let (ended, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(command.output().unwrap()));
-    let output = end.recv_timeout(std::time::Duration::from_secs(20));
+    let output = end.recv_timeout(Duration::from_secs(60));
     drop(hung);
     let output = output.expect("standard error is let go");
     assert_eq!((text(&output.stdout), output.status.code()), ("ran\n".into(), Some(7)));

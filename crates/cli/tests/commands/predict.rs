@@ -138,14 +138,27 @@ impl Subject {
         files
     }
 
-    /// What a start says of itself that touches the first 500 pages of `data`.
-    fn told(&self, options: &[&str], data: &Path) -> String {
+    /// The first start of the program, which is learned.
+    fn first_start(&self) {
+        self.sandbox.learned_by(|| _ = self.start(&self.program, &stretches(&[])));
+    }
+
+    /// What a start says of itself that touches the first 500 pages of `data`, after `before`.
+    fn told_after(&self, before: impl Fn(), options: &[&str], data: &Path) -> String {
         let mut command =
             self.sandbox.prepage(&[&["run", "-v", "--write-interval=0"], options, &["--"]].concat());
-        let output = command.arg(&self.program).arg(data).args(["0-500", "wait"]).output().unwrap();
+        command.arg(&self.program).arg(data).args(["0-500", "wait"]);
+        let output = self.sandbox.in_time(|| {
+            before();
+            command.output().unwrap()
+        });
         assert!(output.status.success());
         self.sandbox.wait_for_helpers();
         text(&output.stderr)
+    }
+
+    fn told(&self, options: &[&str], data: &Path) -> String {
+        self.told_after(|| (), options, data)
     }
 
     /// Has the next start of `told` observed.
@@ -192,18 +205,20 @@ fn waste_falls_below_a_twentieth_within_five_observed_starts_after_a_change() {
             };
             starts.iter().filter(is_whole).count()
         };
-        let mut rounds = 1..=3;
+        let mut rounds = 1..=5;
         let subject = loop {
             let Some(subject) = Subject::new() else { return };
             let changed = changed(&subject);
-            assert!(changed[0] > 0.3, "the old pages are brought in at first: {changed:?}");
-            if changed[6] < 0.05 {
+            // Unless what prefetches got no processor in time either.
+            let brings_in_at_first = changed[0] > 0.3;
+            if brings_in_at_first && changed[6] < 0.05 {
                 break subject;
             }
             let seen = seen_whole(&subject);
             rounds.next();
-            assert!(seen < 5 && !rounds.is_empty(), "{seen} seen whole, {changed:?} {}", subject.shown());
-            eprintln!("{seen} of five observed starts were seen whole: once more");
+            let is_late = seen < 5 || !brings_in_at_first;
+            assert!(is_late && !rounds.is_empty(), "{seen} seen whole, {changed:?} {}", subject.shown());
+            eprintln!("{seen} of five observed starts were seen whole, {changed:?}: once more");
         };
         // The reported waste is an estimate: a page seen only among the neighbours of a fault counts as half used.
         let told = |shown: &serde_json::Value| shown["worth"]["waste_share"].as_f64().unwrap();
@@ -237,8 +252,13 @@ fn what_is_used_every_other_time_stays() {
         for run in 0..10 {
             subject.start(&subject.program, &inputs[run % 2]);
         }
-        let resident = subject.start(&subject.program, &inputs[0]);
-        assert!(resident.untouched > 900, "the pages of the other input are brought in too: {resident:?}");
+        // On a busy machine what prefetches may get no processor while the program runs.
+        let mut starts = (0..6).map(|run| subject.start(&subject.program, &inputs[run % 2]));
+        assert!(
+            starts.any(|resident| resident.untouched > 900),
+            "the pages of the other input are brought in too: {}",
+            subject.shown()
+        );
     });
 }
 
@@ -248,7 +268,7 @@ fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
         let Some(subject) = Subject::new() else { return };
         let other = subject.sandbox.path().join("touch-others");
         fs::hard_link(&subject.program, &other).unwrap();
-        subject.start(&subject.program, &stretches(&[]));
+        subject.first_start();
         let alone = subject.start(&subject.program, &stretches(&[]));
         for _ in 0..3 {
             subject.start(&other, &stretches(&[0, 1, 2, 3]));
@@ -259,10 +279,16 @@ fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
         let renamed = subject.data.with_extension("bin");
         fs::hard_link(&subject.data, &renamed).unwrap();
         make_old(&renamed);
-        let before = subject.sandbox.profiles().len();
-        subject.run(&subject.program, &renamed, &["0-1".into(), "wait".into()], &[]);
-        assert_eq!(subject.sandbox.profiles().len(), before + 1);
-        assert_eq!(subject.is_resident(2300), Ok(true), "brought in for what another role needs");
+        let before = subject.sandbox.profiles();
+        // On a busy machine what serves a start may get no processor while the program runs.
+        let comes = (0..5).any(|_| {
+            subject.run(&subject.program, &renamed, &["0-1".into(), "wait".into()], &[]);
+            let new = subject.sandbox.profiles().into_iter().filter(|profile| !before.contains(profile));
+            let new: Vec<_> = new.collect();
+            new.iter().for_each(|profile| fs::remove_file(profile).unwrap());
+            new.len() == 1 && subject.is_resident(2300) == Ok(true)
+        });
+        assert!(comes, "brought in for what another role needs: {:?}", subject.is_resident(2300));
     });
 }
 
@@ -270,7 +296,7 @@ fn roles_do_not_disturb_one_another_and_a_new_one_starts_with_what_is_known() {
 fn starts_with_and_without_prefetch_show_what_it_is_worth() {
     unless_caches_dropped(|| {
         let Some(subject) = Subject::new() else { return };
-        subject.start(&subject.program, &stretches(&[]));
+        subject.first_start();
         let args: Vec<String> =
             stretches(&[]).iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
         for _ in 0..8 {
@@ -301,7 +327,7 @@ fn starts_with_and_without_prefetch_show_what_it_is_worth() {
 fn a_profile_is_written_at_most_once_in_its_interval() {
     unless_caches_dropped(|| {
         let Some(subject) = Subject::new() else { return };
-        subject.start(&subject.program, &stretches(&[]));
+        subject.first_start();
         let first = subject.written();
         for _ in 0..3 {
             subject.run(&subject.program, &subject.data, &["5000-5500".into()], &[]);
@@ -316,8 +342,7 @@ fn an_observed_start_without_prefetch_tells_both() {
         let Some(subject) = Subject::new() else { return };
         subject.told(&[], &subject.data);
         subject.observe_next();
-        subject.evict();
-        let told = subject.told(&["--no-prefetch"], &subject.data);
+        let told = subject.told_after(|| subject.evict(), &["--no-prefetch"], &subject.data);
         let lines: Vec<&str> = told.lines().collect();
         let is_told = |what: &str| lines.iter().any(|line| line.starts_with(&format!("prepage: {what} ")));
         assert!(lines.len() == 2 && is_told("nothing prefetched:") && is_told("observed"), "{told}");
@@ -334,8 +359,10 @@ fn a_start_that_was_taken_for_a_warm_one_and_then_prefetched_tells_both() {
         fs::copy(&subject.data, &other).unwrap();
         let file = File::open(&other).unwrap();
         file.sync_all().unwrap();
-        evict(&file);
-        let told = subject.told(&["--no-learn", "--no-hold-out"], &other);
+        let told = || subject.told_after(|| evict(&file), &["--no-learn", "--no-hold-out"], &other);
+        // On a busy machine it may have ended before anybody sees that it waits for the disk.
+        let mut tries = (0..5).map(|_| told()).inspect(|told| eprintln!("{told}"));
+        let told = tries.find(|told| told.lines().count() == 2).expect("both are told");
         let [first, last] = told.lines().collect::<Vec<_>>()[..] else { panic!("{told}") };
         assert!(first.starts_with("prepage: nothing prefetched: what is there is in memory"), "{told}");
         assert!(last.starts_with("prepage: not all of it was in memory after all: prefetched "), "{told}");

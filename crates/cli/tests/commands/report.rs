@@ -7,7 +7,7 @@ use prepage_core::{
     CodePlace, ExactFacts, Fault, FaultClass, FilePages, ImportFacts, Object, ObjectId, PageCacheFacts,
     PageIndex, ReadWait, Stack, StackId, Thread, ThreadIndex, Trace, TraceFacts,
 };
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, has, write_program};
 use prepage_trace::parquet::write_trace;
 
 use crate::support::text;
@@ -203,12 +203,11 @@ fn the_newest_trace_is_reported_and_shown_in_the_browser() {
     assert!(text(&output.stderr).contains("newest trace here is new.parquet"), "{}", text(&output.stderr));
 
     let browser = dir.path().join("browser");
-    std::fs::write(&browser, "#!/bin/sh\ncp \"$1\" shown.part && mv shown.part shown\n").expect("written");
-    std::fs::set_permissions(&browser, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    write_program(&browser, "#!/bin/sh\ncp \"$1\" shown.part && mv shown.part shown\n");
     let output = report(&["--open"], browser.to_str().expect("text"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = dir.path().join("shown");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !shown.exists() {
         assert!(std::time::Instant::now() < deadline, "the browser was not started");
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -628,7 +627,7 @@ fn a_newest_trace_that_is_damaged_is_named_and_what_is_no_file_passed_over() {
     std::fs::File::options().write(true).open(&path).expect("there").set_modified(minute_ago).expect("set");
     let report = || {
         let mut command = Command::new("timeout");
-        command.args(["20", env!("CARGO_BIN_EXE_prepage-tools"), "report"]);
+        command.args(["60", env!("CARGO_BIN_EXE_prepage-tools"), "report"]);
         command.current_dir(dir.path()).output().expect("prepage-tools runs")
     };
     let made = Command::new("mkfifo").arg(dir.path().join("pipe.parquet")).status().expect("mkfifo runs");

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use crate::support::{Sandbox, can_learn, is_root, json, text};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has};
 
 fn tools(args: &[&str]) -> Output {
     // Beside these paths the strip is as narrow as it gets: 20 cells.
@@ -109,7 +109,7 @@ fn pages_of_other_peoples_files_are_not_guessed_at() {
     let sandbox = Sandbox::new();
     // A copy that an ordinary user can reach.
     let copy = std::env::temp_dir().join(format!("prepage-tools-{}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), &copy).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_prepage-tools"), &copy);
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).args(args);

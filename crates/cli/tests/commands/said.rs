@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
-use crate::support::{Sandbox, can_learn, is_root, text, wait_for};
+use crate::support::{Sandbox, can_learn, is_root, text};
+use prepage_testing::{copy_program, write_program};
 
 fn tools(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_prepage-tools")).args(arguments).output().unwrap()
@@ -78,7 +79,8 @@ fn where_learning_is_switched_off_run_says_so_and_learn_learns() {
     fs::create_dir(sandbox.path().join("prepage")).unwrap();
     fs::write(sandbox.path().join("prepage/config"), "learn = no\n").unwrap();
     let configured = |args: &[&str]| {
-        text(&sandbox.prepage(args).env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap().stderr)
+        let start = || sandbox.prepage(args).env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+        text(&sandbox.in_time(start).stderr)
     };
     let said = configured(&["run", "-v", "--", "true"]);
     assert!(said.contains("nothing is learned: learn = no"), "{said}");
@@ -98,14 +100,12 @@ fn a_process_that_has_ended_is_not_said_to_be_anothers() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let tools = place.path().join("prepage-tools");
-    fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), &tools).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_prepage-tools"), &tools);
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
-    let recorded = wait_for("a program that nobody has open for writing any more", || {
-        let mut command = Command::new(&tools);
-        command.args(["record", "-p", &ended.id().to_string()]).current_dir(place.path());
-        command.uid(65534).gid(65534).output().ok()
-    });
+    let mut command = Command::new(&tools);
+    command.args(["record", "-p", &ended.id().to_string()]).current_dir(place.path());
+    let recorded = command.uid(65534).gid(65534).output().unwrap();
     let said = text(&recorded.stderr);
     assert!(!recorded.status.success() && said.contains("there is no process"), "{said}");
 }
@@ -118,12 +118,8 @@ fn a_script_without_an_interpreters_name_is_observed() {
         return;
     }
     let script = sandbox.path().join("script");
-    fs::write(&script, "cat /etc/hostname\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let started = wait_for("a script that nobody has open for writing any more", || {
-        let output = sandbox.output(&["run", "-v", "--", script.to_str().unwrap()]);
-        output.status.success().then_some(output)
-    });
+    write_program(&script, "cat /etc/hostname\n");
+    let started = sandbox.in_time(|| sandbox.output(&["run", "-v", "--", script.to_str().unwrap()]));
     let said = text(&started.stderr);
     assert!(said.contains("observed ") && !said.contains("observed 0 pages"), "{said}");
     assert!(!said.contains("a static program"), "{said}");

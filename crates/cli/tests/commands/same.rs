@@ -11,7 +11,7 @@ use crate::support::place::{LOOK, Place, seen};
 use crate::support::{can_learn, is_root, text};
 use prepage_core::profile::{History, Profile};
 use prepage_profiles::{Layer, ProgramKey, Stores};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has, write_program};
 
 fn built(place: &Place, compiler: &[&str], name: &str, source: &str) -> Option<String> {
     if !has(Need::Tool(compiler[0].into())) {
@@ -77,19 +77,31 @@ fn where_the_kernel_refuses_to_show_anything() {
         let Some(place) = denying(calls) else { return };
         place.same(&["/usr/bin/python3", "-c", LOOK]);
         place.same(&["sh", "-c", "cat /etc/hostname; ls /usr/lib | wc -l; exit 5"]);
-        // Longer than it takes to find out that perf is refused.
-        let told = place.said(&["sh", "-c", "ls /; sleep 1"]);
-        for (call, what) in NOT_SEEN_WITHOUT {
-            let is_told = told.split_once("not seen: ").is_some_and(|(_, unseen)| unseen.contains(what));
-            if calls.contains(&call) {
-                // With very many CPUs perf is not asked.
-                let is_not_asked =
-                    call == "perf_event_open" && told.contains("would pay for it with each CPU");
-                assert!(is_told || is_not_asked, "{calls:?}: {told}");
-            } else if is_root() && can_learn(&place.sandbox) {
-                // Others may be refused the call without a filter.
-                assert!(!is_told, "{calls:?}: {told}");
-            }
+        let is_told = |told: &str, what: &str| {
+            told.split_once("not seen: ").is_some_and(|(_, unseen)| unseen.contains(what))
+        };
+        // With very many CPUs perf is not asked.
+        let is_not_asked = |told: &str, call: &str| {
+            call == "perf_event_open" && told.contains("would pay for it with each CPU")
+        };
+        let refused = NOT_SEEN_WITHOUT.iter().filter(|(call, _)| calls.contains(call));
+        let is_all_told = |told: &String| {
+            refused.clone().all(|(call, what)| is_told(told, what) || is_not_asked(told, call))
+        };
+        let mut tries = (0..5).map(|_| {
+            // A known start is not observed.
+            let _ = fs::remove_dir_all(place.sandbox.store());
+            // Longer than it takes to find out that perf is refused, unless who does gets no processor.
+            let told = place.said(&["sh", "-c", "ls /; sleep 1"]);
+            eprintln!("{calls:?}: {told}");
+            place.sandbox.wait_for_helpers();
+            told
+        });
+        let told = tries.find(is_all_told).expect("what is refused is told");
+        // Others may be refused the call without a filter.
+        if is_root() && can_learn(&place.sandbox) {
+            let mut allowed = NOT_SEEN_WITHOUT.iter().filter(|(call, _)| !calls.contains(call));
+            assert!(!allowed.any(|(_, what)| is_told(&told, what)), "{calls:?}: {told}");
         }
     }
 }
@@ -190,15 +202,14 @@ fn enabled_programs_start_where_a_filter_kills_starters() {
         // As ccache does, which finds the next of its name in PATH that is not ccache itself.
         let wrapper = wrappers.join("echo");
         let next = links.join("echo");
-        fs::write(&wrapper, format!("#!/bin/sh\nexec '{}' wrapped \"$@\"\n", next.display())).unwrap();
-        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&wrapper, format!("#!/bin/sh\nexec '{}' wrapped \"$@\"\n", next.display()));
         // It may not be executed.
         fs::write(others.join("echo"), "").unwrap();
         let output = |places: &[&Path], words: &[&str]| {
             let path = std::env::join_paths(places.iter().chain(&[Path::new("/usr/bin"), Path::new("/bin")]));
             let path = format!("PATH={}", path.unwrap().to_str().unwrap());
             // In time, or in a circle.
-            let timed = ["timeout", "-s", "KILL", "20", "env", &path];
+            let timed = ["timeout", "-s", "KILL", "60", "env", &path];
             seen(&place.output(&[&timed[..], words].concat()))
         };
         let ended = |code, out: &str, err: &str| (Some(code), None, out.to_owned(), err.to_owned());
@@ -251,10 +262,16 @@ fn a_static_program_is_learned_where_perf_is_forbidden() {
     // One that ends within a millisecond of its visit may be gone before anybody looks (ADR 9).
     let source = "#include <unistd.h>\nint main(void) { usleep(300000); return 5; }\n";
     let Some(program) = built(&place, &["gcc", "-static"], "program", source) else { return };
-    let learned = ["timeout", "-s", "KILL", "30", env!("CARGO_BIN_EXE_prepage"), "learn", "--", &program];
-    let learned = place.output(&learned);
-    assert_eq!(learned.status.code(), Some(5), "{}", text(&learned.stderr));
-    assert!(text(&learned.stderr).contains("learned program"), "{}", text(&learned.stderr));
+    let learn = ["timeout", "-s", "KILL", "60", env!("CARGO_BIN_EXE_prepage"), "learn", "--", &program];
+    // On a busy machine who looks may get no processor while it runs: nothing could be learned then.
+    let is_learned = |_| {
+        let learned = place.output(&learn);
+        let said = text(&learned.stderr);
+        eprintln!("{said}");
+        assert!(learned.status.code() == Some(5) || said.contains("nothing could be learned"));
+        said.contains("learned program")
+    };
+    assert!((0..5).any(is_learned));
 }
 
 /// A static one that lies in memory: it uses nothing of a disk, and what it looks up nobody tells.
@@ -267,7 +284,7 @@ fn a_program_of_which_nothing_is_seen_is_not_learned() {
     };
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let in_memory = memory.path().join("program");
-    fs::copy(program, &in_memory).unwrap();
+    copy_program(program, &in_memory);
     let in_memory = in_memory.to_str().unwrap();
     let learned = place.output(&[env!("CARGO_BIN_EXE_prepage"), "learn", "-q", "--", in_memory]);
     let said = text(&learned.stderr);
@@ -413,15 +430,12 @@ fn rights_of_programs_in_the_tree_stay_theirs() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let id = directory.path().join("id");
-    fs::copy("/usr/bin/id", &id).unwrap();
+    copy_program("/usr/bin/id", &id);
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
     let own = directory.path().join("own");
     for binary in ["prepage", "prepage-tools"] {
-        fs::copy(
-            Path::new(env!("CARGO_BIN_EXE_prepage")).with_file_name(binary),
-            directory.path().join(binary),
-        )
-        .unwrap();
+        let built = Path::new(env!("CARGO_BIN_EXE_prepage")).with_file_name(binary);
+        copy_program(built, directory.path().join(binary));
     }
     fs::copy(crate::support::agent(), directory.path().join("libprepage-agent.so")).unwrap();
     fs::create_dir(&own).unwrap();

@@ -1,24 +1,24 @@
 //! A script has one profile, whoever starts it and however: that of what its process becomes (crates/profiles).
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 
 use prepage_profiles::ProgramKey;
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has, write_program};
 
 use crate::support::{Sandbox, can_learn, text};
 
 /// A script in the sandbox, by its path.
 fn script(sandbox: &Sandbox, name: &str, first_line: &str) -> String {
     let path = sandbox.path().join(name);
-    fs::write(&path, format!("{first_line}\nread line </etc/passwd\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, format!("{first_line}\nread line </etc/passwd\n"));
     path.to_str().unwrap().to_owned()
 }
 
 /// What `run -v` says of a start.
 fn said(sandbox: &Sandbox, command: &[&str]) -> String {
-    let said = text(&sandbox.output(&[&["run", "-v", "--no-hold-out", "--"], command].concat()).stderr);
+    let start = || sandbox.output(&[&["run", "-v", "--no-hold-out", "--"], command].concat());
+    let said = text(&sandbox.in_time(start).stderr);
     sandbox.wait_for_helpers();
     said
 }
@@ -77,7 +77,8 @@ fn a_script_of_an_excluded_interpreter_is_left_alone() {
     fs::create_dir_all(sandbox.path().join("prepage")).unwrap();
     fs::write(sandbox.path().join("prepage/config"), "exclude = sh\n").unwrap();
     let mut run = sandbox.prepage(&["run", "-v", "--", &tool]);
-    let output = run.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    run.env("XDG_CONFIG_HOME", sandbox.path());
+    let output = sandbox.in_time(|| run.output().unwrap());
     assert!(text(&output.stderr).contains("excluded by the configuration"), "{}", text(&output.stderr));
 }
 
@@ -120,7 +121,7 @@ fn what_stands_in_front_of_an_interpreter_has_a_profile_for_each_script() {
         let mut command = sandbox.prepage(&[arguments, &["--", &shim, "tool.py"]].concat());
         command.current_dir(sandbox.path()).output().unwrap()
     };
-    assert!(text(&from_there(&["run", "-v"]).stderr).contains("no profile"));
+    assert!(text(&sandbox.in_time(|| from_there(&["run", "-v"])).stderr).contains("no profile"));
     sandbox.wait_for_profile();
     let seen = ProgramKey::of(&["sh", &shim, &tool].map(Into::into)).unwrap();
     assert_eq!(text(&from_there(&["profile", "show"]).stdout).lines().next(), Some(&*seen.role));
@@ -137,7 +138,7 @@ fn a_script_in_the_place_of_a_program_is_known_for_one_and_the_reverse() {
     let at = |name: &str| sandbox.path().join(name).to_str().unwrap().to_owned();
     let program = |name: &str| {
         let _ = fs::remove_file(at(name));
-        fs::copy("/bin/cat", at(name)).unwrap();
+        copy_program("/bin/cat", at(name));
     };
     program("tool");
     let other = script(&sandbox, "other", "#!/bin/sh");

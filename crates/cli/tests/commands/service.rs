@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has, write_program};
 
 use crate::support::text;
 
@@ -135,8 +135,7 @@ fn units_that_others_wrote_and_masks_stay_as_they_are() {
     fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), bin.join("prepage-tools")).unwrap();
     fs::write(bin.join("prepaged"), "").unwrap();
     // Called instead of systemd's, if anything is.
-    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
-    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n");
     let units = path("units");
     fs::create_dir(&units).unwrap();
     let run = |args: &[&str]| -> Output {
@@ -181,8 +180,7 @@ fn copy_with_systemctl() -> tempfile::TempDir {
     let path = |name: &str| directory.path().join(name);
     fs::hard_link(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
     fs::write(path("prepaged"), "").unwrap();
-    fs::write(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n").unwrap();
-    fs::set_permissions(path("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(path("systemctl"), "#!/bin/sh\necho \"$@\" >>\"${0%/*}/called\"\n");
     directory
 }
 
@@ -279,10 +277,7 @@ fn a_boot_is_one_however_long_it_takes_and_an_installation_is_none() {
     }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| directory.path().join(name);
-    let script = |name: &str, text: &str| {
-        fs::write(path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
-    };
+    let script = |name: &str, text: &str| write_program(path(name), format!("#!/bin/sh\n{text}\n"));
     let unit = include_str!("../../../service/units/prepage-boot.service");
     assert!(!unit.contains("ExecCondition="), "one that is not met leaves a unit that is started again");
     let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=-:/bin/sh -c '")).unwrap();
@@ -379,7 +374,7 @@ fn a_service_that_others_may_replace_is_not_installed() {
     }
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = |name: &str| directory.path().join(name);
-    fs::copy(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools")).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_prepage-tools"), path("prepage-tools"));
     fs::write(path("prepaged"), "").unwrap();
     fs::create_dir(path("units")).unwrap();
     let install = |more: &[&str]| {

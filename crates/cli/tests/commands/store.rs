@@ -9,7 +9,7 @@ use prepage_core::profile::{ColdStart, Counts, Extent, History, Lookup, Profile}
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::identity::profiled;
 use prepage_profiles::{Layer, ProgramKey, StartContextPaths, Stores, bundle};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has};
 
 #[test]
 fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
@@ -32,24 +32,26 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
         one.map(|one| one["observations"].as_u64().unwrap())
     };
     let cat = ["cat", "/etc/hostname"];
-    assert!(configured(&[&["run", "--"], &cat[..]].concat()).status.success());
-    wait_for("a start to be learned", || of("cat").or(of("cat FILE")));
+    wait_for("a start to be learned", || {
+        assert!(configured(&[&["run", "--"], &cat[..]].concat()).status.success());
+        sandbox.wait_for_helpers();
+        of("cat").or(of("cat FILE"))
+    });
     // Known for long.
     let key = ProgramKey::of(&cat.map(Into::into)).unwrap();
     let known = |profile: Option<Profile>| {
         profile.map(|profile| Profile { history: History { observations: 3, ..profile.history }, ..profile })
     };
-    sandbox.wait_for_helpers();
     Stores::at(sandbox.store()).update(&key, Layer::User, known).unwrap();
     // Programs that somebody tries once, each with a profile of some kilobytes.
     for at in 0..40 {
         let program = sandbox.path().join(format!("tried{at}"));
-        fs::copy("/bin/ls", &program).unwrap();
+        copy_program("/bin/ls", &program);
         let name = program.to_str().unwrap();
-        wait_for("a program that nobody has open for writing", || {
-            configured(&["run", "--", name, "/usr/lib"]).status.success().then_some(())
-        });
         wait_for("its profile", || {
+            assert!(configured(&["run", "--", name, "/usr/lib"]).status.success());
+            // Room is made when a profile is there.
+            sandbox.wait_for_helpers();
             let files: Vec<String> = fs::read_dir(sandbox.store())
                 .unwrap()
                 .map(|f| f.unwrap().file_name().into_string().unwrap())
@@ -57,8 +59,6 @@ fn steady_profiles_stay_within_the_cap_and_those_of_single_starts_make_room() {
             files.iter().any(|file| file.starts_with(&format!("tried{at}-"))).then_some(())
         });
     }
-    // Room is made when a profile is there.
-    sandbox.wait_for_helpers();
     let listed = listed();
     let layer = &listed["layers"][0];
     assert_eq!((&layer["layer"], &layer["bytes_max"]), (&"user".into(), &(64 << 10).into()), "{layer}");
@@ -100,7 +100,8 @@ fn a_cap_without_room_for_a_profile_is_told() {
     fs::create_dir(&config).unwrap();
     fs::write(config.join("config"), "store-max = 1k\n").unwrap();
     let mut command = sandbox.prepage(&["run", "-v", "--", "echo", "ran"]);
-    let output = command.env("XDG_CONFIG_HOME", sandbox.path()).output().unwrap();
+    command.env("XDG_CONFIG_HOME", sandbox.path());
+    let output = sandbox.in_time(|| command.output().unwrap());
     assert_eq!(text(&output.stdout), "ran\n");
     let told = text(&output.stderr);
     assert!(told.contains("not learning") && told.contains("try: a larger store-max"), "{told}");
@@ -253,7 +254,7 @@ fn what_is_learned_for_all_users_reaches_the_learners_own_profile() {
     let learn = |words: &[&str]| start(&[&["learn", "-q", "--layer", "machine", "--"], words].concat());
     learn(&["true"]);
     assert!(sandbox.profiles().is_empty(), "whoever has none of their own follows the machine's");
-    start(&["run", "-q", "--", "cat", first.to_str().unwrap()]);
+    sandbox.learned_by(|| drop(start(&["run", "-q", "--", "cat", first.to_str().unwrap()])));
     learn(&["cat", later.to_str().unwrap()]);
     let key = ProgramKey::of(&["cat".into(), later.clone().into()]).unwrap();
     let has_later = || {

@@ -12,7 +12,7 @@ use prepage_core::profile::{Extent, Profile, ProfiledFile};
 use prepage_core::{PageIndex, PageRange};
 use prepage_profiles::bundle;
 use prepage_profiles::identity::{content_of, open_to_read};
-use prepage_testing::{Need, has};
+use prepage_testing::{Need, copy_program, has, wait_until_written};
 use serde_json::Value;
 
 /// A copy of `program` in the sandbox that `prepage run` has learned, and its name.
@@ -22,11 +22,9 @@ fn learned(sandbox: &Sandbox, program: &str, args: &[&str]) -> PathBuf {
     let path = sandbox.path().join(Path::new(program).file_name().unwrap());
     fs::copy(program, &path).unwrap();
     make_old(&path);
+    wait_until_written(&path);
     let command = [&["run", "-q", "--", path.to_str().unwrap()], args].concat();
-    wait_for("a program that nobody has open for writing any more", || {
-        sandbox.output(&command).status.success().then_some(())
-    });
-    sandbox.wait_for_profile();
+    sandbox.learned_by(|| assert!(sandbox.output(&command).status.success()));
     path
 }
 
@@ -57,8 +55,11 @@ fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
     let run = ["run", "-v", "--no-learn", "--", as_text(&program), "0.3"];
     let evicted = |run: &dyn Fn() -> Output| {
-        assert!(sandbox.output(&["evict", as_text(&program)]).status.success());
-        text(&run().stderr)
+        let start = || {
+            assert!(sandbox.output(&["evict", as_text(&program)]).status.success());
+            run()
+        };
+        text(&sandbox.in_time(start).stderr)
     };
     let none = evicted(&|| fresh(&sandbox, &maps, &run));
     assert!(none.contains("no page maps came with"), "{none}");
@@ -74,9 +75,9 @@ fn a_first_start_follows_the_map_in_the_file_and_the_one_beside_it() {
     let followed = evicted(&|| fresh(&sandbox, &maps, &run));
     assert!(followed.contains("page maps: prefetched"), "{followed}");
     // Learning goes on beside it, and from then on the user's own profile is followed.
-    let learning = fresh(&sandbox, &maps, &["run", "-q", "--", as_text(&program), "0.1"]);
-    assert!(learning.status.success());
     let own = wait_for("a profile of the user's own", || {
+        let learning = fresh(&sandbox, &maps, &["run", "-q", "--", as_text(&program), "0.1"]);
+        assert!(learning.status.success());
         let told = evicted(&|| fresh(&sandbox, &maps, &["run", "-v", "--", as_text(&program), "0.3"]));
         (!told.contains("page maps") && told.contains("prefetched")).then_some(told)
     });
@@ -363,7 +364,7 @@ fn profiles_are_exported_merged_and_imported() {
     }
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
     learned(&sandbox, "/usr/bin/true", &[]);
-    wait_for("both profiles", || (sandbox.profiles().len() == 2).then_some(()));
+    assert_eq!(sandbox.profiles().len(), 2);
     let at = |name: &str| sandbox.path().join(name).to_str().unwrap().to_owned();
     let [all, one, both, swapped] = ["all", "one", "both", "swapped"].map(at);
     assert!(sandbox.output(&["profile", "export", "--all", "-o", &all]).status.success());
@@ -403,7 +404,7 @@ fn what_cannot_be_read_of_all_profiles_is_named_and_fails() {
     }
     learned(&sandbox, "/usr/bin/sleep", &["0"]);
     learned(&sandbox, "/usr/bin/true", &[]);
-    wait_for("both profiles", || (sandbox.profiles().len() == 2).then_some(()));
+    assert_eq!(sandbox.profiles().len(), 2);
     let damaged = sandbox.profiles().remove(0);
     fs::write(&damaged, "damaged").unwrap();
     let bundle = sandbox.path().join("all");
@@ -428,8 +429,8 @@ fn nobodys_maps_steer_root() {
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
     let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&program)]);
     assert!(written.status.success(), "{}", text(&written.stderr));
-    let run =
-        || text(&fresh(&sandbox, &maps, &["run", "-v", "--no-learn", "--", as_text(&program), "0.2"]).stderr);
+    let start = || fresh(&sandbox, &maps, &["run", "-v", "--no-learn", "--", as_text(&program), "0.2"]);
+    let run = || text(&sandbox.in_time(start).stderr);
     chown(&maps, Some(65534), Some(65534)).unwrap();
     let told = run();
     assert!(told.contains("could have been written by others (owner 65534"), "{told}");
@@ -453,11 +454,11 @@ fn another_user_follows_roots_maps_but_reads_only_what_they_may() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     for binary in [env!("CARGO_BIN_EXE_prepage"), env!("CARGO_BIN_EXE_prepage-tools")] {
-        fs::copy(binary, place.path().join(binary.rsplit('/').next().unwrap())).unwrap();
+        copy_program(binary, place.path().join(binary.rsplit('/').next().unwrap()));
     }
     let program = learned(&sandbox, "/usr/bin/sleep", &["0"]);
     let theirs = place.path().join("sleep");
-    fs::copy(&program, &theirs).unwrap();
+    copy_program(&program, &theirs);
     let maps = place.path().join("maps");
     let written = sandbox.output(&["profile", "embed", "--sidecar", as_text(&maps), as_text(&theirs)]);
     assert!(written.status.success(), "{}", text(&written.stderr));
@@ -465,7 +466,7 @@ fn another_user_follows_roots_maps_but_reads_only_what_they_may() {
         let mut command = Command::new(place.path().join("prepage"));
         command.args(["run", "-v", "--no-learn", "--", as_text(&theirs), "0.2"]).uid(65534).gid(65534);
         command.env("PREPAGE_STORE", place.path().join("none")).env("PREPAGE_LAYERS", maps).current_dir("/");
-        let output = command.output().unwrap();
+        let output = sandbox.in_time(|| command.output().unwrap());
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stderr)
     };

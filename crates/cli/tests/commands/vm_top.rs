@@ -1,5 +1,6 @@
 //! `prepage vm top`, of this process.
 
+use std::process::Output;
 use std::sync::Mutex;
 
 use crate::support::{Sandbox, text};
@@ -8,8 +9,20 @@ use prepage_testing::{Need, python, skip};
 use prepage_vm::{Pool, Vm, VmOptions};
 use serde_json::Value;
 
-/// Pools of this process are counted: one test at a time.
-static POOLS: Mutex<()> = Mutex::new(());
+/// Pools of this process are counted: one test at a time, and none that has pools beside these.
+pub static POOLS: Mutex<()> = Mutex::new(());
+
+/// What a command says that asks this process: the command is run again, a few times, where nobody answers within two seconds, for who does gets no
+/// processor.
+pub fn answered(mut ask: impl FnMut() -> Output) -> Output {
+    for _ in 1..5 {
+        let output = ask();
+        if ![&output.stdout, &output.stderr].iter().any(|said| text(said).contains("it does not answer")) {
+            return output;
+        }
+    }
+    ask()
+}
 
 /// Runs what follows on a terminal of 200 columns and 10 lines, and shows the first screen.
 const TERMINAL: &str = "import fcntl, os, pty, signal, struct, sys, termios\n\
@@ -30,7 +43,8 @@ fn a_screen_that_is_too_small_says_how_much_more_there_is() {
     let _vms: Vec<Vm> = pools.iter().map(|pool| Vm::new(VmOptions::default().pool(pool)).unwrap()).collect();
     let pid = std::process::id().to_string();
     let top = [env!("CARGO_BIN_EXE_prepage-tools"), "vm", "top", "--pid", &pid];
-    let shown = python.args(["-c", TERMINAL]).args(top).env_remove("COLUMNS").output().unwrap();
+    python.args(["-c", TERMINAL]).args(top).env_remove("COLUMNS");
+    let shown = answered(|| python.output().unwrap());
     let shown = text(&shown.stdout);
     // The last line is left to the cursor.
     assert_eq!(shown.matches('\n').count(), 9, "{shown}");
@@ -47,7 +61,8 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
     let vm = Vm::new(VmOptions::default().pool(&pool)).unwrap();
     let program = std::env::current_exe().unwrap();
     let object = vm.file_direct(&program).or_else(|_| vm.file(&program));
-    let shown = sandbox.output(&["vm", "top", "--pid", &pid, "--objects"]);
+    let top = |more: &[&str]| answered(|| sandbox.output(&[&["vm", "top", "--pid", &pid], more].concat()));
+    let shown = top(&["--objects"]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     let shown = text(&shown.stdout);
     let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
@@ -55,8 +70,7 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
     assert!(lines[0].contains(&"dirty"), "{shown}");
     assert_eq!((lines[1][0], lines[1][2], lines[1][3]), (&*pid, "64M", "0"), "{shown}");
     assert!(shown.contains(program.file_name().unwrap().to_str().unwrap()), "the object's name: {shown}");
-    let json = sandbox.output(&["vm", "top", "--pid", &pid, "--json"]);
-    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&top(&["--json"]).stdout).unwrap();
     assert_eq!((&json["schema_version"], &json["page_bytes"]), (&1.into(), &4096.into()));
     let process = &json["processes"][0];
     assert_eq!(
@@ -66,16 +80,15 @@ fn pools_of_a_process_are_shown_and_what_is_none_is_told() {
     assert_eq!((&process["pools"][0]["hard"], &process["pools"][0]["dirty_pages"]), (&0.into(), &0.into()));
     // In order, or rates would be those of two pools.
     let others: Vec<Vm> = (0..8).map(|_| Vm::new(VmOptions::default()).unwrap()).collect();
-    let json = sandbox.output(&["vm", "top", "--pid", &pid, "--json"]);
-    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&top(&["--json"]).stdout).unwrap();
     let pools = json["processes"][0]["pools"].as_array().unwrap();
     assert_eq!(pools.len(), 1 + others.len());
     assert!(pools.is_sorted_by_key(|pool| pool["number"].as_u64().unwrap()), "{pools:?}");
     assert_eq!(pools[1]["limit_pages"], Value::Null);
-    let shown = sandbox.output(&["vm", "top", "--pid", &pid]);
+    let shown = top(&[]);
     assert_eq!(text(&shown.stdout).matches(" none ").count(), others.len(), "{shown:?}");
     drop((object, vm, others));
-    let shown = sandbox.output(&["vm", "top", "--once", "--pid", &pid]);
+    let shown = top(&["--once"]);
     assert_eq!(text(&shown.stdout), format!("process {pid}: it has no VM now\n"));
     // Its command line knows no VM.
     let none = sandbox.output(&["vm", "top", "--pid", "1"]);

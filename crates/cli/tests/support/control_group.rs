@@ -46,7 +46,7 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         // The last of its processes may not have been taken note of yet.
-        (0..400).take_while(|_| fs::remove_dir(&self.0).is_err()).for_each(|_| {
+        (0..6000).take_while(|_| fs::remove_dir(&self.0).is_err()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(10));
         });
     }

@@ -9,8 +9,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+use prepage_sys::file_system::{kind_of, without_device};
 use prepage_testing::{Doctor, Need, has, skip};
 use rustix::process::Pid;
+
+/// So often a start is made whose observer may come too late.
+const STARTS_MAX: u32 = 5;
 
 /// A directory on a disk (the system's temporary one may be in memory) with a profile store in it.
 pub struct Sandbox {
@@ -56,6 +60,44 @@ impl Sandbox {
 
     pub fn output(&self, args: &[&str]) -> Output {
         self.prepage(args).output().unwrap()
+    }
+
+    /// What came of a start in which what serves it was in time; `start` is made again, with the store as it was, while that came too late: the program
+    /// waits for it no longer than half a second, and on a busy machine it may get no processor until then. Of a start without -v nobody tells.
+    pub fn in_time(&self, mut start: impl FnMut() -> Output) -> Output {
+        const LATE: [&str; 3] = ["the program does not wait", "has ended already", "was over before all was"];
+        let kept = self.path().join("store-before");
+        let copy = |from: &Path, to: &Path| {
+            let script = "rm -rf \"$1\"; [ ! -e \"$0\" ] || cp -a \"$0\" \"$1\"";
+            assert!(Command::new("sh").args(["-c", script]).args([from, to]).status().unwrap().success());
+        };
+        copy(&self.store(), &kept);
+        for _ in 1..STARTS_MAX {
+            let output = start();
+            let told = text(&output.stderr);
+            if !LATE.iter().any(|late| told.contains(late)) {
+                return output;
+            }
+            eprintln!("once more: {told}");
+            self.wait_for_helpers();
+            copy(&kept, &self.store());
+        }
+        start()
+    }
+
+    /// The profile that a start left in the store, where there were none or others. Starts again, by `start`, while there is none: see [`Self::in_time`].
+    pub fn learned_by(&self, mut start: impl FnMut()) -> PathBuf {
+        let before = self.profiles();
+        let new = || self.profiles().into_iter().find(|profile| !before.contains(profile));
+        for _ in 1..STARTS_MAX {
+            start();
+            self.wait_for_helpers();
+            if let Some(profile) = new() {
+                return profile;
+            }
+        }
+        start();
+        wait_for("a profile in the store", new)
     }
 
     /// The profiles in the store. `prepage run` writes them after the program has ended, so tests wait for them.
@@ -145,9 +187,11 @@ pub fn make_old(path: &Path) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Sends a file's pages out of memory.
+/// Sends a file's pages out of memory, unless they have no other place.
 pub fn evict(file: &std::fs::File) {
-    prepage_sys::cachestat::evict(std::os::fd::AsFd::as_fd(file), Duration::from_secs(1)).unwrap();
+    let is_in_memory = kind_of(file).is_ok_and(|kind| without_device(kind).is_some());
+    let patience = Duration::from_secs(if is_in_memory { 0 } else { 60 });
+    prepage_sys::cachestat::evict(std::os::fd::AsFd::as_fd(file), patience).unwrap();
 }
 
 /// What a command printed as JSON.

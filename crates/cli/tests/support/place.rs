@@ -79,6 +79,7 @@ impl Place {
     /// What `run -v` says of a first start of `program`.
     pub fn said(&self, program: &[&str]) -> String {
         let prepage = self.prepage.to_str().unwrap();
-        text(&self.output(&[&[prepage, "run", "-v", "--"], program].concat()).stderr)
+        let start = || self.output(&[&[prepage, "run", "-v", "--"], program].concat());
+        text(&self.sandbox.in_time(start).stderr)
     }
 }
