@@ -1596,6 +1596,80 @@ fn what_is_used_before_the_agent_sends_word_is_told_in_its_order() {
     }
 }
 
+/// Writes how many pages it has touched that were in memory, as the kernel counts faults, into the file that it is given.
+const COUNT_FAULTS: &str = r#"
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    struct rusage usage;
+    FILE *file = fopen(arguments[1], "w");
+    if (getrusage(RUSAGE_SELF, &usage) || !file)
+        return count;
+    fprintf(file, "%ld", usage.ru_minflt);
+    fclose(file);
+    /* Page tables are looked at while they are there. */
+    usleep(100000);
+    return 0;
+}
+"#;
+
+/// ld.so reads them from their beginning to their end: it need not have a fault for each of their pages.
+#[test]
+fn large_tables_of_relocations_are_told_surely_and_in_order_for_few_faults() {
+    if !is_exact_here() {
+        return;
+    }
+    const RELOCATIONS: u64 = 200_000;
+    /// Some pages in front of the table and within it, and one behind it.
+    const TABLE: [u64; 2] = [2, RELOCATIONS * 24 / 4096];
+    let dir = directory();
+    let source = format!("static char at; char *all[{RELOCATIONS}] = {{[0 ... {RELOCATIONS} - 1] = &at}};");
+    let unpacked = ["-shared", "-fPIC", "-Wl,-z,nopack-relative-relocs"];
+    let library = compile(dir.path(), "libtable.so", &source, &unpacked);
+    // What is written at once may lie in huge pages, which one fault maps.
+    let written = fs::read(&library).unwrap();
+    let mut in_pages = fs::File::create(&library).unwrap();
+    written.chunks(4096).for_each(|page| in_pages.write_all(page).unwrap());
+    drop(in_pages);
+    // It is relocated next, for which it takes a while, and then uses a page of its own.
+    let next = compile(dir.path(), "librelocated.so", RELOCATED, &["-shared", "-fPIC"]);
+    let place = format!("-Wl,-rpath,{}", dir.path().display());
+    let libraries = [&next, &library].map(|path| path.to_str().unwrap());
+    let options = ["-Wl,--no-as-needed", libraries[0], libraries[1], &place];
+    let program = compile(dir.path(), "program", COUNT_FAULTS, &options);
+    let counted = dir.path().join("faults");
+    grow_old();
+    let command = [&program, &counted].map(|path| path.to_str().unwrap());
+    let faults = || fs::read_to_string(&counted).unwrap().parse::<u64>().unwrap();
+    assert_eq!(unobserved(&command), 0);
+    let plain = faults();
+    let [perf, _, page_tables, _] = ways(command[0]);
+    for options in [ObserveOptions { is_patient: false, ..perf.clone() }, page_tables, perf] {
+        let is_in_order = |_| {
+            let observation = observed(&command, &options);
+            let [first, end] = TABLE;
+            let used = pages_if_seen(&observation, &library);
+            let of_table = used.iter().filter(|used| used.range.start().0 < end);
+            let sure: u64 = of_table.clone().filter(|used| used.is_sure).map(|used| used.range.len()).sum();
+            // Where perf tells of each fault, each page needs its own.
+            let more = faults().saturating_sub(plain);
+            let needs_each = options.is_patient && !options.without_perf;
+            let is_told = sure >= end - first && (more > (end - first) / 2) == needs_each;
+            let of_table = of_table.filter(|used| used.range.end().0 > first);
+            let ranks: Vec<u32> = of_table.map(|used| used.rank).collect();
+            let next = pages_if_seen(&observation, &next);
+            let next = next.iter().find(|used| (4..14).contains(&used.range.start().0));
+            is_told
+                && ranks.is_sorted()
+                && next.is_some_and(|next| ranks.iter().all(|rank| *rank < next.rank))
+        };
+        // On a busy machine the observer may come too late.
+        assert!((0..5).any(is_in_order), "{options:?}");
+    }
+}
+
 /// As daemons and what shells leave in the background do: its parent ends, and it is no descendant of the program any more.
 #[test]
 fn a_process_whose_parent_has_ended_is_seen_by_what_its_agent_says() {

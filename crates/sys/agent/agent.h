@@ -58,6 +58,8 @@ HIDDEN int log_is_read(void);
 enum last { NOTHING, WAIT, TELL, TELL_AND_WAIT };
 /* TELL_AND_WAIT is TELL here. */
 HIDDEN enum last log_last(void);
+/* Whether the observer sees what is touched by page tables alone, and no single faults. */
+HIDDEN int log_sees_page_tables(void);
 /* Whether process 1 of a namespace is to wait in any case: the observer ends with it. */
 HIDDEN int log_ends_with_first(void);
 HIDDEN void log_path(enum kind kind, unsigned detail, const char *dir, const char *path);
@@ -118,6 +120,10 @@ HIDDEN int object_extent(const struct link_map *map, int is_program, struct exte
 /* What is mapped from the file of the library `map` in one piece, the first such piece from its program header `at` on, which becomes the one behind.
  * Returns 0 where there is none any more. */
 HIDDEN int object_piece(const struct link_map *map, uintptr_t *at, struct extent *piece);
+/* The pages of `map` that hold nothing but its table of relocations of this kind. ld.so reads all of it from its beginning to its end. Returns
+ * whether these are many. */
+enum relocations { WITH_ADDENDS, PACKED, OF_FUNCTIONS, RELOCATIONS_KINDS };
+HIDDEN int object_relocations(const struct link_map *map, int is_program, enum relocations kind, struct extent *pages);
 /* Touches what ld.so has read of a library when it has mapped it: the head, the dynamic section and the table of symbols' hashes. */
 HIDDEN void object_touch(const struct link_map *map);
 /* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */
@@ -136,8 +142,10 @@ HIDDEN void object_redirect_end(const struct extent *table);
 
 HIDDEN void arm_allow(const char *receiver, int arms);
 HIDDEN enum arming arm_begin(void);
-/* `loaded`: the library there, unless that has been used already. */
-HIDDEN void arm(const struct extent *extent, const struct link_map *loaded);
+/* `loaded`: the library there, unless that has been used already. Returns whether all of it is registered with this process's descriptor. */
+HIDDEN int arm(const struct extent *extent, const struct link_map *loaded);
+/* Leaves the armed `pages`, all of which ld.so will read in their order, unregistered until arm_end. */
+HIDDEN void arm_later(const struct extent *pages);
 HIDDEN void arm_end(void);
 /* Whether an observer wants mappings registered, and may have them. */
 HIDDEN int arm_is_wanted(void);

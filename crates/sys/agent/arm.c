@@ -4,7 +4,12 @@
  * The registration lives as long as the userfaultfd. The program must not see a descriptor that it did not open, so
  * the descriptor goes to the observer over a socket before the program's own code runs. The observer closes it when
  * it has seen enough, and can register later mappings of the process with it, from outside. One is made for
- * the start, one for each dlopen, and one for each file that the program maps: it uses that before anybody outside knows. */
+ * the start, one for each dlopen, and one for each file that the program maps: it uses that before anybody outside knows.
+ *
+ * ld.so reads large tables of relocations from their beginning to their end: a fault for each page of them tells nothing, and a large program has
+ * thousands of such pages. So these are registered only when ld.so has read them (arm_later). The kernel maps pages around a fault only within the
+ * mapping that the fault is in: no page beside the table is mapped along, and no page of the table by a fault beside it. So what is there of a table
+ * was read by ld.so, or is read in the next moment. */
 #include "agent.h"
 
 #include <linux/ioctl.h>
@@ -18,6 +23,11 @@ static int descriptor = -1, may_arm;
  * of the child's by now. */
 static long opener;
 static char receiver[64];
+/* What is to be registered when the program's libraries are relocated. */
+static struct extent later[64];
+static size_t laters;
+/* When `descriptor` was opened. */
+static uint64_t begun;
 
 /* A sandbox may kill who calls userfaultfd: it is called only where the observer, under the same filters, called it and lived. */
 void arm_allow(const char *name, int arms)
@@ -60,13 +70,15 @@ enum arming arm_begin(void)
     if (!is_own()) {
         descriptor = open_descriptor();
         opener = RAW1(__NR_getpid, 0);
+        begun = world_now();
     }
     return descriptor < 0 ? REFUSED_BY_KERNEL : ARMED;
 }
 
-void arm(const struct extent *extent, const struct link_map *loaded)
+int arm(const struct extent *extent, const struct link_map *loaded)
 {
     long error = is_own() ? enlist(descriptor, extent) : -1;
+    int is_all = !error;
     if (error == -RAW_EBUSY && loaded) {
         /* The observer came first to some pieces: these are armed as well. */
         struct extent piece;
@@ -74,11 +86,21 @@ void arm(const struct extent *extent, const struct link_map *loaded)
             enlist(descriptor, &piece);
         error = 0;
     }
-    if (error || !loaded)
-        return;
     /* ld.so has read some pages, and each fault has mapped its neighbours along. */
-    if (touched_forget(extent))
+    if (!error && loaded && touched_forget(extent))
         object_touch(loaded);
+    return is_all;
+}
+
+/* Not where the observer follows faults, for it would see none of the pages that a fault maps along. Nor late: a second after the exec the observer
+ * waits for this process's word no longer, and registers what it finds by itself, as pages that may have been mapped along. */
+void arm_later(const struct extent *pages)
+{
+    enum { IN_TIME_NS = 500 * 1000 * 1000 };
+    struct uffdio_range range = {.start = pages->start, .len = pages->end - pages->start};
+    if (laters < sizeof later / sizeof *later && is_own() && log_sees_page_tables() && world_now() - begun < IN_TIME_NS &&
+        !RAW3(__NR_ioctl, descriptor, UFFDIO_UNREGISTER, &range))
+        later[laters++] = *pages;
 }
 
 /* Sends the time, and the descriptor `fd` unless that is -1, to the observer: what was mapped by now is registered, what is
@@ -136,8 +158,11 @@ static void hand_over(int fd)
 
 void arm_end(void)
 {
-    if (is_own())
+    if (is_own()) {
+        while (laters)
+            enlist(descriptor, &later[--laters]);
         hand_over(descriptor);
+    }
     descriptor = -1;
 }
 

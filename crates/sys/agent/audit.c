@@ -182,7 +182,11 @@ static void look_at(const struct link_map *map, long lmid)
     if (log_is_read() && object_extent(map, map == program, &extent)) {
         if (running)
             arm_begin(); /* la_activity ends it */
-        arm(&extent, map == program || map->l_addr == world.loader ? NULL : map);
+        int is_armed = arm(&extent, map == program || map->l_addr == world.loader ? NULL : map);
+        /* Of what is loaded later the observer hears before it is relocated. */
+        for (int kind = 0; kind < RELOCATIONS_KINDS; kind++)
+            if (is_armed && !running && lmid == BASE && object_relocations(map, map == program, kind, &extent))
+                arm_later(&extent);
     }
 }
 

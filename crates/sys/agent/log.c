@@ -177,6 +177,11 @@ enum last log_last(void)
     return (enum last)last;
 }
 
+int log_sees_page_tables(void)
+{
+    return log_is_observed() && __atomic_load_n(&header->last, __ATOMIC_RELAXED) >= TELL;
+}
+
 int log_ends_with_first(void)
 {
     return log_is_observed() && __atomic_load_n(&header->last, __ATOMIC_RELAXED) == TELL_AND_WAIT;

@@ -34,12 +34,19 @@ int object_piece(const struct link_map *map, uintptr_t *at, struct extent *piece
     return 0;
 }
 
+/* The program headers of `map`, which may be the program. */
+static const Elf64_Phdr *headers_of(const struct link_map *map, int is_program, uintptr_t *count)
+{
+    *count = world.phdrs;
+    return is_program ? (const Elf64_Phdr *)world.phdr : headers(map, count);
+}
+
 /* From the first to the last page that is mapped from the file, read from the program headers. */
 int object_extent(const struct link_map *map, int is_program, struct extent *extent)
 {
-    uintptr_t phdrs = world.phdrs, dynamic = 0;
+    uintptr_t phdrs, dynamic = 0;
     struct extent piece;
-    const Elf64_Phdr *phdr = is_program ? (const Elf64_Phdr *)world.phdr : headers(map, &phdrs);
+    const Elf64_Phdr *phdr = headers_of(map, is_program, &phdrs);
     extent->start = UINTPTR_MAX;
     extent->end = 0;
     for (uintptr_t i = 0; phdr && i < phdrs; i++) {
@@ -55,6 +62,35 @@ int object_extent(const struct link_map *map, int is_program, struct extent *ext
     return extent->start < extent->end && (is_program || dynamic == (uintptr_t)map->l_ld);
 }
 
+/* ld.so makes these addresses, but not in every object (the vDSO's section is read-only). */
+static uintptr_t address_of(const struct link_map *map, const Elf64_Dyn *dyn)
+{
+    return dyn->d_un.d_ptr < map->l_addr ? dyn->d_un.d_ptr + map->l_addr : dyn->d_un.d_ptr;
+}
+
+/* A table counts only if it lies in one of the pieces that `map` has mapped to be read, whatever its dynamic section says. Whether ld.so reads the table
+ * does not matter: it does not in a library that was linked for its place beforehand. Smaller tables are not worth two more mappings. */
+int object_relocations(const struct link_map *map, int is_program, enum relocations kind, struct extent *pages)
+{
+    enum { RELR = 36, RELR_BYTES = 35, BYTES_MIN = 32 * 4096 };
+    static const unsigned char tags[][2] = {{DT_RELA, DT_RELASZ}, {RELR, RELR_BYTES}, {DT_JMPREL, DT_PLTRELSZ}};
+    uintptr_t phdrs, table = 0, bytes = 0;
+    const Elf64_Phdr *phdr = headers_of(map, is_program, &phdrs);
+    for (const Elf64_Dyn *dyn = map->l_ld; phdr && dyn->d_tag != DT_NULL; dyn++)
+        if (dyn->d_tag == tags[kind][0])
+            table = address_of(map, dyn);
+        else if (dyn->d_tag == tags[kind][1])
+            bytes = dyn->d_un.d_val;
+    pages->start = page_up(table);
+    pages->end = page_down(table + bytes);
+    for (; phdr && phdrs--; phdr++) {
+        uintptr_t at = table - map->l_addr - phdr->p_vaddr;
+        if (phdr->p_type == PT_LOAD && !(phdr->p_flags & PF_W) && at < phdr->p_filesz && bytes <= phdr->p_filesz - at)
+            return bytes >= BYTES_MIN && pages->end - pages->start >= BYTES_MIN;
+    }
+    return 0;
+}
+
 struct tables {
     const uint32_t *hash;
     const Elf64_Sym *symbols;
@@ -66,8 +102,7 @@ static int find_tables(const struct link_map *map, struct tables *found)
 {
     *found = (struct tables){0};
     for (const Elf64_Dyn *dyn = map->l_ld; dyn && dyn->d_tag != DT_NULL; dyn++) {
-        /* ld.so makes these addresses, but not in every object (the vDSO's section is read-only). */
-        uintptr_t address = dyn->d_un.d_ptr < map->l_addr ? dyn->d_un.d_ptr + map->l_addr : dyn->d_un.d_ptr;
+        uintptr_t address = address_of(map, dyn);
         switch (dyn->d_tag) {
         case DT_GNU_HASH:
             found->hash = (const uint32_t *)address;

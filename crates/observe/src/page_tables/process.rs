@@ -45,8 +45,10 @@ pub(super) struct Process {
     is_remapped: bool,
     /// Pages that were there at some look: noted, if they are to be.
     pub(super) noted: Vec<Run>,
-    /// Pages of armed mappings that were there before it was time to note them, by when they were seen first.
+    /// Pages that were there before it was time to note them, by when they were seen first.
     early: Vec<(u64, Vec<Run>)>,
+    /// All of them, as the last look saw them.
+    seen_early: Vec<Run>,
     /// When it was looked at last, or 0.
     looked_ns: u64,
     /// Whether it was looked at as it ended.
@@ -91,6 +93,7 @@ impl Process {
             is_remapped: false,
             noted: Vec::new(),
             early: Vec::new(),
+            seen_early: Vec::new(),
             looked_ns: 0,
             was_seen_last: false,
         }
@@ -125,14 +128,26 @@ impl Process {
         Ok((runs?.concat(), !many.is_empty()))
     }
 
-    /// Sees which pages are there at `time_ns`, when it is not known yet which of them are to be noted.
+    /// Sees which pages are there at `time_ns`, when it is not known yet which of them are to be noted. What the agent arms only when ld.so has read
+    /// it (large tables of relocations) is among them.
     pub(super) fn see_early(&mut self, time_ns: u64) {
-        let present = self.map.present_and_armed().unwrap_or_default();
-        let new = self.early.iter().fold(present, |new, (_, before)| without(&new, before));
+        if let Ok(present) = self.map.present() {
+            self.note_early(present, time_ns);
+        }
+    }
+
+    fn note_early(&mut self, present: Vec<Run>, time_ns: u64) {
+        let new = without(&present, &self.seen_early);
+        // What a fault has mapped along the agent unmaps when it arms that: it comes once more when it is touched.
+        let gone = without(&self.seen_early, &present);
+        if !gone.is_empty() {
+            self.early.iter_mut().for_each(|(_, runs)| *runs = without(runs, &gone));
+        }
         match self.early.last_mut() {
             Some((last_ns, found)) if found.is_empty() && new.is_empty() => *last_ns = time_ns,
             _ => self.early.push((time_ns, new)),
         }
+        self.seen_early = present;
     }
 
     /// `runs` by when they were seen to be there first, those that are new at `now`.
@@ -295,6 +310,20 @@ mod tests {
         assert!(!process.has_other_mappings(u64::MAX, true, known));
         process.may_have_mapped();
         assert!(process.has_other_mappings(u64::MAX, true, known));
+    }
+
+    #[test]
+    fn what_is_unmapped_before_it_is_armed_is_dated_by_its_next_touch() {
+        let mut process = Process::new(Vec::new(), false, PageMap::of(std::process::id()).unwrap());
+        process.note_early(vec![(0, 8)], 1);
+        process.note_early(vec![(0, 2), (5, 12)], 2);
+        process.note_early(vec![(0, 12)], 3);
+        process.note_early(vec![(0, 12)], 4);
+        process.note_early(vec![(0, 12)], 5);
+        let by_time = process.by_time(&[(0, 13)], 6);
+        let looks = [(1, vec![(0, 2), (5, 8)]), (2, vec![(8, 12)]), (3, vec![(2, 5)]), (5, vec![])];
+        assert_eq!(by_time[..4], looks);
+        assert_eq!(by_time[4..], [(6, vec![(12, 13)])]);
     }
 
     #[test]
