@@ -6,8 +6,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+
+use crate::wait_until;
 
 /// Copies the program `from` to `to`, with its rights, and waits until it can be executed there.
 ///
@@ -43,11 +43,7 @@ pub fn write_program(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
 #[track_caller]
 pub fn wait_until_written(path: &Path) {
     let path = path.canonicalize().expect("it was written");
-    let until = Instant::now() + Duration::from_secs(60);
-    while is_being_written(&path) {
-        assert!(Instant::now() < until, "{} is open for writing for ever", path.display());
-        sleep(Duration::from_millis(1));
-    }
+    wait_until(|| !is_being_written(&path), &format!("{} is open for writing for ever", path.display()));
 }
 
 fn is_being_written(path: &Path) -> bool {
@@ -74,6 +70,8 @@ fn may_write(info: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! How tests of this workspace skip: counted, with a reason, and never where the machine allows the test.
+//! What tests of this workspace share; first of all how they skip: counted, with a reason, and never where the machine allows the test.
 //!
 //! A test that needs something a machine may lack (root, perf events, a program) names it as a [`Need`] and calls
 //! [`skip`], which appends one line to `target/debug/skipped-tests`. After the tests, the program `skips` (`make test` runs it) lists
@@ -16,6 +16,18 @@
 //! let bytes = unless_refused(read("/proc/self/stat"), Need::Root, refused);
 //! assert!(bytes.is_some());
 //! ```
+//!
+//! What else tests share:
+//!
+//! | function               | for                                                                                       |
+//! |------------------------|-------------------------------------------------------------------------------------------|
+//! | [`wait_until`]         | what comes by itself, however slow the machine is                                         |
+//! | [`unless_late`]        | what holds for a limited time: it runs again where it failed later than that              |
+//! | [`copy_program`], [`write_program`] | programs that a test makes and executes at once                              |
+//! | [`child`]              | a test in a process of its own                                                            |
+//! | [`Hung`], [`SmallDisk`], [`Swap`] | a file system that does not answer, one that is soon full, swap space          |
+//!
+//! The program `suite` compiles and runs all tests ([`Program`] says which may run beside others).
 
 mod caches;
 mod child;
