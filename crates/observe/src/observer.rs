@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prepage_core::PageIndex;
 use prepage_core::profile::observation::{Coverage, Observation, Order};
@@ -17,7 +17,7 @@ use prepage_sys::rights::Rights;
 use prepage_sys::root::Root;
 use prepage_sys::scheduling;
 
-use crate::armer::Armer;
+use crate::armer::{Armer, PAUSE};
 use crate::arming::Entry;
 use crate::asks::Ask;
 use crate::disk_faults::{Changes, DiskFaults};
@@ -39,6 +39,9 @@ const ROUND: Duration = Duration::from_millis(50);
 
 /// The same where somebody acts on what is used: a slow device takes about as long for a read.
 const FOLLOWED_ROUND: Duration = Duration::from_millis(1);
+
+/// For so long an exec is waited for before anything else is done beside the program. Where its file is in memory it takes half a millisecond.
+const EXEC_WAIT: Duration = Duration::from_millis(3);
 
 /// When the first observation is handed out early, where the last may never come. The next follow at twice the time each.
 const FIRST_EARLY_NS: u64 = 50_000_000;
@@ -249,6 +252,17 @@ impl Observer {
     /// ([`prepage_sys::exec::exec_with`] does so), so that more of it is seen. It does not see them itself.
     pub fn program_arguments(&self) -> Vec<(&'static str, OsString)> {
         self.inside.as_ref().map_or_else(Vec::new, |inside| inside.variables().to_vec())
+    }
+
+    /// Serves the program's stop at its exec, where it is entered there: it stands still until somebody does. Waits for that a few milliseconds at most, for
+    /// the exec may wait for the device, or fail; then [`Self::follow`] serves it. To be called when the program has been let go, by the thread that follows.
+    pub fn enter(&mut self) {
+        let until = Instant::now() + EXEC_WAIT;
+        // Nothing else is visited yet.
+        while self.is_visiting() && Instant::now() < until {
+            std::thread::sleep(PAUSE);
+            self.let_visited_go(false);
+        }
     }
 
     /// Notes little where the control groups `groups`, whose memory the program and what observes it share, have little left. To be called when

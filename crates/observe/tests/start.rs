@@ -801,6 +801,38 @@ fn a_program_that_cannot_be_disturbed_when_it_begins_is_armed_later() {
     }
 }
 
+/// Whoever observes has something to do before it follows, and the program stands still at its exec until it is let go.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_static_program_is_let_go_before_it_is_followed() {
+    if !is_exact_here() {
+        return;
+    }
+    let dir = directory();
+    let source = "__asm__(\".globl _start\\n_start: mov $60, %eax\\nmov $7, %edi\\nsyscall\");";
+    let program = compile(dir.path(), "program", source, &["-static", "-nostdlib"]);
+    let options =
+        ObserveOptions { program: Some(program.clone()), without_perf: true, ..ObserveOptions::default() };
+    let (mut observer, until, child, one_at_a_time) = start(&[program.to_str().unwrap()], &options);
+    // On a busy machine the exec takes longer.
+    (0..1000).for_each(|_| observer.enter());
+    // Else it would stand still for good.
+    assert_eq!(end_of(child), 7);
+    observer.follow(&until);
+    drop(one_at_a_time);
+    // A program with an agent stops nowhere.
+    let options = ObserveOptions { program: Some("/bin/sh".into()), agent: Some(agent()), ..options };
+    let (mut observer, until, child, _one_at_a_time) = start(&["/bin/sh", "-c", "exit 3"], &options);
+    let shortest = (0..10).map(|_| {
+        let since = std::time::Instant::now();
+        observer.enter();
+        since.elapsed()
+    });
+    assert!(shortest.min() < Some(Duration::from_millis(1)));
+    observer.follow(&until);
+    assert_eq!(end_of(child), 3);
+}
+
 /// Executes a program in children, each of which is stopped for a moment as it begins.
 const EXECUTE_AND_STOP: &str = r"
 import os, signal, sys, time

@@ -270,6 +270,8 @@ impl Beside<'_> {
             Ok(mut observer) => {
                 let variables = observer.program_arguments();
                 word.observed(&variables);
+                // A static program waits at its exec for this thread.
+                observer.enter();
                 // Beside the program, which no longer waits.
                 if tasks.are_few() {
                     observer.end();
