@@ -120,10 +120,10 @@ HIDDEN int object_extent(const struct link_map *map, int is_program, struct exte
 /* What is mapped from the file of the library `map` in one piece, the first such piece from its program header `at` on, which becomes the one behind.
  * Returns 0 where there is none any more. */
 HIDDEN int object_piece(const struct link_map *map, uintptr_t *at, struct extent *piece);
-/* The pages of `map` that hold nothing but its table of relocations of this kind. ld.so reads all of it from its beginning to its end. Returns
- * whether these are many. */
-enum relocations { WITH_ADDENDS, PACKED, OF_FUNCTIONS, RELOCATIONS_KINDS };
-HIDDEN int object_relocations(const struct link_map *map, int is_program, enum relocations kind, struct extent *pages);
+/* The pages of `map` that hold nothing but a large table of relocations, which ld.so reads from its beginning to its end. Returns how many tables
+ * there are. */
+enum { RELOCATIONS_KINDS = 3 };
+HIDDEN int object_relocations(const struct link_map *map, int is_program, struct extent pages[RELOCATIONS_KINDS]);
 /* Touches what ld.so has read of a library when it has mapped it: the head, the dynamic section and the table of symbols' hashes. */
 HIDDEN void object_touch(const struct link_map *map);
 /* The next thread-local variable of others that `map` names, from its symbol `at` on, which becomes the one behind; or NULL. */
@@ -159,9 +159,11 @@ HIDDEN int arm_last_look(int at_exit);
 
 /* Logs the pages between `start` and `end` that are mapped and of files. Returns whether that could be. */
 HIDDEN int touched_tell(uintptr_t start, uintptr_t end);
+/* Opens what tells which pages are mapped, this process's pagemap: a descriptor, or less than 0. */
+HIDDEN long touched_open(void);
 /* Unmaps the pages of files at `extent`, but for private copies: the next touch maps each again, and shows. Returns whether the kernel tells
  * which these are. */
-HIDDEN int touched_forget(const struct extent *extent);
+HIDDEN int touched_forget(long pagemap, const struct extent *extent);
 
 /* ---- again.c: programs that do not start with the agent ---- */
 

@@ -26,6 +26,8 @@ static char receiver[64];
 /* What is to be registered when the program's libraries are relocated. */
 static struct extent later[64];
 static size_t laters;
+/* Tells which pages are mapped, from the first library on that is registered with `descriptor`: to open it takes longer than to ask. */
+static long pagemap = -1;
 /* When `descriptor` was opened. */
 static uint64_t begun;
 
@@ -69,6 +71,7 @@ enum arming arm_begin(void)
         return NOT_ASKED;
     if (!is_own()) {
         descriptor = open_descriptor();
+        pagemap = -1;
         opener = RAW1(__NR_getpid, 0);
         begun = world_now();
     }
@@ -87,8 +90,12 @@ int arm(const struct extent *extent, const struct link_map *loaded)
         error = 0;
     }
     /* ld.so has read some pages, and each fault has mapped its neighbours along. */
-    if (!error && loaded && touched_forget(extent))
-        object_touch(loaded);
+    if (!error && loaded) {
+        if (pagemap < 0)
+            pagemap = touched_open();
+        if (pagemap >= 0 && touched_forget(pagemap, extent))
+            object_touch(loaded);
+    }
     return is_all;
 }
 
@@ -162,8 +169,11 @@ void arm_end(void)
         while (laters)
             enlist(descriptor, &later[--laters]);
         hand_over(descriptor);
+        if (pagemap >= 0)
+            RAW1(__NR_close, pagemap);
     }
     descriptor = -1;
+    pagemap = -1;
 }
 
 int arm_is_wanted(void)

@@ -183,10 +183,11 @@ static void look_at(const struct link_map *map, long lmid)
         if (running)
             arm_begin(); /* la_activity ends it */
         int is_armed = arm(&extent, map == program || map->l_addr == world.loader ? NULL : map);
+        struct extent tables[RELOCATIONS_KINDS];
         /* Of what is loaded later the observer hears before it is relocated. */
-        for (int kind = 0; kind < RELOCATIONS_KINDS; kind++)
-            if (is_armed && !running && lmid == BASE && object_relocations(map, map == program, kind, &extent))
-                arm_later(&extent);
+        int count = is_armed && !running && lmid == BASE ? object_relocations(map, map == program, tables) : 0;
+        while (count)
+            arm_later(&tables[--count]);
     }
 }
 
@@ -245,6 +246,8 @@ HIDDEN void *memcpy(void *to, const void *from, size_t len)
 {
     char *t = to;
     const char *f = from;
+    for (; len >= 8; t += 8, f += 8, len -= 8)
+        __builtin_memcpy(t, f, 8);
     while (len--)
         *t++ = *f++;
     return to;

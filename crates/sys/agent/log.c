@@ -235,10 +235,21 @@ static void publish(union slot *slot, enum kind kind, uint64_t count)
     end_write();
 }
 
-static uint64_t hash(uint64_t hash, const char *text)
+static uint64_t mix(uint64_t hash, uint64_t word)
 {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+    hash = (hash ^ word) * 0x100000001b3;
+    return hash ^ hash >> 32;
+}
+
+static uint64_t hash(uint64_t hash, const char *text, size_t len)
+{
+    for (; len >= 8; text += 8, len -= 8) {
+        uint64_t word;
+        __builtin_memcpy(&word, text, 8);
+        hash = mix(hash, word);
+    }
+    while (len--)
+        hash = mix(hash, (unsigned char)*text++);
     return hash;
 }
 
@@ -249,7 +260,7 @@ struct writer {
 
 static void write_text(struct writer *to, const char *text, size_t len)
 {
-    for (size_t i = 0; i < len; i++) {
+    while (len) {
         if (to->at == to->room) {
             to->slot++;
             to->at = 0;
@@ -257,22 +268,26 @@ static void write_text(struct writer *to, const char *text, size_t len)
             to->slot->tag = TAG_MORE;
         }
         char *line = to->room == MORE_TEXT ? to->slot->more.text : to->slot->first.text;
-        line[to->at++] = text[i];
+        size_t left = to->room - to->at, part = len < left ? len : left;
+        __builtin_memcpy(line + to->at, text, part);
+        to->at += part;
+        text += part;
+        len -= part;
     }
 }
 
 /* Logs `dir`/`path`, or `path` alone where `dir` is NULL. */
 void log_path(enum kind kind, unsigned detail, const char *dir, const char *path)
 {
+    size_t dir_len = dir ? length(dir) : 0, path_len = length(path), len = dir_len + (dir != NULL) + path_len;
     uint64_t name = 0xcbf29ce484222325 + kind;
     if (dir)
-        name = hash(hash(name, dir), "/");
-    name = hash(name, path);
+        name = mix(hash(name, dir, dir_len), '/');
+    name = hash(name, path, path_len);
     uint64_t *place = &seen[name % (sizeof seen / sizeof *seen)];
     if (kind < EXECUTED && kind > STARTED && *place == name)
         return;
     *place = name;
-    size_t dir_len = dir ? length(dir) : 0, path_len = length(path), len = dir_len + (dir != NULL) + path_len;
     if (!len || len > 2 * AT_PATH_MAX)
         return;
     uint64_t count = 1 + (len > FIRST_TEXT ? (len - FIRST_TEXT + MORE_TEXT - 1) / MORE_TEXT : 0);

@@ -70,25 +70,32 @@ static uintptr_t address_of(const struct link_map *map, const Elf64_Dyn *dyn)
 
 /* A table counts only if it lies in one of the pieces that `map` has mapped to be read, whatever its dynamic section says. Whether ld.so reads the table
  * does not matter: it does not in a library that was linked for its place beforehand. Smaller tables are not worth two more mappings. */
-int object_relocations(const struct link_map *map, int is_program, enum relocations kind, struct extent *pages)
+int object_relocations(const struct link_map *map, int is_program, struct extent pages[RELOCATIONS_KINDS])
 {
     enum { RELR = 36, RELR_BYTES = 35, BYTES_MIN = 32 * 4096 };
-    static const unsigned char tags[][2] = {{DT_RELA, DT_RELASZ}, {RELR, RELR_BYTES}, {DT_JMPREL, DT_PLTRELSZ}};
-    uintptr_t phdrs, table = 0, bytes = 0;
-    const Elf64_Phdr *phdr = headers_of(map, is_program, &phdrs);
-    for (const Elf64_Dyn *dyn = map->l_ld; phdr && dyn->d_tag != DT_NULL; dyn++)
-        if (dyn->d_tag == tags[kind][0])
-            table = address_of(map, dyn);
-        else if (dyn->d_tag == tags[kind][1])
-            bytes = dyn->d_un.d_val;
-    pages->start = page_up(table);
-    pages->end = page_down(table + bytes);
-    for (; phdr && phdrs--; phdr++) {
-        uintptr_t at = table - map->l_addr - phdr->p_vaddr;
-        if (phdr->p_type == PT_LOAD && !(phdr->p_flags & PF_W) && at < phdr->p_filesz && bytes <= phdr->p_filesz - at)
-            return bytes >= BYTES_MIN && pages->end - pages->start >= BYTES_MIN;
-    }
-    return 0;
+    static const unsigned char tags[RELOCATIONS_KINDS][2] = {{DT_RELA, DT_RELASZ}, {RELR, RELR_BYTES}, {DT_JMPREL, DT_PLTRELSZ}};
+    uintptr_t tables[RELOCATIONS_KINDS] = {0}, bytes[RELOCATIONS_KINDS] = {0}, phdrs = 0;
+    int count = 0, is_any = 0;
+    for (const Elf64_Dyn *dyn = map->l_ld; dyn->d_tag != DT_NULL; dyn++)
+        for (int kind = 0; kind < RELOCATIONS_KINDS; kind++)
+            if (dyn->d_tag == tags[kind][0])
+                tables[kind] = address_of(map, dyn);
+            else if (dyn->d_tag == tags[kind][1])
+                is_any |= (bytes[kind] = dyn->d_un.d_val) >= BYTES_MIN;
+    const Elf64_Phdr *phdr = is_any ? headers_of(map, is_program, &phdrs) : NULL;
+    for (int kind = 0; phdr && kind < RELOCATIONS_KINDS; kind++)
+        for (uintptr_t i = 0; i < phdrs; i++) {
+            uintptr_t at = tables[kind] - map->l_addr - phdr[i].p_vaddr;
+            if (phdr[i].p_type != PT_LOAD || phdr[i].p_flags & PF_W || at >= phdr[i].p_filesz ||
+                bytes[kind] > phdr[i].p_filesz - at)
+                continue;
+            struct extent *found = &pages[count];
+            found->start = page_up(tables[kind]);
+            found->end = page_down(tables[kind] + bytes[kind]);
+            count += bytes[kind] >= BYTES_MIN && found->end - found->start >= BYTES_MIN;
+            break;
+        }
+    return count;
 }
 
 struct tables {

@@ -100,6 +100,11 @@ static uint64_t user_end(void)
     return on_stack ? ((uint64_t)2 << (63 - __builtin_clzll(on_stack))) - PAGE : 0;
 }
 
+long touched_open(void)
+{
+    return raw_open("/proc/self/pagemap");
+}
+
 /* `mapping` is the first of a file that ends behind `start`. */
 static int tell(long maps, long pagemap, struct query *mapping, uint64_t start, uint64_t end)
 {
@@ -144,7 +149,7 @@ int touched_tell(uintptr_t start, uintptr_t end)
     long maps = raw_open("/proc/self/maps");
     int found = maps < 0 ? -1 : find(maps, &mapping, start), is_told = found >= 0;
     if (found > 0 && mapping.start < end) {
-        long pagemap = raw_open("/proc/self/pagemap");
+        long pagemap = touched_open();
         is_named = 0;
         is_told = pagemap >= 0 && tell(maps, pagemap, &mapping, start, end);
         log_runs();
@@ -157,7 +162,7 @@ int touched_tell(uintptr_t start, uintptr_t end)
     return is_told;
 }
 
-int touched_forget(const struct extent *extent)
+int touched_forget(long pagemap, const struct extent *extent)
 {
     enum { AT_ONCE = 16 };
     struct region clean[AT_ONCE];
@@ -170,9 +175,7 @@ int touched_forget(const struct extent *extent)
         .mask = IS_PRESENT | IS_FILE,
         .returned = IS_PRESENT,
     };
-    long found = AT_ONCE, pagemap = raw_open("/proc/self/pagemap");
-    if (pagemap < 0)
-        return 0;
+    long found = AT_ONCE;
     while (found == AT_ONCE && scan.start < scan.end) {
         found = RAW3(__NR_ioctl, pagemap, SCAN, &scan);
         for (long i = 0; i < found; i++) {
@@ -180,6 +183,5 @@ int touched_forget(const struct extent *extent)
             scan.start = clean[i].end;
         }
     }
-    RAW1(__NR_close, pagemap);
     return found >= 0;
 }

@@ -119,7 +119,11 @@ mod tests {
         assert_eq!(policy(), libc::SCHED_BATCH);
         let given_way = attributes().unwrap();
         // Before Linux 6.12 nothing is said of it.
-        assert!([SLICE_NS, before.sched_runtime].contains(&given_way.sched_runtime), "{}", given_way.sched_runtime);
+        assert!(
+            [SLICE_NS, before.sched_runtime].contains(&given_way.sched_runtime),
+            "{}",
+            given_way.sched_runtime
+        );
         read_last().expect("allowed to everybody");
         as_others().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_OTHER);
