@@ -1,5 +1,8 @@
 //! A process with an idle half in a control group that another process fills, while tasks of a third one wait for memory: how much its pool gives back, and
 //! what that costs its busy half. Where the kernel tells of pressure (PSI), the pool hears of it before memory is missing in the group.
+//!
+//! The busy half takes turns of 40 µs with as much memory of the process's own, which nobody takes away: only the ratio of both counts, for what else runs on the machine, and its host,
+//! slows down both.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -11,7 +14,7 @@ use prepage_core::PAGE_SIZE;
 use prepage_vm::{MapOptions, Pool, PoolOptions, Vm, VmOptions};
 
 use crate::resident::Bytes;
-use crate::rounds::{Aim, median};
+use crate::rounds::Aim;
 
 /// The arguments that make this program one of the three processes.
 pub const HOLDER: &str = "give-back-holder";
@@ -19,17 +22,17 @@ pub const HOG: &str = "give-back-hog";
 pub const WAITER: &str = "give-back-waiter";
 
 const MIB: u64 = 1 << 20;
-const LIMIT_MIB: u64 = 1024;
+const LIMIT_MIB: u64 = 1280;
 /// What stays free for others in the group, by the pool's rule.
 const RESERVE_MIB: u64 = LIMIT_MIB / 32;
 /// The waiter reads a file again and again for which its own group has no room: in reclaim it waits for 130 ms of each second.
 const WAITER_LIMIT_MIB: u64 = 16;
 const WAITER_FILE_MIB: u64 = 64;
 const HELD_MIB: u64 = 512;
-/// What the other process takes: at once, and MiB by MiB. With what is held it is 40 % of that beyond the limit less its reserve of a
-/// 32nd.
+/// What the other process takes: at once, and MiB by MiB. With what is held, and half as much to compare with, it is 40 % of that beyond the limit less its
+/// reserve of a 32nd.
 const HOG_FAST_MIB: u64 = 380;
-const HOG_SLOW_MIB: u64 = 295;
+const HOG_SLOW_MIB: u64 = 297;
 const HOG_STEP: Duration = Duration::from_millis(40);
 /// A line of the holder comes after so long.
 const LINE: Duration = Duration::from_millis(500);
@@ -115,14 +118,14 @@ pub fn measure() -> Vec<Aim> {
     let mut holder = group.start(HOLDER);
     let lines = BufReader::new(holder.0.stdout.take().expect("piped")).lines();
     let mut hog = None;
-    // Touches of the busy half a second, and MiB that are held.
-    let mut seen: Vec<(f64, f64)> = Vec::new();
+    // Seconds for as many touches of the busy half, of the other memory, and MiB that are held.
+    let mut seen: Vec<[f64; 3]> = Vec::new();
     let filling = (HOG_STEP * HOG_SLOW_MIB as u32).as_secs_f64() / LINE.as_secs_f64();
     let full = CALM_LINES + filling as usize + 4;
     for line in lines {
         let line = line.expect("text");
-        let (rate, held) = line.split_once(' ').expect("two numbers");
-        seen.push((rate.parse().expect("a number"), held.parse().expect("a number")));
+        let numbers: Vec<f64> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
+        seen.push(numbers.try_into().expect("three numbers"));
         if seen.len() == CALM_LINES {
             hog = Some(group.start(HOG));
         }
@@ -137,10 +140,13 @@ pub fn measure() -> Vec<Aim> {
         matches!(waiter.0.try_wait(), Ok(None)),
         "the process that waits was killed: is DIRECTORY in a tmpfs?"
     );
-    let of = |lines: &[(f64, f64)]| median(lines.iter().map(|line| line.0).collect());
+    let of = |lines: &[[f64; 3]]| {
+        let seconds = |of: usize| lines.iter().map(|line| line[of]).sum::<f64>();
+        seconds(1) / seconds(0)
+    };
     let (before, meanwhile, after) =
         (of(&seen[..CALM_LINES]), of(&seen[CALM_LINES..full]), of(&seen[full..]));
-    let (held, kept) = (seen[CALM_LINES - 1].1, seen[full + CALM_LINES - 1].1);
+    let (held, kept) = (seen[CALM_LINES - 1][2], seen[full + CALM_LINES - 1][2]);
     println!(
         "\na process that holds {held:.0} MiB, half of it idle, beside one that takes {} MiB, of {LIMIT_MIB} MiB",
         HOG_FAST_MIB + HOG_SLOW_MIB
@@ -152,9 +158,9 @@ pub fn measure() -> Vec<Aim> {
     }
     for (name, rate) in [("before", before), ("meanwhile", meanwhile), ("after", after)] {
         println!(
-            "  {:<56} {:>10.2} M {:>18} {:>8.3}",
-            format!("touches of the busy half a second, {name}"),
-            rate / 1e6,
+            "  {:<56} {:>12.3} {:>18} {:>8.3}",
+            format!("rate of the busy half, to memory of its own, {name}"),
+            rate,
             "",
             rate / before
         );
@@ -170,7 +176,7 @@ pub fn measure() -> Vec<Aim> {
     .collect()
 }
 
-/// Holds memory by a pool, every other MiB of it idle, and touches the rest.
+/// Holds memory by a pool, every other MiB of it idle, and touches the rest, in turns with memory of its own.
 pub fn holder(group: &str) {
     enter(group);
     let pool = Pool::with(&PoolOptions::default().gives_back(32 * MIB)).unwrap();
@@ -178,24 +184,32 @@ pub fn holder(group: &str) {
     let object = vm.source("held", Bytes(HELD_MIB * MIB)).unwrap();
     let map = vm.map(&object, &MapOptions::shared().every_fault()).unwrap();
     map.populate(map.window()).unwrap();
+    let own = vec![1_u8; (HELD_MIB / 2 * MIB) as usize];
     let bytes = map.as_slice();
     let busy = HELD_MIB * MIB / PAGE_SIZE / 2;
-    let mut page = 0;
+    let (mut page, mut other) = (0, 0);
     loop {
-        let (began, mut touched, mut sum) = (Instant::now(), 0_u64, 0_u64);
+        let (began, mut seconds, mut sum) = (Instant::now(), [0.0, 0.0], 0_u64);
         while began.elapsed() < LINE {
-            for _ in 0..1024 {
-                // In no order, each once a round: the step and the count have no common factor.
-                page = (page + 40_503) % busy;
-                let at = page / 256 * 512 + page % 256;
-                sum += u64::from(bytes[(at * PAGE_SIZE) as usize]);
-            }
-            touched += 1024;
+            let at = |page: u64| page / 256 * 512 + page % 256;
+            seconds[0] += touch(bytes, &mut page, busy, at, &mut sum);
+            seconds[1] += touch(&own, &mut other, busy, |page| page, &mut sum);
         }
         std::hint::black_box(sum);
         let held = pool.figures().resident_pages * PAGE_SIZE;
-        println!("{} {}", touched as f64 / began.elapsed().as_secs_f64(), held as f64 / MIB as f64);
+        println!("{} {} {}", seconds[0], seconds[1], held as f64 / MIB as f64);
     }
+}
+
+/// Touches 1024 of `pages`, which are `at` places in `bytes`, from `page` on. Returns how many seconds that took.
+fn touch(bytes: &[u8], page: &mut u64, pages: u64, at: impl Fn(u64) -> u64, sum: &mut u64) -> f64 {
+    let began = Instant::now();
+    for _ in 0..1024 {
+        // In no order, each once a round: the step and the count have no common factor.
+        *page = (*page + 40_503) % pages;
+        *sum += u64::from(bytes[(at(*page) * PAGE_SIZE) as usize]);
+    }
+    began.elapsed().as_secs_f64()
 }
 
 /// Takes memory until it is ended.
