@@ -6,9 +6,8 @@
 //!
 //! Of each file are read: its first page and what it is linked to, which the loader reads as well, and one piece of up to 8 KiB at its end, where section headers stand and, in a file that `prepage profile embed` wrote, the profile before them.
 //! What the loader is likely to need of each is asked for on the way: the first 128 KiB and [`Elf::linked_pages`]. Nobody waits for that but the thread that looks
-//! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind. Large tables of relocations, and the data that these
-//! change ([`Elf::relocated_pages`]), are asked for once all libraries were looked at: the loader maps all of them first. The end of a library is looked at when no library waits to
-//! be looked at.
+//! further; what a library is linked to is looked at as soon as it is known, for the loader comes right behind, and its end when no library waits to be
+//! looked at.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -17,7 +16,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use prepage_core::profile::bounds::bound;
 use prepage_core::profile::file::{self, HEADER_BYTES, ProfileFileError, encoded_bytes};
@@ -138,11 +137,6 @@ struct Progress {
     seen: HashMap<PathBuf, bool>,
     /// Threads that look at a library, and may add more.
     at_work: usize,
-    /// Files, each with what is still to be asked for of its relocations: once no library is to be looked at. The loader relocates first what it has
-    /// mapped last.
-    relocated: Vec<Relocated>,
-    /// Whether a thread asks for what it has taken from there. A second one would be in its way.
-    is_asking: bool,
     /// Libraries whose maps are still to be looked for: once nothing else is to be done, for the loader needs none of them.
     maps: VecDeque<Looked>,
     /// Threads that look for one.
@@ -165,15 +159,10 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// A file, and pages that the loader goes through in this order when it relocates the file.
-type Relocated = (Arc<File>, Vec<PageRange>);
-
 /// What a thread does next.
 enum Work<'a> {
     /// It looks at the library that may be at one of these places.
     Library(Vec<PathBuf>, AtWork<'a>),
-    /// It asks for these.
-    Relocated(Relocated),
     /// It looks for the map of this one.
     Map(Box<Looked>),
 }
@@ -204,7 +193,6 @@ impl Search {
                 search.machine = looked.elf.machine;
                 search.progress().seen.extend([(program.to_owned(), true), (looked.path.clone(), true)]);
                 search.follow(&looked);
-                search.progress().relocated.extend(looked.relocated());
                 let (path, map) = looked.map(&search.sidecars);
                 found.add(&path, map);
             }
@@ -238,28 +226,22 @@ impl Search {
 
     fn look_at_all(&self, is_wanted: &(dyn Fn() -> bool + Sync)) {
         while let Some(work) = self.next(is_wanted) {
-            self.work(work, is_wanted);
+            self.work(work);
         }
     }
 
-    fn work(&self, work: Work<'_>, is_wanted: &(dyn Fn() -> bool + Sync)) {
+    fn work(&self, work: Work<'_>) {
         match work {
             Work::Library(places, _at_work) => {
                 let mut found = places.iter().map(|path| self.look_at_library(path));
                 match found.find(|place| !matches!(place, Place::Nothing)) {
                     Some(Place::Found(looked)) => {
                         self.follow(&looked);
-                        let mut progress = self.progress();
-                        progress.relocated.extend(looked.relocated());
-                        progress.maps.push_back(looked);
+                        self.progress().maps.push_back(looked);
                     }
                     Some(Place::Unusable(path, error)) => self.progress().found.add(&path, Err(error)),
                     Some(Place::Nothing | Place::Known) | None => {}
                 }
-            }
-            Work::Relocated((file, pages)) => {
-                pages.iter().take_while(|_| is_wanted()).for_each(|&pages| ask_for(&file, pages));
-                self.progress().is_asking = false;
             }
             Work::Map(looked) => {
                 let (path, map) = looked.map(&self.sidecars);
@@ -270,7 +252,7 @@ impl Search {
         }
     }
 
-    /// What is to be done next, once there is something: libraries, then what is relocated, then maps. `None` when nobody is at work that could still name a library, and
+    /// What is to be done next, once there is something: libraries before maps. `None` when nobody is at work that could still name a library, and
     /// others look for the maps that are left.
     fn next(&self, is_wanted: &(dyn Fn() -> bool + Sync)) -> Option<Work<'_>> {
         let mut progress = self.progress();
@@ -288,13 +270,6 @@ impl Search {
                 return Some(Work::Library(next, AtWork(self)));
             }
             let is_last = is_enough || progress.at_work == 0;
-            if is_last
-                && !progress.is_asking
-                && let Some(relocated) = progress.relocated.pop()
-            {
-                progress.is_asking = true;
-                return Some(Work::Relocated(relocated));
-            }
             if (are_many_open || is_last || progress.at_maps < MAP_THREADS)
                 && let Some(looked) = progress.maps.pop_front()
             {
@@ -351,12 +326,9 @@ impl Search {
 struct Looked {
     path: PathBuf,
     identity: FileIdentity,
-    file: Arc<File>,
+    file: File,
     elf: Elf,
     links: Links,
-    /// What is to be asked for once all libraries were looked at.
-    relocated: Vec<PageRange>,
-    /// That, and what was asked for.
     asked_bytes: u64,
 }
 
@@ -372,20 +344,14 @@ impl Looked {
         let head = PageRange::covering(0, identity.size_bytes.min(HEAD_BYTES));
         ask_for(&file, head);
         let elf = Elf::parse(&file)?;
-        let mut asked = vec![head];
+        let mut asked_bytes = head.bytes();
         for pages in elf.linked_pages() {
             ask_for(&file, pages);
-            asked.push(pages);
+            asked_bytes += pages.bytes();
         }
         let dynamic = elf.dynamic(&file).unwrap_or_default();
         let links = elf.links(&dynamic, &file).unwrap_or_default();
-        let relocated = elf.relocated_pages(&dynamic, &asked);
-        let asked_bytes = asked.iter().chain(&relocated).map(|pages| pages.bytes()).sum();
-        Ok(Self { path: path.into(), identity, file: Arc::new(file), elf, links, relocated, asked_bytes })
-    }
-
-    fn relocated(&self) -> Option<Relocated> {
-        (!self.relocated.is_empty()).then(|| (self.file.clone(), self.relocated.clone()))
+        Ok(Self { path: path.into(), identity, file, elf, links, asked_bytes })
     }
 
     /// Its path, and the file with the pages it carries, if any.
@@ -525,7 +491,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use prepage_core::PAGE_SIZE;
     use prepage_sys::cachestat::{cached_pages, evict};
     use prepage_sys::process_status::ProcessStatus;
     use prepage_testing::{Need, has};
@@ -628,33 +593,9 @@ mod tests {
         maps.extend(more.into_iter().chain(none));
         assert_eq!(maps.len(), 2 * MAP_THREADS, "then everybody looks for them");
         assert!(maps.iter().all(|work| matches!(work, Work::Map(_))));
-        maps.into_iter().for_each(|map| search.work(map, &|| true));
+        maps.into_iter().for_each(|map| search.work(map));
         assert!(search.next(&|| true).is_none());
         assert_eq!(search.progress().at_maps, 0);
-    }
-
-    /// The loader maps all libraries first, and relocates first what it has mapped last.
-    #[test]
-    fn what_is_relocated_comes_behind_the_libraries_by_one_thread_the_last_first() {
-        let (search, looked) = idle_search();
-        let pages = |at| vec![PageRange::covering(at, 1)];
-        {
-            let mut progress = search.progress();
-            progress.next.push_back(Vec::new());
-            progress.maps.push_back(looked());
-            let file = Arc::new(File::open("/bin/ls").unwrap());
-            progress.relocated.extend([(file.clone(), pages(0)), (file, pages(PAGE_SIZE))]);
-        }
-        let next = || search.next(&|| true);
-        let Some(Work::Library(_, at_work)) = next() else { panic!("the library comes first") };
-        assert!(matches!(next(), Some(Work::Map(_))), "it may name others");
-        drop(at_work);
-        let Some(Work::Relocated(last)) = next() else { panic!("all libraries are known") };
-        assert_eq!(last.1, pages(PAGE_SIZE));
-        assert!(next().is_none(), "somebody asks already, and goes on");
-        search.work(Work::Relocated(last), &|| true);
-        let Some(Work::Relocated(first)) = next() else { panic!("one is left") };
-        assert_eq!(first.1, pages(0));
     }
 
     #[test]

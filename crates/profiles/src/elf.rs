@@ -7,13 +7,12 @@ use std::io;
 
 use object::Endianness;
 use object::elf::{
-    DT_JMPREL, DT_NEEDED, DT_NULL, DT_PLTREL, DT_PLTRELSZ, DT_REL, DT_RELA, DT_RELASZ, DT_RELR, DT_RELRSZ,
-    DT_RELSZ, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64, PF_W, PF_X, PT_DYNAMIC,
-    PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHN_LORESERVE, SHT_NOBITS,
+    DT_NEEDED, DT_NULL, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64, PF_W, PF_X,
+    PT_DYNAMIC, PT_INTERP, PT_LOAD, SHN_LORESERVE, SHT_NOBITS,
 };
 use object::pod::slice_from_bytes;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
-use prepage_core::{PAGE_SIZE, PageIndex, PageRange};
+use prepage_core::{PAGE_SIZE, PageRange};
 
 use crate::bytes::Bytes;
 
@@ -155,28 +154,14 @@ pub struct Dynamic {
     /// Names of libraries, and of directories to look in first: each where it begins among the names.
     needed: Vec<u64>,
     run_path: Option<u64>,
-    /// Tables of relocations that lie in the file, in the order in which the loader goes through them: offset and size.
-    relocations: Vec<(u64, u64)>,
-    /// How many relocations these hold, at least.
-    relocated: u64,
 }
 
 /// Symbols and names; larger tables are looked into here and there only.
 const TABLES_BYTES_MAX: u64 = 256 << 10;
 /// Segments that are written to: linkers make up to three.
 const WRITTEN_MAX: usize = 4;
-/// Data of a segment that is written to; of what is larger, few starts use all, but for what relocations change.
+/// Data that relocations change; of what is larger, few starts use all.
 const DATA_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of large data for each relocation, at most: of 8 relocations a page on the average, next to no page has none. libLLVM has one for each 22 bytes, chromium
-/// one for each 11; a word of [`DT_RELR`] stands for at least one in 504 bytes.
-const DENSE_BYTES: u64 = 512;
-/// Tables of relocations and the data that they change, of one file. Of chromium they take 38 MB.
-const RELOCATED_BYTES_MAX: u64 = 64 << 20;
-/// What the loader reads of a table and changes of the data side by side: as much as it gets by one request.
-const PIECE_PAGES: u64 = 32;
-const PIECES_MAX: usize = (RELOCATED_BYTES_MAX / PAGE_SIZE / PIECE_PAGES) as usize;
-/// In how many parts the loader's way is divided. There are fewer pieces.
-const PARTS: usize = 1 << 16;
 
 impl Elf {
     /// Reads the head of `bytes`.
@@ -326,7 +311,6 @@ impl Elf {
             .map_err(|()| ElfError::Malformed("dynamic table"))?;
         let (mut run_path, mut old_path) = (None, None);
         let (mut strings, mut strings_bytes) = (0, 0);
-        let mut relocations = Relocations::default();
         for entry in entries {
             let value: u64 = entry.d_val(self.endian).into();
             match entry.d_tag(self.endian) {
@@ -336,22 +320,7 @@ impl Elf {
                 DT_RPATH => old_path = Some(value),
                 DT_STRTAB => strings = value,
                 DT_STRSZ => strings_bytes = value,
-                DT_RELR => relocations.relative.0 = value,
-                DT_RELRSZ => relocations.relative.1 = value,
-                DT_REL => relocations.implicit.0 = value,
-                DT_RELSZ => relocations.implicit.1 = value,
-                DT_RELA => relocations.explicit.0 = value,
-                DT_RELASZ => relocations.explicit.1 = value,
-                DT_JMPREL => relocations.calls.0 = value,
-                DT_PLTRELSZ => relocations.calls.1 = value,
-                DT_PLTREL => relocations.calls_are_explicit = value.cast_signed() == DT_RELA.0,
                 _ => {}
-            }
-        }
-        for ((address, size), entry_bytes) in relocations.tables(self.is_64) {
-            if let Some(table) = self.table_at(address, size, bytes.len_bytes()) {
-                found.relocations.push(table);
-                found.relocated += size / entry_bytes;
             }
         }
         let Some(strings_at) = self.offset_of(strings) else { return Ok(Dynamic::default()) };
@@ -410,62 +379,6 @@ impl Elf {
             .chain(written.map(move |segment| pages(segment, u64::MAX)))
     }
 
-    /// Pages that the loader goes through to the end beside those that are `asked` for already: those of the tables of relocations in `dynamic`, and of
-    /// data of more than 4 MiB in which relocations are dense. In pieces, in the order of its way: it reads of a table and changes the data side by side.
-    pub fn relocated_pages(&self, dynamic: &Dynamic, asked: &[PageRange]) -> Vec<PageRange> {
-        let tables = dynamic.relocations.iter().map(|&(offset, size)| PageRange::covering(offset, size));
-        let [tables, data] = [tables.collect(), self.dense_data(dynamic)].map(|ranges: Vec<PageRange>| {
-            let mut pieces = Vec::new();
-            let mut known = asked.to_vec();
-            for range in ranges {
-                // Tables begin where others end, mostly, and may share a page.
-                let end_of_known = known.iter().filter(|known| known.contains(range.start()));
-                let start = end_of_known.map(|known| known.end().0).fold(range.start().0, u64::max);
-                known.push(range);
-                for at in (start..range.end().0).step_by(PIECE_PAGES as usize).take(PIECES_MAX) {
-                    let end = range.end().0.min(at + PIECE_PAGES);
-                    pieces.push(PageRange::new(PageIndex(at), PageIndex(end)));
-                }
-            }
-            pieces
-        });
-        // By how much of all tables, and of all data, comes before.
-        let by_way = |pieces: Vec<PageRange>| {
-            let count = pieces.len();
-            pieces.into_iter().enumerate().map(move |(at, piece)| (at * PARTS / count, piece))
-        };
-        let mut pieces: Vec<(usize, PageRange)> = by_way(tables).chain(by_way(data)).collect();
-        pieces.sort_by_key(|&(way, _)| way);
-        pieces.truncate(PIECES_MAX);
-        pieces.into_iter().map(|(_, piece)| piece).collect()
-    }
-
-    /// Data that the relocations of the `dynamic` table change, of segments that are too large for [`Self::linked_pages`]: what is protected once it is relocated, and
-    /// the rest where that is small.
-    fn dense_data(&self, dynamic: &Dynamic) -> Vec<PageRange> {
-        let is_large = |segment: &&Segment| segment.is_written() && segment.file_bytes > DATA_BYTES_MAX;
-        let mut data = Vec::new();
-        let Some(protected) = self.segment(PT_GNU_RELRO.0) else { return data };
-        for segment in self.segments.iter().filter(is_large).take(WRITTEN_MAX) {
-            let is_part =
-                segment.offset_bytes == protected.offset_bytes && protected.file_bytes <= segment.file_bytes;
-            let is_dense = dynamic.relocated.saturating_mul(DENSE_BYTES) >= protected.file_bytes;
-            if is_part && is_dense {
-                let rest_bytes = segment.file_bytes - protected.file_bytes;
-                let rest_bytes = if rest_bytes > DATA_BYTES_MAX { 0 } else { rest_bytes };
-                data.push(PageRange::covering(segment.offset_bytes, protected.file_bytes + rest_bytes));
-            }
-        }
-        data
-    }
-
-    /// Where in a file of so many bytes the table of this `size` is that is loaded at `address`; `None` where that is not all there.
-    fn table_at(&self, address: u64, size: u64, file_bytes: u64) -> Option<(u64, u64)> {
-        let last = address.checked_add(size.checked_sub(1)?)?;
-        let (start, end) = (self.offset_of(address)?, self.offset_of(last)?);
-        (start.checked_add(size - 1) == Some(end) && end < file_bytes).then_some((start, size))
-    }
-
     fn segment(&self, kind: u32) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.kind == kind)
     }
@@ -478,34 +391,6 @@ impl Elf {
         };
         let segment = self.segments.iter().find(holds)?;
         segment.offset_bytes.checked_add(address - segment.address)
-    }
-}
-
-/// What a dynamic table says of relocations: address and size of each table.
-#[derive(Debug, Default)]
-struct Relocations {
-    /// Runs of words, as bits (`DT_RELR`).
-    relative: (u64, u64),
-    /// What is added stands at the place itself (`DT_REL`) ...
-    implicit: (u64, u64),
-    /// ... or in the table (`DT_RELA`).
-    explicit: (u64, u64),
-    /// Of functions, which may be looked up when they are called: even then each entry is read (`DT_JMPREL`).
-    calls: (u64, u64),
-    calls_are_explicit: bool,
-}
-
-impl Relocations {
-    /// Each table, and the bytes of an entry, in the order in which glibc's loader goes through them.
-    fn tables(&self, is_64: bool) -> [((u64, u64), u64); 4] {
-        let word = if is_64 { 8 } else { 4 };
-        let calls_words = if self.calls_are_explicit { 3 } else { 2 };
-        [
-            (self.relative, word),
-            (self.implicit, 2 * word),
-            (self.explicit, 3 * word),
-            (self.calls, calls_words * word),
-        ]
     }
 }
 
@@ -531,6 +416,8 @@ fn string_at(bytes: &[u8], at: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use prepage_core::PageIndex;
+
     use super::*;
 
     #[test]
@@ -556,97 +443,6 @@ mod tests {
         let page = PageIndex::containing(elf.segment(PT_DYNAMIC.0).unwrap().offset_bytes);
         let holds_table = linked.iter().any(|range| range.contains(page));
         assert!(holds_table, "the loader writes to the dynamic table: {linked:?}");
-    }
-
-    #[test]
-    fn tables_of_relocations_that_are_not_in_the_file_are_passed_over() {
-        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let elf = Elf::parse(&bytes[..]).unwrap();
-        let dynamic = elf.dynamic(&bytes[..]).unwrap();
-        assert!(dynamic.relocated > 1000, "{dynamic:?}");
-        let segment = elf.segment(PT_DYNAMIC.0).unwrap();
-        let table = segment.offset_bytes as usize..(segment.offset_bytes + segment.file_bytes) as usize;
-        for (tag, lie) in [
-            (DT_RELASZ, u64::MAX),
-            (DT_RELASZ, bytes.len() as u64),
-            (DT_RELASZ, 0),
-            (DT_RELA, u64::MAX - 8),
-            (
-                DT_RELA,
-                elf.segments.iter().map(|segment| segment.address + segment.memory_bytes).max().unwrap(),
-            ),
-        ] {
-            let mut lying = bytes.clone();
-            let mut entries = lying[table.clone()].chunks_exact_mut(16);
-            let entry = entries.find(|entry| entry[..8] == tag.0.to_le_bytes());
-            entry.expect("relocations")[8..].copy_from_slice(&lie.to_le_bytes());
-            let found = elf.dynamic(&lying[..]).unwrap();
-            assert_eq!(found.relocations.len() + 1, dynamic.relocations.len(), "{tag:?} {lie:#x}");
-            assert!(found.relocated < dynamic.relocated);
-        }
-        // One whose end is loaded from further behind in the file than it is long.
-        let mut elf = large(6 << 20, 0);
-        elf.segments[1].address += PAGE_SIZE;
-        assert_eq!(elf.table_at(0, 33 << 20, u64::MAX), None);
-        assert_eq!(elf.table_at(0, 31 << 20, u64::MAX), Some((0, 31 << 20)));
-    }
-
-    /// A library as libLLVM is: with its tables in the segment that is executed, and `data_bytes` of data of which all but `rest_bytes` are relocated.
-    fn large(data_bytes: u64, rest_bytes: u64) -> Elf {
-        let mut elf = Elf::parse(&std::fs::File::open("/bin/sh").unwrap()).unwrap();
-        let segment = |kind, flags, offset_bytes, bytes| Segment {
-            kind,
-            flags,
-            offset_bytes,
-            address: offset_bytes,
-            file_bytes: bytes,
-            memory_bytes: bytes,
-            align_bytes: PAGE_SIZE,
-        };
-        elf.segments = vec![
-            segment(PT_LOAD.0, PF_X.0, 0, 32 << 20),
-            segment(PT_LOAD.0, PF_W.0, 32 << 20, data_bytes),
-            segment(PT_GNU_RELRO.0, 0, 32 << 20, data_bytes - rest_bytes),
-        ];
-        elf
-    }
-
-    #[test]
-    fn tables_and_the_data_that_they_change_are_gone_through_side_by_side() {
-        let elf = large(6 << 20, PAGE_SIZE);
-        let relocations = vec![(1 << 20, 3 << 20), (4 << 20, 100)];
-        let dynamic = Dynamic { relocations, relocated: (3 << 20) / 24, ..Dynamic::default() };
-        let asked = PageRange::covering(0, (1 << 20) + 2 * PAGE_SIZE);
-        let pieces = elf.relocated_pages(&dynamic, &[asked]);
-        let (tables, data): (Vec<PageRange>, Vec<PageRange>) =
-            pieces.iter().partition(|piece| piece.start().0 < (32 << 20) / PAGE_SIZE);
-        let all = |pieces: &[PageRange]| pieces.iter().flat_map(|piece| piece.iter()).collect::<Vec<_>>();
-        let pages = |from: u64, to: u64| PageRange::covering(from, to - from).iter().collect::<Vec<_>>();
-        assert_eq!(
-            all(&tables),
-            pages((1 << 20) + 2 * PAGE_SIZE, (4 << 20) + 100),
-            "each page once, in order"
-        );
-        assert_eq!(all(&data), pages(32 << 20, 38 << 20), "with the rest, which is small");
-        assert!(pieces.iter().all(|piece| piece.len() <= PIECE_PAGES));
-        let half = &pieces[..pieces.len() / 2];
-        let of_data = half.iter().filter(|piece| data.contains(piece)).count();
-        assert!(of_data.abs_diff(data.len() / 2) <= 1, "{of_data} of {} in the first half", data.len());
-    }
-
-    #[test]
-    fn of_large_data_only_what_relocations_change_everywhere_is_needed_for_sure() {
-        let data_bytes = |elf: &Elf, relocated| {
-            let dynamic = Dynamic { relocated, ..Dynamic::default() };
-            elf.relocated_pages(&dynamic, &[]).iter().map(|piece| piece.bytes()).sum::<u64>()
-        };
-        let dense = (16 << 20) / DENSE_BYTES;
-        assert_eq!(data_bytes(&large(16 << 20, PAGE_SIZE), dense), 16 << 20);
-        assert_eq!(data_bytes(&large(16 << 20, PAGE_SIZE), dense / 2), 0, "sparse");
-        assert_eq!(data_bytes(&large(16 << 20, 5 << 20), dense), 11 << 20, "the rest is large");
-        // Smaller ones are known without.
-        assert_eq!(data_bytes(&large(4 << 20, PAGE_SIZE), dense), 0);
-        assert_eq!(data_bytes(&large(1 << 40, PAGE_SIZE), u64::MAX), RELOCATED_BYTES_MAX);
     }
 
     #[test]

@@ -291,59 +291,6 @@ fn what_is_carried_is_found_with_a_few_pages_read_beyond_what_the_loader_reads()
     assert!(named.len() <= 4 && named.iter().all(|&&page| page + 4 >= pages), "{named:?} of {pages}");
 }
 
-#[test]
-fn large_tables_of_relocations_and_the_data_that_they_change_are_asked_for_and_nothing_near_them() {
-    let dir = directory();
-    if !has(Need::Eviction(dir.path().into())) {
-        return;
-    }
-    let assembler = "
-        .section .data.rel.ro, \"aw\", @progbits
-        .rept 600000
-        .quad main
-        .endr
-        .section .rodata
-        .fill 2097152, 1, 7
-        .section .note.GNU-stack, \"\", @progbits
-        .text
-        .globl main
-    main: ret
-    ";
-    let (source, path) = (dir.path().join("main.s"), dir.path().join("program"));
-    fs::write(&source, assembler).unwrap();
-    let linked =
-        Command::new("gcc").args(["-pie", "-Wl,-z,relro,-z,now", "-o"]).arg(&path).arg(&source).output();
-    let linked = linked.unwrap();
-    assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
-    let file = File::open(&path).unwrap();
-    file.sync_all().unwrap();
-    let elf = Elf::parse(&file).unwrap();
-    let known: Vec<PageRange> = elf.linked_pages().collect();
-    let wanted = elf.relocated_pages(&elf.dynamic(&file).unwrap(), &known);
-    let wanted_bytes: u64 = wanted.iter().map(|pages| pages.bytes()).sum();
-    assert!(wanted_bytes >= 600_000 * 8, "{wanted_bytes} bytes of {elf:?}");
-    prepage_sys::cachestat::evict(file.as_fd(), Duration::from_secs(1)).unwrap();
-    let cached = |pages: PageRange| prepage_sys::cachestat::cached_pages(file.as_fd(), pages).unwrap();
-    let (search, _) = Search::of_program(&path, Sidecars::none());
-    assert!(search.libraries(1, &|| true).left.is_empty());
-    let mut missing = wanted.clone();
-    for _ in 0..1000 {
-        missing.retain(|&pages| cached(pages) < pages.len());
-        if missing.is_empty() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(missing.is_empty(), "{missing:?}");
-    let head = PageRange::covering(0, 128 << 10);
-    let asked: BTreeSet<PageIndex> =
-        wanted.into_iter().chain(known).chain([head]).flat_map(PageRange::iter).collect();
-    let others =
-        PageRange::covering(0, file.metadata().unwrap().len()).iter().filter(|page| !asked.contains(page));
-    let in_vain = others.filter(|&page| cached(PageRange::new(page, PageIndex(page.0 + 1))) > 0).count();
-    assert!(in_vain <= 4, "{in_vain} pages beside the end of the file");
-}
-
 /// Embedding changes size, inode and times of a file, and nothing that a profile knows of it.
 #[test]
 fn embedding_and_stripping_leave_a_profile_of_the_file_as_it_is() {
