@@ -270,6 +270,7 @@ impl Observer {
             std::thread::sleep(PAUSE);
             self.let_visited_go(false);
         }
+        self.give_way(self.is_waited_for());
     }
 
     /// Notes little where the control groups `groups`, whose memory the program and what observes it share, have little left. To be called when
@@ -382,7 +383,7 @@ impl Observer {
         if gives_way != self.has_given_way {
             self.has_given_way = gives_way;
             // Where that is refused, they share the processors.
-            let _ = if gives_way { scheduling::give_way() } else { scheduling::as_others() };
+            let _ = if gives_way { scheduling::leave_at_once() } else { scheduling::as_others() };
         }
     }
 

@@ -16,7 +16,7 @@ use prepage_sys::scheduling;
 /// ends after the read it is at then. This one gives way from here on. Returns what is to be said of it.
 pub fn prefetch(program: &Path, stores: &Stores, threads: u32, over: &Arc<AtomicBool>) -> String {
     // Most libraries bring no map, and the program that starts wants the processors. Where that is refused, they share them.
-    let _ = scheduling::give_way();
+    let _ = scheduling::leave_at_once();
     let (sidecars, refused) = Sidecars::of(stores);
     let mut left: Vec<(String, String)> =
         refused.iter().map(|refused| (String::new(), refused.to_string())).collect();

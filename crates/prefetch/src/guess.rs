@@ -11,6 +11,7 @@ use std::thread::{Builder, scope};
 use prepage_core::profile::Profile;
 use prepage_core::profile::merge::shared;
 use prepage_profiles::{ProgramKey, Stores};
+use prepage_sys::scheduling;
 use prepage_sys::sync::Anyway;
 
 use crate::account::Listener;
@@ -100,6 +101,8 @@ impl Drop for Guessing {
 impl Guess {
     /// The loader looks for libraries by now: their search does not wait for the profiles of other roles to be read.
     fn make(&self, stores: &Stores, key: &ProgramKey, threads: u32, listener: &Listener) {
+        // Whoever started this thread may give way: the program needs what other roles have in common.
+        let _ = scheduling::as_others();
         scope(|scope| {
             let follow = || self.follow_roles(stores, key);
             let by_maps = || prefetch(Path::new(&key.program), stores, threads, &self.over);

@@ -284,7 +284,8 @@ void log_path(enum kind kind, unsigned detail, const char *dir, const char *path
     if (dir)
         name = mix(hash(name, dir, dir_len), '/');
     name = hash(name, path, path_len);
-    uint64_t *place = &seen[name % (sizeof seen / sizeof *seen)];
+    /* The last letters reach the upper bits alone. */
+    uint64_t *place = &seen[(name ^ name >> 22) % (sizeof seen / sizeof *seen)];
     if (kind < EXECUTED && kind > STARTED && *place == name)
         return;
     *place = name;

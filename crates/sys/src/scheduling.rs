@@ -6,19 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether some thread of this process [gives way](give_way).
 static SOME_GIVE_WAY: AtomicBool = AtomicBool::new(false);
 
-/// For so long at once a thread that gives way wants the processor. The kernel gives it at once to whoever wakes up and wants it for less, which is everybody
-/// who asks for nothing (0.7 to 2.8 ms), but for who would run out of its share (Linux 6.12). A longer time would have it wait as long where all processors are busy.
-const SLICE_NS: u64 = 10_000_000;
+/// A thread that [leaves the processor at once](leave_at_once) wants it for so long at a time. Others ask for nothing, and have 0.7 to 3 ms. Where all processors
+/// are busy, who wants a longer time also waits longer.
+const SLICE_NS: u64 = 4_000_000;
 
-/// From now on this thread takes the processor from nobody when it wakes up (`SCHED_BATCH`), and leaves it to whoever else wakes up; it gets its share
-/// of it as before. Threads that it starts are the same. One that is not scheduled as usual (`SCHED_OTHER`) stays as somebody wanted it.
+/// From now on this thread takes the processor from nobody when it wakes up (`SCHED_BATCH`); it gets its share of it as
+/// before. Threads that it starts are the same. One that is not scheduled as usual (`SCHED_OTHER`) stays as somebody wanted it.
 ///
 /// # Errors
 /// Where a filter of system calls refuses.
 pub fn give_way() -> io::Result<()> {
+    give_way_with(0)
+}
+
+/// The same; and whoever wakes up where this thread runs mostly has the processor at once (Linux 6.12), not only when this thread has used up its slice.
+///
+/// # Errors
+/// As there.
+pub fn leave_at_once() -> io::Result<()> {
+    give_way_with(SLICE_NS)
+}
+
+fn give_way_with(slice_ns: u64) -> io::Result<()> {
     let found = attributes()?;
     if found.sched_policy == libc::SCHED_OTHER as u32 {
-        set(found, libc::SCHED_BATCH, SLICE_NS)?;
+        set(found, libc::SCHED_BATCH, slice_ns)?;
         SOME_GIVE_WAY.store(true, Ordering::Relaxed);
     }
     Ok(())
@@ -43,7 +55,7 @@ pub fn as_others() -> io::Result<()> {
 pub fn leave_real_time() {
     // A filter of system calls may refuse: then it goes on as it is.
     let Ok(found) = attributes() else { return };
-    if [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&(found.sched_policy as i32)) {
+    if is_in_real_time(&found) {
         let usual = libc::sched_attr { sched_priority: 0, sched_deadline: 0, sched_period: 0, ..found };
         let _ = set(usual, libc::SCHED_OTHER, 0);
     }
@@ -88,10 +100,19 @@ fn attributes() -> io::Result<libc::sched_attr> {
         sched_period: 0,
     };
     // SAFETY: the kernel writes one structure, of that size, for this thread (0).
-    match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, size, 0) } {
-        0 => Ok(found),
-        _ => Err(io::Error::last_os_error()),
+    if unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, size, 0) } != 0 {
+        return Err(io::Error::last_os_error());
     }
+    if is_in_real_time(&found) {
+        // The kernel keeps it for later, and tells it here alone: 20 less it.
+        // SAFETY: two numbers, for this thread (0).
+        found.sched_nice = 20 - unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) } as i32;
+    }
+    Ok(found)
+}
+
+fn is_in_real_time(found: &libc::sched_attr) -> bool {
+    [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&(found.sched_policy as i32))
 }
 
 /// Schedules this thread by `policy`, `slice_ns` at once (0: as others), and else as `found`.
@@ -106,6 +127,8 @@ fn set(found: libc::sched_attr, policy: i32, slice_ns: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use prepage_testing::{Need, unless_refused};
+
     use super::*;
 
     fn policy() -> i32 {
@@ -117,13 +140,13 @@ mod tests {
         let before = attributes().expect("allowed to everybody");
         give_way().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_BATCH);
-        let given_way = attributes().unwrap();
+        assert_eq!(attributes().unwrap().sched_runtime, before.sched_runtime);
+        as_others().expect("allowed to everybody");
+        leave_at_once().expect("allowed to everybody");
+        assert_eq!(policy(), libc::SCHED_BATCH);
         // Before Linux 6.12 nothing is said of it.
-        assert!(
-            [SLICE_NS, before.sched_runtime].contains(&given_way.sched_runtime),
-            "{}",
-            given_way.sched_runtime
-        );
+        let slice_ns = attributes().unwrap().sched_runtime;
+        assert!([SLICE_NS, before.sched_runtime].contains(&slice_ns), "{slice_ns}");
         read_last().expect("allowed to everybody");
         as_others().expect("allowed to everybody");
         assert_eq!(policy(), libc::SCHED_OTHER);
@@ -138,10 +161,17 @@ mod tests {
 
     #[test]
     fn who_gives_way_stays_as_nice_as_it_was() {
-        // SAFETY: a number, for this thread (0).
-        assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) }, 0);
+        let nice = (attributes().unwrap().sched_nice + 1).min(19);
+        // SAFETY: numbers, for this thread (0).
+        assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }, 0);
         give_way().expect("allowed to everybody");
         as_others().expect("allowed to everybody");
-        assert_eq!(attributes().unwrap().sched_nice, 7);
+        assert_eq!(attributes().unwrap().sched_nice, nice);
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if unless_refused(in_real_time(), Need::RealTime, refused).is_some() {
+            leave_real_time();
+            assert_eq!(policy(), libc::SCHED_OTHER);
+            assert_eq!(attributes().unwrap().sched_nice, nice);
+        }
     }
 }

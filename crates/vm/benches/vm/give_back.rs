@@ -2,7 +2,8 @@
 //! what that costs its busy half. Where the kernel tells of pressure (PSI), the pool hears of it before memory is missing in the group.
 //!
 //! The busy half takes turns of 40 µs with as much memory of the process's own, which nobody takes away: only the ratio of both counts, for what else runs on the machine, and its host,
-//! slows down both.
+//! slows down both. So do interrupts of unwiring, which it hides: what is left are the busy half's own faults. Where all memory is in huge pages (THP `always`), the
+//! process's own is, too.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
