@@ -254,12 +254,6 @@ impl Observer {
         self.inside.as_ref().map_or_else(Vec::new, |inside| inside.variables().to_vec())
     }
 
-    /// Leaves the processor to the program, whatever it waits for. To be called before it is let go: the kernel wakes it on the processor of the thread that
-    /// lets it go, even if another one is free, and that thread has half a millisecond of work left.
-    pub fn step_aside(&mut self) {
-        self.give_way(false);
-    }
-
     /// Serves the program's stop at its exec, where it is entered there: it stands still until somebody does. Waits for that a few milliseconds at most, for
     /// the exec may wait for the device, or fail; then [`Self::follow`] serves it. To be called when the program has been let go, by the thread that follows.
     pub fn enter(&mut self) {

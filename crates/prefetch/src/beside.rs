@@ -269,7 +269,6 @@ impl Beside<'_> {
             }
             Ok(mut observer) => {
                 let variables = observer.program_arguments();
-                observer.step_aside();
                 word.observed(&variables);
                 // A static program waits at its exec for this thread.
                 observer.enter();
